@@ -1,0 +1,124 @@
+//! The element types: one table, one line a type.
+
+use std::fmt;
+use std::str::FromStr;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that can be an element of a collective: the integers of 8 to 64 bits, `half::f16`,
+/// `half::bf16`, `f32` and `f64`. Sealed: the table in this file is the list.
+pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed {
+    /// The element's entry in the table of types.
+    const DTYPE: Dtype;
+}
+
+macro_rules! dtypes {
+    ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
+        /// The type of an element, as a value.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Dtype {
+            $(#[doc = concat!("`", $name, "`")] $variant,)*
+        }
+
+        impl Dtype {
+            /// Every type, in the order of the table.
+            pub const ALL: &'static [Dtype] = &[$(Dtype::$variant),*];
+
+            /// Bytes per element.
+            #[must_use]
+            pub const fn size(self) -> usize {
+                match self { $(Dtype::$variant => size_of::<$rust>(),)* }
+            }
+
+            /// The name used on the command line, in messages and in results.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Dtype::$variant => $name,)* }
+            }
+
+            /// Whether the type is a floating-point one.
+            #[must_use]
+            pub const fn is_float(self) -> bool {
+                matches!(self.kind(), Kind::Float)
+            }
+
+            const fn kind(self) -> Kind {
+                match self { $(Dtype::$variant => Kind::$kind,)* }
+            }
+        }
+
+        $(
+            impl sealed::Sealed for $rust {}
+            impl Element for $rust {
+                const DTYPE: Dtype = Dtype::$variant;
+            }
+        )*
+
+        /// Calls the macro `$callback` once with the whole table of types:
+        /// `Variant rust_type, "name", Kind;` a line.
+        #[allow(unused_macros)]
+        macro_rules! for_each_dtype {
+            ($callback:ident) => { $callback! { $($variant $rust, $name, $kind;)* } };
+        }
+        #[allow(unused_imports)]
+        pub(crate) use for_each_dtype;
+    };
+}
+
+enum Kind {
+    Integer,
+    Float,
+}
+
+dtypes! {
+    I8   i8,          "i8",   Integer;
+    U8   u8,          "u8",   Integer;
+    I16  i16,         "i16",  Integer;
+    U16  u16,         "u16",  Integer;
+    I32  i32,         "i32",  Integer;
+    U32  u32,         "u32",  Integer;
+    I64  i64,         "i64",  Integer;
+    U64  u64,         "u64",  Integer;
+    F16  half::f16,   "f16",  Float;
+    Bf16 half::bf16,  "bf16", Float;
+    F32  f32,         "f32",  Float;
+    F64  f64,         "f64",  Float;
+}
+
+impl Dtype {
+    /// The type whose discriminant is `code`, for decoding.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// The discriminant, for encoding.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|dtype| dtype.name() == text)
+            .ok_or_else(|| {
+                let names: Vec<_> = Self::ALL.iter().map(|dtype| dtype.name()).collect();
+                format!("no dtype is called '{text}'; there are {}", names.join(" "))
+            })
+    }
+}

@@ -1,0 +1,31 @@
+//! Every bound of the library, named, with its reason. One file, so that a reader can audit them.
+
+use std::time::Duration;
+
+/// The largest world: a rank must fit the wire's 32-bit fields with room to spare.
+pub const WORLD_SIZE_MAX: usize = 1 << 20;
+/// A call that names no deadline ends by this one.
+pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
+/// A rank that has waited this long tells its peers what it is waiting in.
+pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
+/// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
+pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// Own calls remembered per communicator, to answer a peer that asks what ours was.
+pub const CALLS_REMEMBERED: usize = 256;
+/// Bytes of payload under one frame header on a byte stream.
+pub const SEGMENT_BYTES: usize = 1 << 20;
+/// A receive buffer of a link: payload that must be folded passes through it, so it should stay in
+/// the second-level cache.
+pub const BOUNCE_BYTES: usize = 256 << 10;
+/// A payload up to this long is read together with its header; a longer one straight into place.
+pub const INLINE_BYTES_MAX: usize = 16 << 10;
+/// Unauthenticated connections a listener holds at once.
+pub const HANDSHAKES_PENDING_MAX: usize = 64;
+/// An unauthenticated connection is closed after this long.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest control message; a world's address table is sent in pieces below it.
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Programs (bound plans) kept per communicator; above it the cache is emptied.
+pub const PROGRAMS_CACHED_MAX: usize = 512;
+/// Above this many ranks the command line does not run the verifier.
+pub const VERIFY_RANKS_MAX: usize = 1024;

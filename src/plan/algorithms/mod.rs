@@ -1,0 +1,71 @@
+//! The registry: one file an algorithm, one line each in [`REGISTRY`].
+//!
+//! Adding an algorithm is one file here and one line below; verification, property tests, the
+//! simulator, `ringtree plan`, `ringtree bench` and the chooser iterate over the registry.
+
+use super::cost::Cost;
+use super::ir::{Plan, Request, Round};
+use super::spec::{Algorithm, Collective};
+
+/// One algorithm: its name, what it can do, and the functions that build and price it.
+#[derive(Debug)]
+pub struct Entry {
+    /// The name.
+    pub algorithm: Algorithm,
+    /// The collectives it carries out.
+    pub collectives: &'static [Collective],
+    /// Where it comes from: paper and section.
+    pub source: &'static str,
+    /// Whether every rank's plan is rank 0's, renumbered: then one plan tells the totals.
+    pub is_symmetric: fn(Collective) -> bool,
+    /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
+    pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
+    /// How many chunks of scratch a rank needs.
+    pub scratch: fn(&Request) -> usize,
+    /// The rounds of one rank.
+    pub build: fn(&Request) -> Vec<Round>,
+    /// The closed form of the cited analysis.
+    pub cost: fn(&Request) -> Cost,
+    /// The best number of pieces for a message of so many bytes on such links.
+    pub pieces: fn(&super::cost::Question) -> usize,
+}
+
+/// Every algorithm.
+pub const REGISTRY: &[&Entry] = &[];
+
+/// The entry of `algorithm` if it carries out `collective`.
+#[must_use]
+pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static Entry> {
+    REGISTRY
+        .iter()
+        .copied()
+        .find(|entry| entry.algorithm == algorithm && entry.collectives.contains(&collective))
+}
+
+/// The plan that `request` asks for, or why there is none.
+///
+/// # Errors
+/// A sentence: the algorithm does not carry out the collective, or a number is out of range.
+pub fn plan(request: &Request) -> Result<Plan, String> {
+    let Request {
+        collective,
+        algorithm,
+        world_size,
+        rank,
+        root,
+        pieces,
+    } = *request;
+    let entry = entry(collective, algorithm)
+        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+    if world_size == 0 || rank >= world_size || root >= world_size || pieces == 0 {
+        return Err(format!(
+            "rank {rank} and root {root} must be below {world_size} ranks, and pieces at least 1"
+        ));
+    }
+    Ok(Plan {
+        request: *request,
+        chunks: (entry.chunks)(collective, world_size, pieces),
+        scratch: (entry.scratch)(request),
+        rounds: (entry.build)(request),
+    })
+}

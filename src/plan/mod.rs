@@ -1,0 +1,27 @@
+//! Collectives as data.
+//!
+//! *Purpose.* What each rank does in a collective, as a value: no bytes, no pointers, no sockets,
+//! no dtype. [`ir`] is the value, [`spec`] what a collective demands, [`algorithms`] one file an
+//! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
+//! [`verify`] the proof by symbolic execution, [`cost`] the price, [`select`] the choice, [`draw`]
+//! the picture.
+//!
+//! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
+//! receives in each round, so executing the steps in list order is the meaning of the plan.
+//!
+//! *May import* only the base files (`dtype`, `op`, `limits`, `error`).
+
+#![forbid(unsafe_code)]
+
+pub mod algorithms;
+pub mod cost;
+pub mod draw;
+pub mod ir;
+pub mod layout;
+pub mod select;
+pub mod spec;
+pub mod verify;
+
+pub use algorithms::{REGISTRY, plan};
+pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
+pub use spec::{Algorithm, Collective};

@@ -1,0 +1,116 @@
+//! The collectives, and what each demands of the chunks of every rank.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! names {
+    ($(#[$meta:meta])* $type:ident, $what:literal, { $($(#[$doc:meta])* $variant:ident $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $type { $($(#[$doc])* $variant,)* }
+
+        impl $type {
+            /// Every one, in the order of the table.
+            pub const ALL: &'static [$type] = &[$($type::$variant),*];
+
+            /// The name used on the command line, in messages and in results.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $($type::$variant => $name,)* }
+            }
+
+            /// The discriminant, for encoding.
+            #[must_use]
+            pub const fn code(self) -> u8 {
+                self as u8
+            }
+
+            /// The one whose discriminant is `code`, for decoding.
+            #[must_use]
+            pub fn from_code(code: u8) -> Option<Self> {
+                Self::ALL.get(usize::from(code)).copied()
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Self::ALL.iter().copied().find(|one| one.name() == text).ok_or_else(|| {
+                    let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
+                    format!("no {} is called '{text}'; there are {}", $what, names.join(" "))
+                })
+            }
+        }
+    };
+}
+
+names! {
+    /// What a group of ranks does together.
+    Collective, "collective", {
+        /// Every rank ends with the reduction of all buffers.
+        AllReduce "all-reduce",
+        /// Every rank ends with the root's buffer.
+        Broadcast "broadcast",
+        /// The root ends with the reduction of all buffers.
+        Reduce "reduce",
+        /// Rank i ends with block i of the reduction of all buffers.
+        ReduceScatter "reduce-scatter",
+        /// Every rank ends with every rank's block.
+        AllGather "all-gather",
+        /// Nobody leaves before everybody has come.
+        Barrier "barrier",
+    }
+}
+
+names! {
+    /// How a collective is carried out. What each does is in its file under `plan/algorithms/`.
+    Algorithm, "algorithm", {
+        /// Every contribution straight to who needs it, one round.
+        Flat "flat",
+        /// Flat reduce-scatter, then flat all-gather.
+        TwoShot "two-shot",
+        /// Divide and conquer.
+        Binomial "binomial",
+        /// Scatter by a binomial tree, then all-gather.
+        ScatterAllgather "scatter-allgather",
+        /// Pairwise exchange of whole buffers at doubling distance.
+        RecursiveDoubling "recursive-doubling",
+        /// Recursive halving, then recursive doubling of blocks.
+        Rabenseifner "rabenseifner",
+        /// Neighbour to neighbour.
+        Ring "ring",
+        /// Circulant graphs: round-optimal and volume-optimal for every number of ranks.
+        Circulant "circulant",
+        /// Token exchange at doubling distance.
+        Dissemination "dissemination",
+    }
+}
+
+impl Collective {
+    /// Whether the collective has a root.
+    #[must_use]
+    pub const fn is_rooted(self) -> bool {
+        matches!(self, Collective::Broadcast | Collective::Reduce)
+    }
+
+    /// Whether the collective combines contributions.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        !matches!(self, Collective::Broadcast | Collective::AllGather)
+    }
+
+    /// Whether chunks `i·b..(i+1)·b` are rank i's own block, so that the layout splits the buffer
+    /// into one block a rank first and each block into pieces second.
+    #[must_use]
+    pub const fn is_blocked(self) -> bool {
+        matches!(self, Collective::ReduceScatter | Collective::AllGather)
+    }
+}
