@@ -1,1 +1,4 @@
 //! sys
+#![allow(unsafe_code)]
+
+pub(crate) mod simd;
