@@ -34,142 +34,176 @@ impl<C: Cell, O: Operator<C::Wide>> Body for Fold<'_, C, O> {
     fn run<I: Isa>(self, isa: I) {
         match self.task.divisor {
             Some(divisor) if O::DIVIDES => {
-                let combine = |left, right| O::combine(left, right).divide(divisor);
-                passes::<C, O, I>(isa, self.task, combine, |wide| wide.divide(divisor));
+                passes::<C, O, I>(isa, self.task, |wide| wide.divide(divisor));
             }
-            _ => passes::<C, O, I>(isa, self.task, O::combine, |wide| wide),
+            _ => passes::<C, O, I>(isa, self.task, |wide| wide),
         }
     }
 }
 
-/// `last` is the combination whose result is stored: the operator, then the division if any.
-/// `only` does the same for a fold of a single operand.
+/// `finish` is what happens between the last combination and the rounding: nothing, or a division.
 #[inline(always)]
 fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,
     task: Task<'_>,
-    last: impl Fn(C::Wide, C::Wide) -> C::Wide + Copy,
-    only: impl Fn(C::Wide) -> C::Wide + Copy,
-) {
-    match (task.own, task.sources) {
-        // Commutative to the bit, so either order is one loop.
-        (Some(0 | 1), [source]) => update::<C, I>(isa, task.destination, source, last),
-        (None, [source]) => {
-            task.destination.copy_from_slice(source);
-            if task.divisor.is_some() {
-                update::<C, I>(isa, task.destination, source, |wide, _| only(wide));
-            }
-        }
-        _ => blocks::<C, O, I>(isa, task, last),
-    }
-}
-
-/// destination[i] = combine(destination[i], source[i]), in one stream.
-#[inline(always)]
-fn update<C: Cell, I: Isa>(
-    isa: I,
-    destination: &mut [u8],
-    source: &[u8],
-    combine: impl Fn(C::Wide, C::Wide) -> C::Wide,
-) {
-    let whole = destination.len() - destination.len() % size_of::<C::Bytes>();
-    let (destination, destination_rest) = destination.split_at_mut(whole);
-    let (source, source_rest) = source.split_at(whole);
-    let destination: &mut [C::Bytes] = bytemuck::cast_slice_mut(destination);
-    for (left, right) in destination.iter_mut().zip(bytemuck::cast_slice(source)) {
-        *left = C::store(isa, combine(C::load(isa, *left), C::load(isa, *right)));
-    }
-    if !destination_rest.is_empty() {
-        let left = C::load(isa, padded::<C>(destination_rest));
-        let right = C::load(isa, padded::<C>(source_rest));
-        put_rest::<C>(C::store(isa, combine(left, right)), destination_rest);
-    }
-}
-
-/// Folds block by block through an accumulator, so that each operand crosses memory once.
-#[inline(always)]
-fn blocks<C: Cell, O: Operator<C::Wide>, I: Isa>(
-    isa: I,
-    task: Task<'_>,
-    last: impl Fn(C::Wide, C::Wide) -> C::Wide + Copy,
+    finish: impl Fn(C::Wide) -> C::Wide + Copy,
 ) {
     let Task {
         destination,
         own,
         sources,
-        ..
+        divisor,
     } = task;
+    let rest_start = destination.len() - destination.len() % size_of::<C::Bytes>();
+    let (destination, rest) = destination.split_at_mut(rest_start);
+    if !rest.is_empty() {
+        fold_rest::<C, O, I>(isa, rest, rest_start, own, sources, finish);
+    }
+    let destination: &mut [C::Bytes] = bytemuck::cast_slice_mut(destination);
+    let last = |left, right| finish(O::combine(left, right));
+    match (own, sources) {
+        // Commutative to the bit, so either order is one loop.
+        (Some(0 | 1), [source]) => {
+            let source = loads::<C, I>(isa, &source[..rest_start]);
+            update::<C, I, _>(isa, destination, source, last);
+        }
+        (None, [source]) => {
+            destination.copy_from_slice(bytemuck::cast_slice(&source[..rest_start]));
+            if divisor.is_some() {
+                let nothing = std::iter::repeat(());
+                update::<C, I, _>(isa, destination, nothing, |wide, ()| finish(wide));
+            }
+        }
+        (None, [left, right]) => {
+            let left = loads::<C, I>(isa, &left[..rest_start]);
+            let pairs = left.zip(loads::<C, I>(isa, &right[..rest_start]));
+            update::<C, I, _>(isa, destination, pairs, |_, (left, right)| {
+                last(left, right)
+            });
+        }
+        _ => blocks::<C, O, I>(isa, destination, own, sources, last),
+    }
+}
+
+/// Folds block by block through an accumulator, so that each operand crosses memory once. There
+/// are at least three operands.
+#[inline(always)]
+fn blocks<C: Cell, O: Operator<C::Wide>, I: Isa>(
+    isa: I,
+    destination: &mut [C::Bytes],
+    own: Option<usize>,
+    sources: &[&[u8]],
+    last: impl Fn(C::Wide, C::Wide) -> C::Wide + Copy,
+) {
     let final_operand = sources.len() - usize::from(own.is_none());
     let mut accumulator = C::BLOCK;
     let accumulator = accumulator.as_mut();
-    let block_bytes = accumulator.len() * size_of::<C::Bytes>();
-    for (block, destination) in destination.chunks_mut(block_bytes).enumerate() {
-        let start = block * block_bytes;
-        let mut next_source = sources
-            .iter()
-            .map(|source| &source[start..][..destination.len()]);
-        for operand in 0..=final_operand {
-            let bytes = match own {
-                Some(position) if position == operand => &*destination,
-                _ => next_source
-                    .next()
-                    .expect("invariant: one operand a source, and the own"),
-            };
-            match operand {
-                0 => accumulate::<C, I>(isa, accumulator, bytes, |_, first| first),
-                _ if operand < final_operand => {
-                    accumulate::<C, I>(isa, accumulator, bytes, O::combine);
-                }
-                _ => accumulate::<C, I>(isa, accumulator, bytes, last),
+    let block_cells = accumulator.len();
+    for (block, destination) in destination.chunks_mut(block_cells).enumerate() {
+        let start = block * block_cells * size_of::<C::Bytes>();
+        let own_bytes: &[u8] = bytemuck::cast_slice(destination);
+        let mut operands = Operands {
+            own,
+            own_bytes,
+            sources,
+            start,
+            next: 0,
+        };
+        let first = loads::<C, I>(isa, operands.take());
+        let pairs = first.zip(loads::<C, I>(isa, operands.take()));
+        for (wide, (left, right)) in accumulator.iter_mut().zip(pairs) {
+            *wide = O::combine(left, right);
+        }
+        for _ in 2..final_operand {
+            let operand = loads::<C, I>(isa, operands.take());
+            for (wide, right) in accumulator.iter_mut().zip(operand) {
+                *wide = O::combine(*wide, right);
             }
         }
-        put::<C, I>(isa, accumulator, destination);
+        let left = accumulator.iter().copied();
+        if own == Some(final_operand) {
+            update::<C, I, _>(isa, destination, left, |own, left| last(left, own));
+        } else {
+            let source = sources[sources.len() - 1];
+            let right = &source[start..][..size_of_val(destination)];
+            let pairs = left.zip(loads::<C, I>(isa, right));
+            update::<C, I, _>(isa, destination, pairs, |_, (left, right)| {
+                last(left, right)
+            });
+        }
     }
 }
 
-/// accumulator[i] = combine(accumulator[i], operand[i]).
+/// The operands of a block, in order.
+struct Operands<'a> {
+    own: Option<usize>,
+    own_bytes: &'a [u8],
+    sources: &'a [&'a [u8]],
+    start: usize,
+    next: usize,
+}
+
+impl<'a> Operands<'a> {
+    #[inline(always)]
+    fn take(&mut self) -> &'a [u8] {
+        let position = self.next;
+        self.next += 1;
+        if self.own == Some(position) {
+            return self.own_bytes;
+        }
+        let passed_own = self.own.is_some_and(|own| own < position);
+        &self.sources[position - usize::from(passed_own)][self.start..][..self.own_bytes.len()]
+    }
+}
+
+/// destination[i] = combine(destination[i], others[i]), rounded, in one stream.
 #[inline(always)]
-fn accumulate<C: Cell, I: Isa>(
+fn update<C: Cell, I: Isa, T>(
     isa: I,
-    accumulator: &mut [C::Wide],
-    operand: &[u8],
-    combine: impl Fn(C::Wide, C::Wide) -> C::Wide,
+    destination: &mut [C::Bytes],
+    others: impl Iterator<Item = T>,
+    combine: impl Fn(C::Wide, T) -> C::Wide,
 ) {
-    let whole = operand.len() - operand.len() % size_of::<C::Bytes>();
-    let (operand, rest) = operand.split_at(whole);
-    let operand: &[C::Bytes] = bytemuck::cast_slice(operand);
-    for (wide, bytes) in accumulator.iter_mut().zip(operand) {
-        *wide = combine(*wide, C::load(isa, *bytes));
-    }
-    if !rest.is_empty() {
-        let wide = &mut accumulator[operand.len()];
-        *wide = combine(*wide, C::load(isa, padded::<C>(rest)));
+    for (bytes, other) in destination.iter_mut().zip(others) {
+        *bytes = C::store(isa, combine(C::load(isa, *bytes), other));
     }
 }
 
-/// destination[i] = accumulator[i], rounded.
+/// The values of whole cells.
 #[inline(always)]
-fn put<C: Cell, I: Isa>(isa: I, accumulator: &[C::Wide], destination: &mut [u8]) {
-    let whole = destination.len() - destination.len() % size_of::<C::Bytes>();
-    let (destination, rest) = destination.split_at_mut(whole);
-    let destination: &mut [C::Bytes] = bytemuck::cast_slice_mut(destination);
-    for (bytes, wide) in destination.iter_mut().zip(accumulator) {
-        *bytes = C::store(isa, *wide);
-    }
-    if !rest.is_empty() {
-        put_rest::<C>(C::store(isa, accumulator[destination.len()]), rest);
-    }
+fn loads<C: Cell, I: Isa>(isa: I, bytes: &[u8]) -> impl Iterator<Item = C::Wide> {
+    bytemuck::cast_slice::<u8, C::Bytes>(bytes)
+        .iter()
+        .map(move |&cell| C::load(isa, cell))
 }
 
-/// The elements of an incomplete cell, followed by zeros.
+/// Folds the elements after the last whole cell, `start` bytes from the operands' beginning, as a
+/// cell that zeros complete.
 #[inline(always)]
-fn padded<C: Cell>(rest: &[u8]) -> C::Bytes {
-    let mut cell: C::Bytes = bytemuck::Zeroable::zeroed();
-    bytemuck::bytes_of_mut(&mut cell)[..rest.len()].copy_from_slice(rest);
-    cell
-}
-
-#[inline(always)]
-fn put_rest<C: Cell>(cell: C::Bytes, rest: &mut [u8]) {
+fn fold_rest<C: Cell, O: Operator<C::Wide>, I: Isa>(
+    isa: I,
+    rest: &mut [u8],
+    start: usize,
+    own: Option<usize>,
+    sources: &[&[u8]],
+    finish: impl Fn(C::Wide) -> C::Wide,
+) {
+    let mut operands = Operands {
+        own,
+        own_bytes: rest,
+        sources,
+        start,
+        next: 0,
+    };
+    let count = sources.len() + usize::from(own.is_some());
+    let mut load_next = || {
+        let bytes = operands.take();
+        let mut cell: C::Bytes = bytemuck::Zeroable::zeroed();
+        bytemuck::bytes_of_mut(&mut cell)[..bytes.len()].copy_from_slice(bytes);
+        C::load(isa, cell)
+    };
+    let first = load_next();
+    let folded = (1..count).fold(first, |left, _| O::combine(left, load_next()));
+    let cell = C::store(isa, finish(folded));
     rest.copy_from_slice(&bytemuck::bytes_of(&cell)[..rest.len()]);
 }

@@ -1,6 +1,5 @@
 //! Arithmetic on one pair of operands: integers, floats, and packs of floats.
 
-use crate::sys::simd::HALF_LANES;
 use std::array::from_fn;
 
 /// Arithmetic of every type. A result that is not a number may have any payload and sign here:
@@ -158,7 +157,7 @@ macro_rules! floats {
 floats! { f32 f64 }
 
 /// Operands that are converted together.
-impl Number for [f32; HALF_LANES] {
+impl<const LANES: usize> Number for [f32; LANES] {
     #[inline(always)]
     fn plus(self, other: Self) -> Self {
         from_fn(|lane| self[lane].plus(other[lane]))
