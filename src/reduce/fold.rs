@@ -52,7 +52,7 @@ fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
         destination,
         own,
         sources,
-        divisor,
+        ..
     } = task;
     let rest_start = destination.len() - destination.len() % size_of::<C::Bytes>();
     let (destination, rest) = destination.split_at_mut(rest_start);
@@ -67,12 +67,11 @@ fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
             let source = loads::<C, I>(isa, &source[..rest_start]);
             update::<C, I, _>(isa, destination, source, last);
         }
+        // A plain copy never comes here: this one is divided.
         (None, [source]) => {
             destination.copy_from_slice(bytemuck::cast_slice(&source[..rest_start]));
-            if divisor.is_some() {
-                let nothing = std::iter::repeat(());
-                update::<C, I, _>(isa, destination, nothing, |wide, ()| finish(wide));
-            }
+            let nothing = std::iter::repeat(());
+            update::<C, I, _>(isa, destination, nothing, |wide, ()| finish(wide));
         }
         (None, [left, right]) => {
             let left = loads::<C, I>(isa, &left[..rest_start]);

@@ -17,6 +17,7 @@
 //! May import: `sys`, and the base files.
 
 mod cell;
+pub mod exact;
 mod fold;
 mod number;
 #[cfg(test)]
@@ -108,18 +109,21 @@ impl Kernel {
                 "a mean is a sum, divided"
             );
         }
-        let divisor = divisor
-            .filter(|&divisor| divisor > 1)
-            .map(|divisor| divisor as u32);
-        (self.entry)(
-            self.level,
-            Task {
-                destination,
-                own,
-                sources,
-                divisor,
-            },
-        );
+        // One divides nothing.
+        let divisor = divisor.filter(|&divisor| divisor > 1);
+        match (own, sources, divisor) {
+            (None, [source], None) => destination.copy_from_slice(source),
+            _ => {
+                let divisor = divisor.map(|divisor| divisor as u32);
+                let task = Task {
+                    destination,
+                    own,
+                    sources,
+                    divisor,
+                };
+                (self.entry)(self.level, task);
+            }
+        }
     }
 }
 

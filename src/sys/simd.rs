@@ -85,8 +85,8 @@ fn narrow_f16_bits(single: f32) -> u16 {
 mod x86 {
     use super::{Body, HALF_LANES, Isa};
     use std::arch::x86_64::{
-        __m256i, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm512_cvtph_ps,
-        _mm512_cvtps_ph,
+        __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph,
+        _mm512_cvtph_ps, _mm512_cvtps_ph,
     };
 
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
@@ -134,14 +134,17 @@ mod x86 {
             // SAFETY: an `Avx512` exists only inside `run_avx512`, whose caller proves AVX-512F.
             let singles = unsafe { _mm512_cvtph_ps(halves) };
             // SAFETY: sixteen `f32` are exactly the bits of a `__m512`, and all bits are valid.
-            unsafe { std::mem::transmute(singles) }
+            unsafe { std::mem::transmute::<__m512, [f32; HALF_LANES]>(singles) }
         }
 
         #[inline(always)]
         fn narrow_f16(self, singles: [f32; HALF_LANES]) -> [u16; HALF_LANES] {
             // SAFETY: an `Avx512` exists only inside `run_avx512`, whose caller proves AVX-512F;
             // sixteen `f32` are exactly the bits of a `__m512`.
-            let halves = unsafe { _mm512_cvtps_ph::<NEAREST>(std::mem::transmute(singles)) };
+            let halves = unsafe {
+                let singles = std::mem::transmute::<[f32; HALF_LANES], __m512>(singles);
+                _mm512_cvtps_ph::<NEAREST>(singles)
+            };
             bytemuck::cast(halves)
         }
     }
