@@ -10,6 +10,8 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
 pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// A caller that waits while another polls looks again after this long, whatever happens.
+pub const POLLER_NAP: Duration = Duration::from_millis(20);
 /// A link is offered at least this much at once, unless less is left of the message.
 pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.
