@@ -12,3 +12,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod memory;
+//! sys
+#![allow(unsafe_code)]
+
+pub(crate) mod simd;
