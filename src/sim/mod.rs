@@ -17,3 +17,4 @@ pub mod connector;
 pub mod faults;
 pub mod network;
 mod pipe;
+pub mod schedule;
