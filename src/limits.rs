@@ -29,3 +29,5 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
+/// Ranks that one launcher starts on its host; each takes three threads and a process group.
+pub const RANKS_PER_HOST_MAX: usize = 1024;
