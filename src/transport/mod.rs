@@ -81,8 +81,7 @@ pub trait Transport: Send {
     ///
     /// # Errors
     /// As for [`Transport::receive`].
-    fn fetch(&mut self, peer: usize, message: &Message, offset: usize)
-    -> Result<usize, LinkError>;
+    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Result<usize, LinkError>;
 
     /// The first `bytes` bytes that [`Transport::fetch`] made visible.
     fn view(&self, peer: usize, bytes: usize) -> &[u8];
