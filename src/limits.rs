@@ -10,6 +10,10 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
 pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// A caller that waits while another polls looks again after this long, whatever happens.
+pub const POLLER_NAP: Duration = Duration::from_millis(20);
+/// A link is offered at least this much at once, unless less is left of the message.
+pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.
 pub const HEARSAY_GRACE: Duration = Duration::from_millis(150);
 /// Own calls remembered per communicator, to answer a peer that asks what ours was.
@@ -37,6 +41,8 @@ pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
+/// The most pieces a block is split into: a pipelined plan has a round for each.
+pub const PIECES_MAX: usize = 4096;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
 /// Ranks that one launcher starts on its host; each takes three threads and a process group.

@@ -1,0 +1,45 @@
+//! Handles of operations under way.
+
+use super::runtime::Runtime;
+use crate::dtype::Element;
+use crate::engine::Ticket;
+use crate::error::{Error, Result};
+use std::marker::PhantomData;
+
+/// An operation under way that owns its buffer. It goes on by itself; [`Work::wait`] gives the
+/// buffer back. Dropping it lets the operation finish and the buffer go.
+///
+/// It borrows its communicator, so a communicator cannot be dropped while work is unfinished.
+#[must_use = "the result of the operation comes from `wait`"]
+pub struct Work<'a, T> {
+    runtime: &'a Runtime,
+    ticket: Option<Ticket>,
+    element: PhantomData<T>,
+}
+
+impl<'a, T: Element> Work<'a, T> {
+    pub(super) fn new(runtime: &'a Runtime, ticket: Ticket) -> Self {
+        Self { runtime, ticket: Some(ticket), element: PhantomData }
+    }
+
+    /// Waits for the operation and returns the buffer.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; the buffer is lost then, its contents being unspecified.
+    pub fn wait(mut self) -> Result<Vec<T>> {
+        let taken = Error::Usage("the operation was waited for already".into());
+        let ticket = self.ticket.take().ok_or(taken)?;
+        let (region, result) = self.runtime.wait(ticket);
+        result?;
+        let other = Error::Usage("the operation's buffer is of another type".into());
+        region.into_vector().ok_or(other)
+    }
+}
+
+impl<T> Drop for Work<'_, T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.runtime.abandon(ticket);
+        }
+    }
+}
