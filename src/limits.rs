@@ -31,9 +31,19 @@ pub const HANDSHAKES_PENDING_MAX: usize = 64;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Control messages queued for one rank that does not read them; above it the rank counts as lost.
+pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// How long a process that leaves waits for its last control messages to be taken.
+pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
+/// How long rank 0 stays after a failed join, to tell the ranks that come late why.
+pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
+/// A port that answers no handshake within this time is not the rendezvous.
+pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each.
 pub const PIECES_MAX: usize = 4096;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
+/// Ranks that one launcher starts on its host; each takes three threads and a process group.
+pub const RANKS_PER_HOST_MAX: usize = 1024;

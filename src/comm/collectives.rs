@@ -247,7 +247,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`], or the first cause if the communicator has failed; the rest comes from
     /// `wait`.
-    pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<'_, T>> {
+    pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
         self.start(Ask::new(Collective::AllReduce).op(op), buffer)
     }
 
@@ -255,7 +255,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<'_, T>> {
+    pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
         self.start(Ask::new(Collective::Broadcast).root(root), buffer)
     }
 
@@ -268,7 +268,7 @@ impl Communicator {
         buffer: Vec<T>,
         op: ReduceOp,
         root: usize,
-    ) -> Result<Work<'_, T>> {
+    ) -> Result<Work<T>> {
         self.start(Ask::new(Collective::Reduce).op(op).root(root), buffer)
     }
 
@@ -280,7 +280,7 @@ impl Communicator {
         &self,
         buffer: Vec<T>,
         op: ReduceOp,
-    ) -> Result<Work<'_, T>> {
+    ) -> Result<Work<T>> {
         self.start(Ask::new(Collective::ReduceScatter).op(op), buffer)
     }
 
@@ -288,7 +288,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<'_, T>> {
+    pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
         self.start(Ask::new(Collective::AllGather), buffer)
     }
 }
@@ -303,22 +303,22 @@ impl Communicator {
         let entered = self.enter()?;
         let MemoryMut::Host(slice) = buffer.memory_mut();
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
-        let runtime = &self.parts.runtime;
+        let runtime = &self.0.parts.runtime;
         let mut planned = self.issue(&entered, wanted)?;
         lend(slice, |region| {
             let posting = self.posting(&mut planned, region);
-            runtime.run(self.parts.group, ChannelKind::Collectives, posting)
+            runtime.run(self.0.parts.group, ChannelKind::Collectives, posting)
         })
     }
 
-    fn start<T: Element>(&self, ask: Ask, buffer: Vec<T>) -> Result<Work<'_, T>> {
+    fn start<T: Element>(&self, ask: Ask, buffer: Vec<T>) -> Result<Work<T>> {
         let entered = self.enter()?;
         let wanted = self.wanted(ask, buffer.len(), T::DTYPE)?;
         let mut planned = self.issue(&entered, wanted)?;
         let posting = self.posting(&mut planned, Region::own(buffer));
-        let (group, kind) = (self.parts.group, ChannelKind::Collectives);
-        match self.parts.runtime.post(group, kind, posting) {
-            Ok(ticket) => Ok(Work::new(&self.parts.runtime, ticket)),
+        let (group, kind) = (self.0.parts.group, ChannelKind::Collectives);
+        match self.0.parts.runtime.post(group, kind, posting) {
+            Ok(ticket) => Ok(Work::new(std::sync::Arc::clone(&self.0), ticket)),
             Err((error, _)) => Err(error),
         }
     }
@@ -326,7 +326,7 @@ impl Communicator {
     fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
         let Ask { collective, op, root, forced } = ask;
         self.check_peer("root", root)?;
-        let own = self.parts.algorithm;
+        let own = self.0.parts.algorithm;
         // A forced algorithm holds where it can be used; the rest is chosen as ever.
         let own = own.filter(|own| crate::plan::algorithms::entry(collective, *own).is_some());
         Ok(Wanted { collective, count, dtype, op, root, forced: forced.or(own) })
@@ -337,7 +337,7 @@ impl Communicator {
         let mut issued = entered.issued();
         let (rank, world_size) = (self.rank(), self.world_size());
         let sequence = issued.collectives + 1;
-        let planned = issued.planned.get(wanted, rank, world_size, &self.parts.tuning)?;
+        let planned = issued.planned.get(wanted, rank, world_size, &self.0.parts.tuning)?;
         let mut planned = planned.clone();
         planned.call.sequence = sequence;
         issued.collectives = sequence;
@@ -351,7 +351,7 @@ impl Communicator {
             program: std::sync::Arc::clone(&planned.program),
             buffer,
             arithmetic: planned.arithmetic,
-            timeout: self.parts.timeout,
+            timeout: self.0.parts.timeout,
         }
     }
 
@@ -361,7 +361,7 @@ impl Communicator {
         let wanted = self.wanted(ask, count, dtype)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let mut issued = entered.issued();
-        let planned = issued.planned.get(wanted, rank, world_size, &self.parts.tuning)?;
+        let planned = issued.planned.get(wanted, rank, world_size, &self.0.parts.tuning)?;
         Ok((planned.algorithm, planned.predicted_s))
     }
 }

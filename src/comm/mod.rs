@@ -60,7 +60,10 @@ pub(crate) struct Parts {
 /// });
 /// assert!(sums.into_iter().all(|sum| sum == Ok([6.0, 4.0])));
 /// ```
-pub struct Communicator {
+pub struct Communicator(Arc<Core>);
+
+/// A communicator without its face: operations under way keep it alive.
+struct Core {
     parts: Parts,
     issued: Mutex<Issued>,
     is_entered: AtomicBool,
@@ -76,25 +79,26 @@ struct Issued {
 
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
-        Self { parts, issued: Mutex::default(), is_entered: AtomicBool::new(false) }
+        let is_entered = AtomicBool::new(false);
+        Self(Arc::new(Core { parts, issued: Mutex::default(), is_entered }))
     }
 
     /// This process's number in the group, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.parts.rank
+        self.0.parts.rank
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn world_size(&self) -> usize {
-        self.parts.world_size
+        self.0.parts.world_size
     }
 
     /// This process's number on its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
-        self.parts.local_rank
+        self.0.parts.local_rank
     }
 
     /// The elements of a buffer of `count` that are this rank's own block in `reduce_scatter` and
@@ -113,29 +117,24 @@ impl Communicator {
     /// How long a call may take before it ends with an error.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.parts.timeout
-    }
-
-    /// Changes how long each later call may take. Ranks may differ.
-    pub fn set_timeout(&mut self, timeout: Duration) {
-        self.parts.timeout = timeout;
+        self.0.parts.timeout
     }
 
     /// What the bytes travel over, as `bench` names it.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.parts.transport_name
+        self.0.parts.transport_name
     }
 
     /// Entry to every call: refuses a second thread.
     fn enter(&self) -> Result<Entered<'_>> {
-        if self.is_entered.swap(true, Ordering::Acquire) {
+        if self.0.is_entered.swap(true, Ordering::Acquire) {
             return Err(Error::Usage(format!(
                 "two threads of rank {} are in one communicator at once; give each its own",
                 self.rank()
             )));
         }
-        Ok(Entered(self))
+        Ok(Entered(&self.0))
     }
 
     fn check_peer(&self, what: &str, peer: usize) -> Result<()> {
@@ -150,7 +149,7 @@ impl Communicator {
 }
 
 /// Proof that this thread is the only one in the communicator.
-struct Entered<'a>(&'a Communicator);
+struct Entered<'a>(&'a Core);
 
 impl Entered<'_> {
     fn issued(&self) -> std::sync::MutexGuard<'_, Issued> {
@@ -164,7 +163,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Drop for Communicator {
+impl Drop for Core {
     fn drop(&mut self) {
         self.parts.runtime.leave(self.parts.group, self.parts.timeout);
     }

@@ -57,7 +57,7 @@ impl Communicator {
             Err(error) => return (region, Err(error)),
         };
         let posting = self.posting(&mut planned, region);
-        self.parts.runtime.run(self.parts.group, ChannelKind::Pairs, posting)
+        self.0.parts.runtime.run(self.0.parts.group, ChannelKind::Pairs, posting)
     }
 
     fn next_of_pair(

@@ -1,25 +1,26 @@
 //! Handles of operations under way.
 
-use super::runtime::Runtime;
+use super::Core;
 use crate::dtype::Element;
 use crate::engine::Ticket;
 use crate::error::{Error, Result};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// An operation under way that owns its buffer. It goes on by itself; [`Work::wait`] gives the
 /// buffer back. Dropping it lets the operation finish and the buffer go.
 ///
-/// It borrows its communicator, so a communicator cannot be dropped while work is unfinished.
+/// It keeps its communicator's group alive: the goodbye waits for the last handle.
 #[must_use = "the result of the operation comes from `wait`"]
-pub struct Work<'a, T> {
-    runtime: &'a Runtime,
+pub struct Work<T> {
+    core: Arc<Core>,
     ticket: Option<Ticket>,
     element: PhantomData<T>,
 }
 
-impl<'a, T: Element> Work<'a, T> {
-    pub(super) fn new(runtime: &'a Runtime, ticket: Ticket) -> Self {
-        Self { runtime, ticket: Some(ticket), element: PhantomData }
+impl<T: Element> Work<T> {
+    pub(super) fn new(core: Arc<Core>, ticket: Ticket) -> Self {
+        Self { core, ticket: Some(ticket), element: PhantomData }
     }
 
     /// Waits for the operation and returns the buffer.
@@ -29,17 +30,17 @@ impl<'a, T: Element> Work<'a, T> {
     pub fn wait(mut self) -> Result<Vec<T>> {
         let taken = Error::Usage("the operation was waited for already".into());
         let ticket = self.ticket.take().ok_or(taken)?;
-        let (region, result) = self.runtime.wait(ticket);
+        let (region, result) = self.core.parts.runtime.wait(ticket);
         result?;
         let other = Error::Usage("the operation's buffer is of another type".into());
         region.into_vector().ok_or(other)
     }
 }
 
-impl<T> Drop for Work<'_, T> {
+impl<T> Drop for Work<T> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.runtime.abandon(ticket);
+            self.core.parts.runtime.abandon(ticket);
         }
     }
 }

@@ -12,7 +12,5 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod memory;
-//! sys
-#![allow(unsafe_code)]
-
+pub mod process;
 pub(crate) mod simd;
