@@ -29,3 +29,9 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
+/// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.
+pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
+/// Above this many ranks a plan is neither drawn nor listed message by message.
+pub const DRAWN_RANKS_MAX: usize = 64;
+/// Pieces a block may be asked to have on the command line: a pipeline has a round for each.
+pub const PIECES_MAX: usize = 1 << 16;
