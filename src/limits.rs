@@ -27,6 +27,8 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
+/// The most pieces a block is split into: a pipelined plan has a round for each.
+pub const PIECES_MAX: usize = 4096;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
 /// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.

@@ -5,11 +5,14 @@
 
 mod binomial;
 mod blocks;
+mod circulant;
 mod dissemination;
 mod extras;
 mod flat;
+mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+mod scatter_allgather;
 mod two_shot;
 
 use super::cost::Cost;
@@ -44,8 +47,11 @@ pub const REGISTRY: &[&Entry] = &[
     &flat::ENTRY,
     &two_shot::ENTRY,
     &binomial::ENTRY,
+    &scatter_allgather::ENTRY,
     &recursive_doubling::ENTRY,
+    &rabenseifner::ENTRY,
     &ring::ENTRY,
+    &circulant::ENTRY,
     &dissemination::ENTRY,
 ];
 
