@@ -47,3 +47,7 @@ pub const PIECES_MAX: usize = 4096;
 pub const VERIFY_RANKS_MAX: usize = 1024;
 /// Ranks that one launcher starts on its host; each takes three threads and a process group.
 pub const RANKS_PER_HOST_MAX: usize = 1024;
+/// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.
+pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
+/// Above this many ranks a plan is neither drawn nor listed message by message.
+pub const DRAWN_RANKS_MAX: usize = 64;

@@ -14,9 +14,8 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
-pub mod builder;
 pub mod collectives;
-mod host;
+pub(crate) mod host;
 pub mod pairs;
 pub(crate) mod planned;
 pub(crate) mod runtime;

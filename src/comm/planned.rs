@@ -72,7 +72,7 @@ fn make(
     let Wanted { collective, count, dtype, op, root, forced } = wanted;
     let bytes = count * dtype.size();
     let Choice { algorithm, pieces, predicted_s, .. } =
-        select::choose(collective, world_size, bytes, tuning, forced).map_err(Error::Usage)?;
+        select::choose(collective, world_size, bytes, dtype.size(), tuning, forced).map_err(Error::Usage)?;
     let request = Request { collective, algorithm, world_size, rank, root, pieces };
     let plan = plan(&request).map_err(Error::Usage)?;
     let call = Call {

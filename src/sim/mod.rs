@@ -18,3 +18,4 @@ pub mod faults;
 pub mod network;
 mod pipe;
 pub mod schedule;
+pub mod simulate;
