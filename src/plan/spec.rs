@@ -114,3 +114,46 @@ impl Collective {
         matches!(self, Collective::ReduceScatter | Collective::AllGather)
     }
 }
+
+/// What a collective demands of a chunk when it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// Whatever is there.
+    Anything,
+    /// The contribution of this rank, untouched.
+    Of(usize),
+    /// The combination of every rank's contribution.
+    Everyone,
+}
+
+impl Collective {
+    /// Whether `rank` contributes to a chunk of `block` when the collective begins. `block` matters
+    /// to blocked collectives only.
+    #[must_use]
+    pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
+        match self {
+            Collective::Broadcast => rank == root,
+            Collective::AllGather => rank == block,
+            _ => true,
+        }
+    }
+
+    /// What `rank` must hold in a chunk of `block` when the collective is over.
+    #[must_use]
+    pub const fn demands(self, rank: usize, root: usize, block: usize) -> Demand {
+        match self {
+            Collective::AllReduce | Collective::Barrier => Demand::Everyone,
+            Collective::Broadcast => Demand::Of(root),
+            Collective::Reduce if rank == root => Demand::Everyone,
+            Collective::ReduceScatter if rank == block => Demand::Everyone,
+            Collective::Reduce | Collective::ReduceScatter => Demand::Anything,
+            Collective::AllGather => Demand::Of(block),
+        }
+    }
+
+    /// Whether a contribution may be combined more than once: a barrier is a union of sets.
+    #[must_use]
+    pub const fn is_union(self) -> bool {
+        matches!(self, Collective::Barrier)
+    }
+}
