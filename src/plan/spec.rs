@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 macro_rules! names {
-    ($(#[$meta:meta])* $type:ident, $what:literal, { $($(#[$doc:meta])* $variant:ident $name:literal,)* }) => {
+    ($(#[$meta:meta])* $type:ident, $what:literal, {
+        $($(#[$doc:meta])* $variant:ident $name:literal,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]

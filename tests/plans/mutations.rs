@@ -209,6 +209,36 @@ fn a_message_lost_at_both_ends_is_refused_or_was_not_needed() {
     assert!(refusals.get() > 100, "{refusals:?}");
 }
 
+#[test]
+fn a_message_shortened_at_both_ends_is_refused_or_was_too_long() {
+    let refusals = std::cell::Cell::new(0);
+    for_each_step(|plans, place| {
+        let (rank, round, index) = place;
+        let Step::Send { peers, ranges } = &plans[rank].rounds[round][index] else {
+            return;
+        };
+        if peers.len() > 1 || ranges[0].count == 1 {
+            return;
+        }
+        let is_refused = refused_or_right(plans, place, |mutant| {
+            let source = Source::Peer(rank);
+            for step in &mut mutant[peers[0]].rounds[round] {
+                match step {
+                    Step::Receive {
+                        sources, ranges, ..
+                    } if sources.contains(&source) => ranges[0].count -= 1,
+                    _ => {}
+                }
+            }
+            if let Step::Send { ranges, .. } = step_at(mutant, place) {
+                ranges[0].count -= 1;
+            }
+        });
+        refusals.set(refusals.get() + usize::from(is_refused));
+    });
+    assert!(refusals.get() > 100, "{refusals:?}");
+}
+
 /// Takes the message at `place` to `peer` out of both plans.
 fn lose(plans: &mut [Plan], (rank, round, index): Place, peer: usize) {
     if let Step::Send { peers, .. } = &mut plans[rank].rounds[round][index] {

@@ -180,6 +180,29 @@ fn the_butterfly_family_shares_one_association_tree() {
 }
 
 #[test]
+fn folds_in_rank_order_share_one_association_tree() {
+    for world_size in 2..=64 {
+        let (one_shot, two_shot) = (
+            proof(Algorithm::Flat, world_size, 1),
+            proof(Algorithm::TwoShot, world_size, 2),
+        );
+        assert!(one_shot.position_independent && two_shot.position_independent);
+        assert_eq!(one_shot.fingerprint, two_shot.fingerprint, "{world_size}");
+        let butterfly = proof(Algorithm::RecursiveDoubling, world_size, 1);
+        let is_same = one_shot.fingerprint == butterfly.fingerprint;
+        assert_eq!(is_same, world_size == 2, "{world_size}");
+    }
+}
+
+#[test]
+fn circulant_has_one_tree_exactly_for_powers_of_two() {
+    for world_size in 2_usize..=64 {
+        let has_one = proof(Algorithm::Circulant, world_size, 1).position_independent;
+        assert_eq!(has_one, world_size.is_power_of_two(), "{world_size}");
+    }
+}
+
+#[test]
 fn the_trees_of_a_ring_depend_on_the_place_in_the_buffer() {
     for world_size in 3..=64 {
         assert!(

@@ -1,9 +1,9 @@
 //! The proof of a plan by symbolic execution.
 //!
 //! *Purpose.* [`verify`] takes the plans of all ranks of one request and runs them on symbols
-//! instead of numbers: a chunk holds an association tree whose leaves are ranks. [`shape`] checks
-//! what one rank's plan says by itself, [`run`] executes all plans together, [`values`] interns
-//! the trees, [`outcome`] compares the end with what the collective demands.
+//! instead of numbers: a chunk holds an association tree whose leaves are ranks. `shape` checks
+//! what one rank's plan says by itself, `run` executes all plans together, `values` interns
+//! the trees, `outcome` compares the end with what the collective demands.
 //!
 //! *What a proof says.*
 //! - Every demanded chunk holds exactly the demanded contributions, each combined once (barrier:
