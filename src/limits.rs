@@ -35,5 +35,3 @@ pub const VERIFY_RANKS_MAX: usize = 1024;
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
-/// Pieces a block may be asked to have on the command line: a pipeline has a round for each.
-pub const PIECES_MAX: usize = 1 << 16;
