@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
 #[derive(clap::Args, Debug)]
-pub(crate) struct PlanArguments {
+pub(crate) struct Arguments {
     /// all-reduce, broadcast, reduce, reduce-scatter, all-gather or barrier
     collective: String,
     /// The algorithm's name, auto (what a call would choose) or all
@@ -59,9 +59,9 @@ const DEFAULT_ALPHA_S: f64 = 20e-6;
 /// Bits a second, where neither a flag nor a tuning table says.
 const DEFAULT_BITS_PER_S: f64 = 10e9;
 
-/// Runs the command.
-pub(crate) fn run(arguments: PlanArguments) -> ExitCode {
-    match answer(&arguments) {
+/// Answers `ringtree plan`.
+pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+    match answer(arguments) {
         Ok((output, fault)) => {
             // A reader that has seen enough (`| head`) is no failure.
             let _ = std::io::stdout().lock().write_all(output.as_bytes());
@@ -104,7 +104,7 @@ struct Inquiry {
 }
 
 impl Inquiry {
-    fn of(arguments: &PlanArguments) -> Result<Self, String> {
+    fn of(arguments: &Arguments) -> Result<Self, String> {
         let collective = parse_collective(&arguments.collective)?;
         let algorithm = arguments
             .algorithm
@@ -254,7 +254,7 @@ fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, 
 }
 
 /// The links of RINGTREE_TUNING or of the page's example network, then what the flags say.
-fn links(arguments: &PlanArguments) -> Result<TuningTable, String> {
+fn links(arguments: &Arguments) -> Result<TuningTable, String> {
     let mut table = TuningTable::default();
     table.tcp.alpha_s = DEFAULT_ALPHA_S;
     table.tcp.beta_s_per_byte = 8.0 / DEFAULT_BITS_PER_S;
@@ -303,7 +303,7 @@ fn prove(report: &mut Report, plans: &[Plan]) {
     let _ = (report, plans);
 }
 
-fn answer(arguments: &PlanArguments) -> Result<(String, Option<String>), String> {
+fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
     let inquiry = Inquiry::of(arguments)?;
     let (algorithms, why) = inquiry.algorithms()?;
     let mut assessments = Vec::new();
