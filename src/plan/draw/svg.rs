@@ -216,7 +216,7 @@ impl Frame {
             let place = (x + 5.0, HEAD_HEIGHT - 26.0);
             let size = (self.arrows_width - 10.0, bottom - HEAD_HEIGHT + 12.0);
             write_rect(out, "band", place, size, 6.0);
-            let head = match self.arrows_width >= 60.0 {
+            let head = match self.arrows_width >= 66.0 {
                 true => format!("round {}", index + 1),
                 false => format!("{}", index + 1),
             };
@@ -239,14 +239,15 @@ impl Frame {
         }
     }
 
-    /// How many ranks have what they are owed, as a bar and in digits.
+    /// How many ranks have all they are owed in digits, and how much of it is there as a bar.
     fn share(&self, out: &mut String, index: usize, state: &State, bottom: f64) {
         let x = self.x(index);
         let full = self.state_width;
-        let done = full * state.ranks_done as f64 / state.ranks_owed.max(1) as f64;
+        let part = full * f64::from(state.owed_part);
+        let class = if state.ranks_done == state.ranks_owed { "done" } else { "h3" };
         write_rect(out, "h0", (x, bottom), (full, 5.0), 2.5);
-        if done > 0.0 {
-            write_rect(out, "done", (x, bottom), (done, 5.0), 2.5);
+        if part > 0.0 {
+            write_rect(out, class, (x, bottom), (part, 5.0), 2.5);
         }
         let text = format!("{}/{}", state.ranks_done, state.ranks_owed);
         write_anchored(out, (x + full / 2.0, bottom + 20.0), "note", "middle", &text);
@@ -292,7 +293,7 @@ impl Frame {
                 let _ = writeln!(out, "<path class=\"own\" d=\"M{begin:.1} {from:.1}H{end:.1}\"/>");
                 continue;
             }
-            let class = if one.reduce { "fold" } else { "store" };
+            let class = if is_folded(one, &round) { "fold" } else { "store" };
             let bend = (end - begin) * 0.5;
             let _ = writeln!(
                 out,
@@ -303,6 +304,13 @@ impl Frame {
             );
         }
     }
+}
+
+/// The first operand of a fold of several messages is stored; it is part of the fold all the same.
+fn is_folded(one: &Transfer, round: &[Transfer]) -> bool {
+    round
+        .iter()
+        .any(|other| other.reduce && (other.to, other.to_chunk) == (one.to, one.to_chunk))
 }
 
 fn shade(part: f32) -> &'static str {
