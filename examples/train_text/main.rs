@@ -209,12 +209,22 @@ fn train(
             comm.all_reduce(&mut loss, ReduceOp::Avg)?;
             loss_since_line = 0.0;
             if comm.rank() == 0 {
-                progress.print(&format!("step {done:5}  loss {:.4}", loss[0]));
+                let norm = length(&gradients);
+                progress.print(&format!(
+                    "step {done:5}  loss {:.4}  gradient {norm:.4}",
+                    loss[0]
+                ));
             }
         }
     }
     progress.finish();
     Ok(weights)
+}
+
+/// The Euclidean length of `vector`.
+fn length(vector: &[f32]) -> f64 {
+    let squares = vector.iter().map(|value| f64::from(*value).powi(2));
+    squares.sum::<f64>().sqrt()
 }
 
 /// One line: what is trained, on what, by how many.
