@@ -38,4 +38,6 @@ pub mod wire;
 
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
+pub use comm::Communicator;
 pub use op::ReduceOp;
+pub use sim::simulate::simulate;

@@ -1,1 +1,16 @@
-//! sys
+//! The only room with unsafe code.
+//!
+//! *Purpose.* What the language cannot prove: memory lent to operations in flight, vector
+//! instructions, and the system calls that have no safe wrapper.
+//!
+//! *Invariants.* Every `unsafe` block carries the argument that makes it sound; every public
+//! function here is safe to call with any arguments unless it says `unsafe`.
+//!
+//! *May import* only the base files.
+
+#![allow(unsafe_code)]
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+pub mod memory;
+pub mod process;
+pub(crate) mod simd;

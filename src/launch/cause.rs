@@ -1,0 +1,110 @@
+//! Why a job ended, in words.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// The longest piece of a rank's output that is repeated in a message.
+const QUOTE_CHARACTERS_MAX: usize = 300;
+
+/// What ended a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cause {
+    /// One line.
+    pub(super) text: String,
+    /// Whether this cannot be the consequence of another rank's end. A rank that lost its peer
+    /// exits by itself; one that is killed, or whose launcher is gone, was hit from outside.
+    pub(super) original: bool,
+}
+
+impl Cause {
+    /// The end of the rank called `name`, which was not a success.
+    pub(super) fn of_rank(name: &str, status: ExitStatus, last_output: &[u8]) -> Self {
+        let how = match status.signal() {
+            Some(signal) => format!("was killed by {}", signal_name(signal)),
+            None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
+        };
+        let quote = printable(last_output);
+        let said = match quote.as_str() {
+            "" => "it wrote nothing".to_owned(),
+            quote => format!("its last output: {quote}"),
+        };
+        Cause {
+            text: format!("{name} {how}; {said}"),
+            original: status.signal().is_some(),
+        }
+    }
+
+    /// A signal to the launcher called `name`.
+    pub(super) fn of_signal(name: &str, signal: i32) -> Self {
+        let signal = signal_name(signal);
+        Cause {
+            text: format!("{name} received {signal} and passed it on to its ranks"),
+            original: true,
+        }
+    }
+}
+
+/// `bytes` as one line of text that cannot confuse a terminal.
+pub(super) fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes)
+        .trim()
+        .chars()
+        .map(|character| {
+            if character.is_control() {
+                ' '
+            } else {
+                character
+            }
+        })
+        .take(QUOTE_CHARACTERS_MAX)
+        .collect()
+}
+
+/// The name of a signal, such as `SIGKILL`.
+fn signal_name(signal: i32) -> String {
+    const NAMES: &[(i32, &str)] = &[
+        (libc::SIGHUP, "SIGHUP"),
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGQUIT, "SIGQUIT"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGTRAP, "SIGTRAP"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGUSR1, "SIGUSR1"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGUSR2, "SIGUSR2"),
+        (libc::SIGPIPE, "SIGPIPE"),
+        (libc::SIGALRM, "SIGALRM"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGXCPU, "SIGXCPU"),
+        (libc::SIGXFSZ, "SIGXFSZ"),
+        (libc::SIGSYS, "SIGSYS"),
+    ];
+    match NAMES.iter().find(|(number, _)| *number == signal) {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_in_one_line() {
+        let killed = Cause::of_rank("rank 3", ExitStatus::from_raw(9), b"step\t\x1b[31m4\n");
+        assert_eq!(
+            killed.text,
+            "rank 3 was killed by SIGKILL; its last output: step  [31m4"
+        );
+        assert!(killed.original);
+        let failed = Cause::of_rank("rank 0", ExitStatus::from_raw(7 << 8), b"");
+        assert_eq!(
+            failed.text,
+            "rank 0 ended with exit code 7; it wrote nothing"
+        );
+        assert!(!failed.original);
+    }
+}

@@ -1,0 +1,202 @@
+//! What ranks write, passed on in whole lines.
+
+use crossbeam::channel::Sender;
+use std::convert::Infallible;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Bytes read from a rank at once.
+const READ_BYTES: usize = 64 << 10;
+/// A longer line is passed on in pieces, so that memory is bounded.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Of a rank's last line this much is kept to be quoted.
+const LAST_LINE_BYTES_MAX: usize = 1 << 10;
+
+/// The last line that a rank wrote, on either stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastLine(Arc<Mutex<Vec<u8>>>);
+
+impl LastLine {
+    /// The line as it stands.
+    pub(super) fn get(&self) -> Vec<u8> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, line: &[u8]) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clear();
+        last.extend_from_slice(&line[..line.len().min(LAST_LINE_BYTES_MAX)]);
+    }
+}
+
+/// Where a rank's stream goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    Stdout,
+    Stderr,
+}
+
+impl Target {
+    /// Writes `bytes` at once. When nobody reads any more the ranks still run on.
+    fn write(self, bytes: &[u8]) {
+        let _ = match self {
+            Target::Stdout => write_and_flush(io::stdout().lock(), bytes),
+            Target::Stderr => write_and_flush(io::stderr().lock(), bytes),
+        };
+    }
+}
+
+fn write_and_flush(mut stream: impl Write, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes)?;
+    stream.flush()
+}
+
+/// Passes `source` on to `target` from a thread of its own until it ends, with `prefix` before
+/// each line, or unchanged without one. The thread drops `alive` at its end.
+pub(super) fn forward(
+    mut source: impl Read + Send + 'static,
+    target: Target,
+    prefix: Option<String>,
+    last_line: LastLine,
+    alive: Sender<Infallible>,
+) -> io::Result<()> {
+    let pass = move || {
+        let mut lines = Lines::new(prefix.as_deref().unwrap_or("").as_bytes(), last_line);
+        let mut buffer = vec![0; READ_BYTES];
+        let mut ready = Vec::new();
+        loop {
+            let count = match source.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            lines.feed(&buffer[..count], &mut ready);
+            target.write(if prefix.is_some() {
+                &ready
+            } else {
+                &buffer[..count]
+            });
+            ready.clear();
+        }
+        lines.finish(&mut ready);
+        if prefix.is_some() {
+            target.write(&ready);
+        }
+        drop(alive);
+    };
+    thread::Builder::new()
+        .name("ringtree-output".to_owned())
+        .spawn(pass)
+        .map(drop)
+}
+
+/// Cuts a stream into lines. A carriage return ends one too, so that a progress bar moves on.
+struct Lines<'a> {
+    prefix: &'a [u8],
+    pending: Vec<u8>,
+    after_return: bool,
+    last_line: LastLine,
+}
+
+impl<'a> Lines<'a> {
+    fn new(prefix: &'a [u8], last_line: LastLine) -> Self {
+        Lines {
+            prefix,
+            pending: Vec::new(),
+            after_return: false,
+            last_line,
+        }
+    }
+
+    /// Appends the lines that `bytes` completes to `ready`.
+    fn feed(&mut self, bytes: &[u8], ready: &mut Vec<u8>) {
+        for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            // The second half of "\r\n" and a bar's leading "\r" get no line of their own.
+            let bare = self.pending.is_empty()
+                && (piece == b"\r" || (piece == b"\n" && self.after_return));
+            self.after_return = piece.ends_with(b"\r");
+            if bare {
+                ready.extend_from_slice(piece);
+                continue;
+            }
+            self.pending.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.after_return {
+                self.complete(ready);
+            } else if self.pending.len() >= LINE_BYTES_MAX {
+                self.pending.push(b'\n');
+                self.complete(ready);
+            }
+        }
+    }
+
+    /// Appends what is left, as a line.
+    fn finish(&mut self, ready: &mut Vec<u8>) {
+        if !self.pending.is_empty() {
+            self.pending.push(b'\n');
+            self.complete(ready);
+        }
+    }
+
+    fn complete(&mut self, ready: &mut Vec<u8>) {
+        ready.extend_from_slice(self.prefix);
+        ready.extend_from_slice(&self.pending);
+        let line = self.pending.trim_ascii();
+        if !line.is_empty() {
+            self.last_line.set(line);
+        }
+        self.pending.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(pieces: &[&[u8]]) -> (String, Vec<u8>) {
+        let last_line = LastLine::default();
+        let mut lines = Lines::new(b"[7]: ", last_line.clone());
+        let mut ready = Vec::new();
+        for piece in pieces {
+            lines.feed(piece, &mut ready);
+        }
+        lines.finish(&mut ready);
+        (
+            String::from_utf8_lossy(&ready).into_owned(),
+            last_line.get(),
+        )
+    }
+
+    #[test]
+    fn lines_are_whole_however_they_arrive() {
+        let whole = passed(&[b"one\ntwo\n\nend"]);
+        assert_eq!(whole.0, "[7]: one\n[7]: two\n[7]: \n[7]: end\n");
+        assert_eq!(
+            whole,
+            passed(&[b"o", b"ne\ntw", b"o", b"\n", b"\ne", b"nd"])
+        );
+        assert_eq!(whole.1, b"end");
+    }
+
+    #[test]
+    fn a_carriage_return_moves_on_and_is_no_line() {
+        let (text, last) = passed(&[b"\r10%", b"\r20%\r", b"\ndone\r\n"]);
+        assert_eq!(text, "\r[7]: 10%\r[7]: 20%\r\n[7]: done\r\n");
+        assert_eq!(last, b"done");
+    }
+
+    #[test]
+    fn an_endless_line_is_passed_on_in_pieces() {
+        let mut lines = Lines::new(b"", LastLine::default());
+        let mut ready = Vec::new();
+        for _ in 0..40 {
+            lines.feed(&[b'x'; READ_BYTES], &mut ready);
+            assert!(lines.pending.len() <= LINE_BYTES_MAX);
+        }
+        assert!(ready.len() >= 39 * READ_BYTES - LINE_BYTES_MAX);
+    }
+}

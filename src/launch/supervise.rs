@@ -1,0 +1,314 @@
+//! Standing by the ranks of one host until the last is gone.
+//!
+//! One thread decides: it spawns the ranks (so that they die with it), and everything else reaches
+//! it as an [`Event`]: threads that wait for one rank each, the thread of the signals, and the
+//! other hosts' launchers. Only this thread signals and reaps, and it reaps last, so a process
+//! number is never used after the kernel may have given it to somebody else.
+
+use super::cause::Cause;
+use super::output::{self, LastLine, Target};
+use super::peers::{PeerEvent, Peers, Verdict};
+use crate::error::{Error, Result};
+use crate::sys::process::Watchdog;
+use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use std::convert::Infallible;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// After a failure the other ranks have this long to end by themselves.
+const FAILURE_GRACE: Duration = Duration::from_secs(1);
+/// After a signal to the launcher its ranks have this long, for instance to write a checkpoint.
+const SIGNAL_GRACE: Duration = Duration::from_secs(5);
+/// How long the output of a rank that has ended is waited for: a descendant that left its process
+/// group may hold the pipe open for ever.
+const OUTPUT_GRACE: Duration = Duration::from_millis(300);
+
+/// What the supervising thread hears.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The local rank has ended and waits to be reaped.
+    Ended(usize),
+    /// The launcher was sent this signal.
+    Signalled(i32),
+    /// Another host's launcher has something to say.
+    Peer(PeerEvent),
+}
+
+/// One rank of this host.
+struct Rank {
+    name: String,
+    child: Child,
+    running: bool,
+    last_line: LastLine,
+    /// Disconnected when both streams have ended.
+    output: Receiver<Infallible>,
+}
+
+impl Rank {
+    /// Signals the rank and its descendants, if it has not been reaped.
+    fn signal(&self, signal: Signal) {
+        if self.running {
+            // It may be a zombie already, which is as good.
+            let _ = kill_process_group(Pid::from_child(&self.child), signal);
+        }
+    }
+}
+
+/// The ranks of this host, and what is known about the end of the job.
+pub(super) struct Supervisor {
+    name: String,
+    ranks: Vec<Rank>,
+    watchdog: Watchdog,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    signals: Handle,
+    peers: Box<dyn Peers>,
+    ending: Option<Ending>,
+    succeeded: bool,
+}
+
+/// A job that is coming to its end because of a failure.
+struct Ending {
+    cause: Cause,
+    /// Until then a better cause may replace the first.
+    settles_at: Instant,
+    settled: bool,
+    /// Then the ranks that still run are killed.
+    kill_at: Option<Instant>,
+}
+
+impl Supervisor {
+    /// A supervisor without ranks yet, called `name` in messages.
+    pub(super) fn new(
+        name: String,
+        peers: Box<dyn Peers>,
+        (sender, events): (Sender<Event>, Receiver<Event>),
+    ) -> Result<Self> {
+        let watchdog = Watchdog::start()
+            .map_err(|error| Error::system("cannot start the launcher's watchdog", &error))?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Error::system("cannot listen for signals", &error))?;
+        let handle = signals.handle();
+        let heard = sender.clone();
+        spawn_thread("ringtree-signals", move || {
+            for signal in signals.forever() {
+                let _ = heard.send(Event::Signalled(signal));
+            }
+        })?;
+        Ok(Supervisor {
+            name,
+            ranks: Vec::new(),
+            watchdog,
+            sender,
+            events,
+            signals: handle,
+            peers,
+            ending: None,
+            succeeded: false,
+        })
+    }
+
+    /// Starts `command` as the next rank, called `name` in messages. Its streams, where they are
+    /// pipes, are passed on with `prefix`.
+    pub(super) fn spawn(
+        &mut self,
+        name: String,
+        command: &mut Command,
+        prefix: Option<String>,
+    ) -> Result<()> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().map_err(|error| {
+            Error::Configuration(format!("cannot start the program '{program}': {error}"))
+        })?;
+        self.watchdog.guard(child.id().cast_signed());
+        let (alive, output) = channel::bounded(0);
+        let last_line = LastLine::default();
+        let streams = (child.stdout.take(), child.stderr.take());
+        let pid = Pid::from_child(&child);
+        let local_rank = self.ranks.len();
+        self.ranks.push(Rank {
+            name,
+            child,
+            running: true,
+            last_line: last_line.clone(),
+            output,
+        });
+        let refused = |error| Error::system("cannot start a thread for a rank's output", &error);
+        if let Some(stdout) = streams.0 {
+            let (last_line, alive) = (last_line.clone(), alive.clone());
+            output::forward(stdout, Target::Stdout, prefix.clone(), last_line, alive)
+                .map_err(refused)?;
+        }
+        if let Some(stderr) = streams.1 {
+            output::forward(stderr, Target::Stderr, prefix, last_line, alive).map_err(refused)?;
+        }
+        let ended = self.sender.clone();
+        spawn_thread("ringtree-rank", move || {
+            // The rank stays a zombie, and its number its own, until the supervisor reaps it.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while waitid(WaitId::Pid(pid), options).err() == Some(Errno::INTR) {}
+            let _ = ended.send(Event::Ended(local_rank));
+        })
+    }
+
+    /// Stands by until no rank is left and the job is decided: nothing, or the cause of its end.
+    pub(super) fn run(mut self) -> Option<Cause> {
+        while !self.is_over() {
+            match self.events.recv_timeout(self.patience()) {
+                Ok(Event::Ended(local_rank)) => self.reap(local_rank),
+                Ok(Event::Signalled(signal)) => self.pass_on(signal),
+                Ok(Event::Peer(event)) => {
+                    let verdict = self.peers.handle(event);
+                    self.take(verdict);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    unreachable!("invariant: the supervisor holds a sender itself")
+                }
+            }
+            self.keep_time();
+        }
+        let deadline = Instant::now() + OUTPUT_GRACE;
+        for rank in &self.ranks {
+            let _ = rank.output.recv_deadline(deadline);
+        }
+        self.ending.take().map(|ending| ending.cause)
+    }
+
+    fn is_over(&self) -> bool {
+        let decided = self.succeeded || self.ending.as_ref().is_some_and(|ending| ending.settled);
+        decided && self.ranks.iter().all(|rank| !rank.running)
+    }
+
+    /// How long there is nothing to do unless something happens.
+    fn patience(&self) -> Duration {
+        let idle = Duration::from_secs(3600);
+        let Some(ending) = &self.ending else {
+            return idle;
+        };
+        let settles_at = (!ending.settled).then_some(ending.settles_at);
+        let next = [settles_at, ending.kill_at].into_iter().flatten().min();
+        next.map_or(idle, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Does what is due by now.
+    fn keep_time(&mut self) {
+        let Some(ending) = &mut self.ending else {
+            return;
+        };
+        let now = Instant::now();
+        if ending.kill_at.is_some_and(|at| now >= at) {
+            ending.kill_at = None;
+            self.ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
+        }
+        if !ending.settled && now >= ending.settles_at {
+            ending.settled = true;
+            self.peers.settled(&ending.cause);
+        }
+    }
+
+    /// Reaps a rank that has ended, kills what it left behind and judges how it ended.
+    fn reap(&mut self, local_rank: usize) {
+        let rank = &mut self.ranks[local_rank];
+        rank.signal(Signal::KILL);
+        self.watchdog.release(rank.child.id().cast_signed());
+        rank.running = false;
+        let status = rank
+            .child
+            .wait()
+            .unwrap_or_else(|_| ExitStatusExt::from_raw(1 << 8));
+        if !status.success() {
+            let _ = rank.output.recv_timeout(OUTPUT_GRACE);
+            let cause = Cause::of_rank(&rank.name, status, &rank.last_line.get());
+            if !self.is_own_doing(status.signal()) {
+                self.end(cause, FAILURE_GRACE, Signal::TERM);
+            }
+        } else if self.ending.is_none() && self.ranks.iter().all(|rank| !rank.running) {
+            let verdict = self.peers.finished();
+            self.take(verdict);
+        }
+    }
+
+    /// Whether a rank that was killed by `signal` was killed by this launcher.
+    fn is_own_doing(&self, signal: Option<i32>) -> bool {
+        self.ending.as_ref().is_some_and(|ending| match signal {
+            Some(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => true,
+            Some(libc::SIGKILL) => ending.kill_at.is_none(),
+            _ => false,
+        })
+    }
+
+    /// Passes a signal on to the ranks; a second one kills them.
+    fn pass_on(&mut self, signal: i32) {
+        if let Some(ending) = &mut self.ending {
+            ending.kill_at = ending.kill_at.and(Some(Instant::now()));
+            return;
+        }
+        let cause = Cause::of_signal(&self.name, signal);
+        let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+        self.end(cause, SIGNAL_GRACE, signal);
+    }
+
+    fn take(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Open => {}
+            Verdict::Succeeded => self.succeeded = true,
+            Verdict::Failed(cause) => self.end(cause, FAILURE_GRACE, Signal::TERM),
+            Verdict::Final(cause) => {
+                self.end(cause.clone(), FAILURE_GRACE, Signal::TERM);
+                if let Some(ending) = &mut self.ending {
+                    ending.cause = cause;
+                    ending.settled = true;
+                }
+            }
+        }
+    }
+
+    /// Begins the end of the job; if it has begun, `cause` may still turn out the better one.
+    fn end(&mut self, cause: Cause, grace: Duration, signal: Signal) {
+        match &mut self.ending {
+            None => {
+                let now = Instant::now();
+                self.peers.failed(&cause);
+                self.ending = Some(Ending {
+                    cause,
+                    settles_at: now + self.peers.settling_time(),
+                    settled: false,
+                    kill_at: Some(now + grace),
+                });
+                self.ranks.iter().for_each(|rank| rank.signal(signal));
+            }
+            Some(ending) if !ending.settled && cause.original && !ending.cause.original => {
+                self.peers.failed(&cause);
+                ending.cause = cause;
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.signals.close();
+        for rank in self.ranks.iter_mut().filter(|rank| rank.running) {
+            rank.signal(Signal::KILL);
+            self.watchdog.release(rank.child.id().cast_signed());
+            let _ = rank.child.wait();
+        }
+    }
+}
+
+/// Starts a thread that the process need not wait for.
+pub(super) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map(drop)
+        .map_err(|error| Error::system("cannot start a launcher's thread", &error))
+}
