@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
+#[path = "../examples/03_accumulation.rs"]
+mod accumulation;
+#[allow(dead_code)]
 #[path = "../examples/train_text/data.rs"]
 mod data;
 #[path = "../examples/train_text/matrix.rs"]
@@ -116,6 +119,20 @@ fn however_many_ranks_share_a_batch_the_run_is_the_same() {
                 distance.max(difference) < 2e-3,
                 "{split:?}: {alone:?} {shared:?}"
             );
+        }
+    }
+}
+
+/// The outputs are 5.347 and 4.574, so the errors −9.653 and −7.426: by hand, the means of
+/// 2 × error × (6, 2, 1) and 2 × error × (5, 2, 1).
+#[test]
+fn the_worked_accumulation_example_comes_out() {
+    let expected = [-95.048, -34.158, -17.079];
+    let ways = accumulation::averaged().unwrap();
+    assert_eq!(ways.len(), 2);
+    for gradients in ways.iter().chain([&accumulation::accumulated()]) {
+        for (gradient, expected) in gradients.iter().zip(expected) {
+            assert!((gradient - expected).abs() < 1e-9, "{gradients:?}");
         }
     }
 }

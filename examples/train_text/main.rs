@@ -92,7 +92,8 @@ fn run() -> Result<ExitCode, Failure> {
         };
         options.check(ranks).map_err(Failure::usage)?;
         Text::load(options.text.as_deref(), CONTEXT).map_err(Failure::work)?;
-        return Ok(spawn_self(ranks)?);
+        let exit_code = spawn_self(ranks)?;
+        return Ok(ExitCode::from(u8::try_from(exit_code).unwrap_or(1)));
     }
     let comm = Communicator::from_env()?;
     options.check(comm.world_size()).map_err(Failure::usage)?;
