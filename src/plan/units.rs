@@ -10,6 +10,7 @@ impl fmt::Display for Seconds {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
             s if s == 0.0 => (0.0, "s"),
+            s if s < 1e-6 => (s * 1e9, "ns"),
             s if s < 1e-3 => (s * 1e6, "µs"),
             s if s < 1.0 => (s * 1e3, "ms"),
             s => (s, "s"),
@@ -32,6 +33,22 @@ impl fmt::Display for Bytes {
             unit += 1;
         }
         write_three_digits(formatter, value, units[unit])
+    }
+}
+
+/// Bits a second for people, in powers of 1000.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate(pub f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, unit) = match self.0 {
+            bits if bits < 1e3 => (bits, "bit/s"),
+            bits if bits < 1e6 => (bits / 1e3, "Kbit/s"),
+            bits if bits < 1e9 => (bits / 1e6, "Mbit/s"),
+            bits => (bits / 1e9, "Gbit/s"),
+        };
+        write_three_digits(formatter, value, unit)
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn all_gather_round(rank: usize, world_size: usize, pieces: usize) ->
     round
 }
 
-/// The other ranks, each rank's list beginning elsewhere so that not all send to the same one first.
+/// The other ranks, beginning behind `rank`, so that not all send to the same one first.
 fn others(rank: usize, world_size: usize) -> impl Iterator<Item = usize> {
     (1..world_size).map(move |distance| (rank + distance) % world_size)
 }

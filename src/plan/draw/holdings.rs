@@ -20,6 +20,8 @@ pub struct State {
     /// By rank, by chunk of the buffer: the part of the final content that is there, from 0 to 1
     /// (complete). A partial sum that was passed on counts 0: it is no longer this rank's to use.
     pub parts: Vec<Vec<f32>>,
+    /// How much of everything owed to all ranks is there, from 0 to 1.
+    pub owed_part: f32,
     /// Ranks that hold everything the collective owes them.
     pub ranks_done: usize,
     /// Ranks that are owed anything.
@@ -142,18 +144,23 @@ impl Replay {
             .collect();
         let mut state = State {
             parts,
+            owed_part: 0.0,
             ranks_done: 0,
             ranks_owed: 0,
         };
+        let mut chunks_owed = 0;
         for rank in ranks {
-            let owed = |chunk: &usize| self.is_owed(rank, *chunk);
-            let is_complete = |chunk: usize| self.cells[rank][chunk].holds == self.wanted(chunk);
-            state.ranks_owed += usize::from((0..self.chunks).any(|chunk| owed(&chunk)));
-            state.ranks_done += usize::from(
-                (0..self.chunks).any(|chunk| owed(&chunk))
-                    && (0..self.chunks).filter(owed).all(is_complete),
-            );
+            let owed: Vec<usize> = (0..self.chunks)
+                .filter(|chunk| self.is_owed(rank, *chunk))
+                .collect();
+            let is_complete =
+                |chunk: &usize| self.cells[rank][*chunk].holds == self.wanted(*chunk);
+            chunks_owed += owed.len();
+            state.owed_part += owed.iter().map(|chunk| self.part(rank, *chunk)).sum::<f32>();
+            state.ranks_owed += usize::from(!owed.is_empty());
+            state.ranks_done += usize::from(!owed.is_empty() && owed.iter().all(is_complete));
         }
+        state.owed_part /= chunks_owed.max(1) as f32;
         state
     }
 

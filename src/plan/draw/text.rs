@@ -224,6 +224,8 @@ fn mean_shade(parts: &[f32]) -> char {
 fn arrows(round: &[Transfer]) -> Vec<String> {
     let mut last = None;
     let mut words = Vec::new();
+    let mut round = round.to_vec();
+    round.sort_by_key(|one| one.message);
     for one in round {
         let word = (one.message, one.from, one.to);
         if last != Some(word) {
