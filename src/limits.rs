@@ -51,5 +51,3 @@ pub const RANKS_PER_HOST_MAX: usize = 1024;
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
-/// Ranks that one launcher starts on its host; each takes three threads and a process group.
-pub const RANKS_PER_HOST_MAX: usize = 1024;
