@@ -11,4 +11,6 @@
 #![allow(unsafe_code)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod inherit;
+pub mod interfaces;
 pub mod memory;
