@@ -23,9 +23,17 @@ const LATENCY: Duration = Duration::from_millis(1);
 
 fn main() -> ExitCode {
     let ways = [
-        (Some(Algorithm::Flat), "Point to point", "the owner sends the file seven times"),
-        (Some(Algorithm::Binomial), "Binomial tree", "three rounds; who has the file passes it on"),
-        (None, "ringtree auto", "round-optimal circulant pipeline: everybody sends all the time"),
+        (
+            Some(Algorithm::Flat),
+            "Point to point",
+            "seven sends, one by one",
+        ),
+        (
+            Some(Algorithm::Binomial),
+            "Binomial tree",
+            "three doubling rounds",
+        ),
+        (None, "ringtree auto", "circulant pipeline"),
     ];
     let mut panels = Vec::new();
     for (algorithm, name, note) in ways {
@@ -33,7 +41,11 @@ fn main() -> ExitCode {
             Ok((seconds, lanes)) => {
                 println!("{name:<16}{seconds:>8.2} s   {note}");
                 let name = format!("{name}: {seconds:.1} s");
-                panels.push(Panel { name, note: note.into(), lanes });
+                panels.push(Panel {
+                    name,
+                    note: note.into(),
+                    lanes,
+                });
             }
             Err(problem) => {
                 eprintln!("{name}: {problem}");
@@ -44,7 +56,9 @@ fn main() -> ExitCode {
     let title = "5 MB from one host to seven over 1 MB/s links";
     let note = "each row is a host, filled as it comes to hold the file; simulated network, real \
                 engine, real bytes";
-    let Some(path) = std::env::args().nth(1) else { return ExitCode::SUCCESS };
+    let Some(path) = std::env::args().nth(1) else {
+        return ExitCode::SUCCESS;
+    };
     match std::fs::write(&path, timeline(title, note, &panels)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -71,10 +85,19 @@ fn run(algorithm: Option<Algorithm>) -> Result<(f64, Lanes), String> {
         },
     };
     let network = Arc::new(Mutex::new(Network::new(world.network.clone(), HOSTS)));
-    network.lock().unwrap_or_else(PoisonError::into_inner).record_transfers();
-    let file: Vec<u8> = (0..FILE_BYTES).map(|index| (index * 7 % 251) as u8).collect();
+    network
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .record_transfers();
+    let file: Vec<u8> = (0..FILE_BYTES)
+        .map(|index| (index * 7 % 251) as u8)
+        .collect();
     let ends = world.run_on(&network, |comm| {
-        let mut copy = if comm.rank() == 0 { file.clone() } else { vec![0; FILE_BYTES] };
+        let mut copy = if comm.rank() == 0 {
+            file.clone()
+        } else {
+            vec![0; FILE_BYTES]
+        };
         comm.broadcast(&mut copy, 0).map(|()| copy == file)
     });
     for (rank, end) in ends.into_iter().enumerate() {
@@ -84,7 +107,11 @@ fn run(algorithm: Option<Algorithm>) -> Result<(f64, Lanes), String> {
     }
     let network = network.lock().unwrap_or_else(PoisonError::into_inner);
     let transfers = network.transfers();
-    let end = transfers.iter().map(|transfer| transfer.end).max().unwrap_or_default();
+    let end = transfers
+        .iter()
+        .map(|transfer| transfer.end)
+        .max()
+        .unwrap_or_default();
     Ok((end.as_secs_f64(), lanes(transfers)))
 }
 
