@@ -65,7 +65,13 @@ impl Cache {
     }
 }
 
-fn make(wanted: Wanted, rank: usize, world_size: usize, tuning: &TuningTable) -> Result<Planned> {
+/// The planned form of `wanted`, made anew.
+pub(crate) fn make(
+    wanted: Wanted,
+    rank: usize,
+    world_size: usize,
+    tuning: &TuningTable,
+) -> Result<Planned> {
     let Wanted {
         collective,
         count,
