@@ -25,7 +25,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call on `count` elements of f32, to sum, with root 0.
+    /// A call on `count` elements of f32, to sum, with root 0. (A barrier has no data: it ignores
+    /// all that.)
     #[must_use]
     pub fn new(collective: Collective, count: usize) -> Self {
         Self {

@@ -34,10 +34,11 @@ impl Data {
 
     /// What `rank` brings to the call.
     pub(super) fn input(&self, rank: usize, call: &Call, sequence: u64) -> Region {
-        let mut bytes = vec![0u8; call.count * call.dtype.size()];
-        if call.collective != Collective::Barrier {
-            self.inputs(call, sequence).fill(rank, 0, &mut bytes);
+        if call.collective == Collective::Barrier {
+            return Region::own(vec![0u8]);
         }
+        let mut bytes = vec![0u8; call.count * call.dtype.size()];
+        self.inputs(call, sequence).fill(rank, 0, &mut bytes);
         Region::own(bytes)
     }
 

@@ -3,6 +3,7 @@
 use super::data::Data;
 use super::{Moment, Record};
 use crate::comm::planned::{self, Planned, Wanted};
+use crate::dtype::Dtype;
 use crate::engine::group::{ChannelKind, Group, Posting};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
@@ -217,7 +218,9 @@ impl Rank {
             }
             Some(Step::Call(call)) => self.post(None, call, shared, now)?,
             Some(Step::Start(identity, call)) => self.post(Some(identity), call, shared, now)?,
-            Some(Step::Barrier) => self.post(None, barrier(), shared, now)?,
+            Some(Step::Barrier) => {
+                self.post(None, Call::new(Collective::Barrier, 1), shared, now)?;
+            }
             Some(Step::Wait(identity)) if waits_for(Some(identity)) => return Ok(false),
             Some(Step::Leave) if !self.in_flight.is_empty() => return Ok(false),
             Some(Step::Leave) => self.leave(shared, now),
@@ -283,14 +286,18 @@ impl Rank {
     fn plan(&mut self, call: &Call, world: &World) -> Result<Planned> {
         let collective = call.collective;
         let usual = world.algorithm;
-        let op = match collective {
-            Collective::Barrier => Some(ReduceOp::Bor),
-            _ => collective.reduces().then_some(call.op),
+        let (count, dtype, op) = match collective {
+            Collective::Barrier => (1, Dtype::U8, Some(ReduceOp::Bor)),
+            _ => (
+                call.count,
+                call.dtype,
+                collective.reduces().then_some(call.op),
+            ),
         };
         let wanted = Wanted {
             collective,
-            count: call.count,
-            dtype: call.dtype,
+            count,
+            dtype,
             op,
             root: call.root,
             forced: call
@@ -331,14 +338,6 @@ impl Rank {
         }
         send_controls(self.rank, &mut engine, shared);
         lock(&shared.network).close_rank(self.rank);
-    }
-}
-
-fn barrier() -> Call {
-    Call {
-        dtype: crate::dtype::Dtype::U8,
-        op: ReduceOp::Bor,
-        ..Call::new(Collective::Barrier, 1)
     }
 }
 
