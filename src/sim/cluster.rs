@@ -202,9 +202,7 @@ impl Cluster {
                         let Some((_, what)) = agenda.pop_first() else {
                             continue;
                         };
-                        let was_over = ranks.iter().filter(|rank| rank.is_over()).count();
-                        touched.extend(self.happen(what, ranks, shared, &mut agenda));
-                        left -= ranks.iter().filter(|rank| rank.is_over()).count() - was_over;
+                        left -= usize::from(self.happen(what, ranks, shared, &mut agenda));
                     }
                     (_, None) => return Ok(()),
                     _ => {
@@ -219,22 +217,17 @@ impl Cluster {
         }
     }
 
-    /// Lets happen what is due; returns the rank that is to look, if any.
-    fn happen(
-        &self,
-        what: Due,
-        ranks: &mut [Rank],
-        shared: &Shared,
-        agenda: &mut Agenda,
-    ) -> Option<usize> {
+    /// Lets happen what is due. True if that ended a script before its time.
+    fn happen(&self, what: Due, ranks: &mut [Rank], shared: &Shared, agenda: &mut Agenda) -> bool {
         match what {
             Due::Kill(rank) => {
+                let was_over = ranks[rank].is_over();
                 self.kill_now(rank, ranks, shared, agenda);
-                None
+                !was_over && ranks[rank].is_over()
             }
             Due::ControlLost { at, lost } => {
-                ranks[at].control_lost(lost);
-                Some(at)
+                ranks[at].control_lost(lost, shared);
+                false
             }
         }
     }

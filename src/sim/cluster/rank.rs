@@ -58,6 +58,8 @@ pub(super) struct Rank {
     /// The last program, for a script that makes the same call again and again.
     planned: Option<(Wanted, Planned)>,
     fate: Option<Moment>,
+    /// Ranks whose control connections have closed since this one last looked.
+    lost: Vec<usize>,
     /// When the script ended.
     pub(super) end: Option<Duration>,
     pub(super) killed_at: Option<Duration>,
@@ -89,6 +91,7 @@ impl Rank {
             busy_until: None,
             planned: None,
             fate,
+            lost: Vec::new(),
             end: None,
             killed_at: None,
         }
@@ -122,9 +125,13 @@ impl Rank {
         true
     }
 
-    pub(super) fn control_lost(&mut self, peer: usize) {
-        if let Some(engine) = &mut self.engine {
-            engine.control_lost(peer, "its process ended");
+    /// Its control connection with `peer` has closed: it is to look, when it runs again.
+    pub(super) fn control_lost(&mut self, peer: usize, shared: &Shared) {
+        if self.engine.is_some() {
+            self.lost.push(peer);
+            let mut network = lock(&shared.network);
+            let now = network.now();
+            network.set_timer(self.rank, now);
         }
     }
 
@@ -133,6 +140,7 @@ impl Rank {
         let now = shared.now();
         let is_busy = self.busy_until.is_some_and(|until| now < until);
         if is_busy && !shared.progress_during_compute {
+            self.set_timer(shared, now);
             return Ok(());
         }
         while self.engine.is_some() && !self.is_doomed(shared) {
@@ -172,6 +180,9 @@ impl Rank {
                 break;
             };
             engine.control(group, from, &payload);
+        }
+        for peer in self.lost.drain(..) {
+            engine.control_lost(peer, "its process ended");
         }
         while engine.poll() {}
         engine.tick(now);
