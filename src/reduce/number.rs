@@ -65,7 +65,7 @@ pub(super) mod operators {
 }
 
 macro_rules! integers {
-    ($($integer:ident)*) => {$(
+    ($($integer:ident $quotient:ident;)*) => {$(
         impl Number for $integer {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
@@ -89,12 +89,7 @@ macro_rules! integers {
 
             #[inline(always)]
             fn divide(self, divisor: u32) -> Self {
-                // A quotient is nearer to zero than the dividend, so it fits where that did.
-                if $integer::MIN == 0 {
-                    (self as u64 / u64::from(divisor)) as $integer
-                } else {
-                    (self as i64 / i64::from(divisor)) as $integer
-                }
+                (self as $quotient / divisor as $quotient) as $integer
             }
         }
 
@@ -117,7 +112,22 @@ macro_rules! integers {
     )*};
 }
 
-integers! { i8 u8 i16 u16 i32 u32 i64 u64 }
+// The second type is that of the division. A float's, which has vector instructions, truncates to
+// the same integer: a dividend a of at most 32 bits is exact, and where n does not divide it, the
+// quotient lies at least 1/n below the next integer k in magnitude, farther than rounding moves it
+// as long as k·n ≤ |a| + n is below 2²⁴ (f32) or 2⁵³ (f64); n is at most `WORLD_SIZE_MAX` = 2²⁰.
+integers! {
+    i8  f32;
+    u8  f32;
+    i16 f32;
+    u16 f32;
+    i32 f64;
+    u32 f64;
+    i64 i64;
+    u64 u64;
+}
+
+const _: () = assert!(crate::limits::WORLD_SIZE_MAX + (1 << 16) < 1 << 24);
 
 macro_rules! floats {
     ($($float:ident)*) => {$(
