@@ -89,7 +89,7 @@ macro_rules! integers {
 
             #[inline(always)]
             fn divide(self, divisor: u32) -> Self {
-                (self as $quotient / divisor as $quotient) as $integer
+                (self as $quotient).quotient_bits(divisor as $quotient) as $integer
             }
         }
 
@@ -112,10 +112,7 @@ macro_rules! integers {
     )*};
 }
 
-// The second type is that of the division. A float's, which has vector instructions, truncates to
-// the same integer: a dividend a of at most 32 bits is exact, and where n does not divide it, the
-// quotient lies at least 1/n below the next integer k in magnitude, farther than rounding moves it
-// as long as k·n ≤ |a| + n is below 2²⁴ (f32) or 2⁵³ (f64); n is at most `WORLD_SIZE_MAX` = 2²⁰.
+// The second type is that of the division.
 integers! {
     i8  f32;
     u8  f32;
@@ -125,6 +122,55 @@ integers! {
     u32 f64;
     i64 i64;
     u64 u64;
+}
+
+/// The integer quotient, truncated, in the lowest bits of an integer.
+///
+/// A float's division has vector instructions and truncates to the same integer: a dividend a of
+/// at most 32 bits is exact, and where n does not divide it, the quotient lies at least 1/n below
+/// the next integer k in magnitude, farther than rounding moves it as long as k·n ≤ |a| + n is
+/// below 2²⁴ (f32, to 16 bits) or 2⁵³ (f64, to 32 bits); n is at most `WORLD_SIZE_MAX` = 2²⁰.
+/// Adding 1.5 times the power of two whose last place is 1 leaves an integer in the lowest bits,
+/// in two's complement, without the range checks of a cast.
+trait Quotient {
+    type Bits;
+    fn quotient_bits(self, divisor: Self) -> Self::Bits;
+}
+
+impl Quotient for f32 {
+    type Bits = u32;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: f32) -> u32 {
+        ((self / divisor).trunc() + 12_582_912.0).to_bits()
+    }
+}
+
+impl Quotient for f64 {
+    type Bits = u64;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: f64) -> u64 {
+        ((self / divisor).trunc() + 6_755_399_441_055_744.0).to_bits()
+    }
+}
+
+impl Quotient for i64 {
+    type Bits = i64;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: i64) -> i64 {
+        self / divisor
+    }
+}
+
+impl Quotient for u64 {
+    type Bits = u64;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: u64) -> u64 {
+        self / divisor
+    }
 }
 
 const _: () = assert!(crate::limits::WORLD_SIZE_MAX + (1 << 16) < 1 << 24);
