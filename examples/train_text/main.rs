@@ -92,7 +92,8 @@ fn run() -> Result<ExitCode, Failure> {
         };
         options.check(ranks).map_err(Failure::usage)?;
         Text::load(options.text.as_deref(), CONTEXT).map_err(Failure::work)?;
-        return Ok(spawn_self(ranks)?);
+        let exit_code = spawn_self(ranks)?;
+        return Ok(ExitCode::from(u8::try_from(exit_code).unwrap_or(1)));
     }
     let comm = Communicator::from_env()?;
     options.check(comm.world_size()).map_err(Failure::usage)?;
@@ -209,12 +210,22 @@ fn train(
             comm.all_reduce(&mut loss, ReduceOp::Avg)?;
             loss_since_line = 0.0;
             if comm.rank() == 0 {
-                progress.print(&format!("step {done:5}  loss {:.4}", loss[0]));
+                let norm = length(&gradients);
+                progress.print(&format!(
+                    "step {done:5}  loss {:.4}  gradient {norm:.4}",
+                    loss[0]
+                ));
             }
         }
     }
     progress.finish();
     Ok(weights)
+}
+
+/// The Euclidean length of `vector`.
+fn length(vector: &[f32]) -> f64 {
+    let squares = vector.iter().map(|value| f64::from(*value).powi(2));
+    squares.sum::<f64>().sqrt()
 }
 
 /// One line: what is trained, on what, by how many.

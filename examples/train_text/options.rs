@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) text: Option<PathBuf>,
 
     /// Steps of the optimizer
-    #[arg(long, value_name = "N", default_value_t = 1500)]
+    #[arg(long, value_name = "N", default_value_t = 4000)]
     pub(crate) steps: usize,
 
     /// Samples of a step, over all ranks
@@ -31,7 +31,12 @@ pub(crate) struct Options {
     pub(crate) accumulate: usize,
 
     /// The highest learning rate of the schedule
-    #[arg(long, value_name = "RATE", default_value_t = 0.003)]
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value_t = 0.003,
+        allow_negative_numbers = true
+    )]
     pub(crate) learning_rate: f32,
 
     /// What the initial weights, the order of the samples and the sample text depend on

@@ -1,11 +1,14 @@
 //! One progress bar per host, and the lines of rank 0.
 
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{IsTerminal, stderr};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
-/// Progress as this rank shows it: a bar on a terminal, a few plain lines elsewhere, nothing if
-/// another rank of the host shows it already.
+/// Progress as this rank shows it: a bar if standard output is a terminal, otherwise a few plain
+/// lines on standard error; nothing if another rank of the host shows it already.
+///
+/// The bar is drawn on standard output because launchers, this library's among them, hand that
+/// through to their ranks, and read standard error to report how a rank failed.
 pub(crate) struct Progress {
     display: Display,
     step_count: usize,
@@ -25,11 +28,12 @@ impl Progress {
     pub(crate) fn new(step_count: usize, local_rank: usize) -> Self {
         let display = if local_rank != 0 {
             Display::Nothing
-        } else if stderr().is_terminal() {
+        } else if stdout().is_terminal() {
             let style = ProgressStyle::with_template(
-                "{bar:40} {pos} of {len} steps, {per_sec}, {eta} left {msg}",
+                "{bar:40} {pos} of {len} steps, {elapsed} gone, {eta} left",
             );
-            let bar = ProgressBar::new(step_count as u64);
+            let target = ProgressDrawTarget::stdout();
+            let bar = ProgressBar::with_draw_target(Some(step_count as u64), target);
             bar.set_style(style.expect("invariant: the template is well formed"));
             Display::Bar(bar)
         } else {
