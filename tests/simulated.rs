@@ -9,7 +9,10 @@ use std::time::Duration;
 
 fn pairs() -> Vec<(Collective, Algorithm)> {
     let all = REGISTRY.iter().flat_map(|entry| {
-        entry.collectives.iter().map(|collective| (*collective, entry.algorithm))
+        entry
+            .collectives
+            .iter()
+            .map(|collective| (*collective, entry.algorithm))
     });
     all.collect()
 }
@@ -27,9 +30,15 @@ fn check(
 ) -> Result<bool, Error> {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let mut data: Vec<i64> = (0..count).map(|index| contribution(rank, index)).collect();
-    let sum = |index| (0..world_size).map(|rank| contribution(rank, index)).sum::<i64>();
+    let sum = |index| {
+        (0..world_size)
+            .map(|rank| contribution(rank, index))
+            .sum::<i64>()
+    };
     let all = |data: &[i64], expected: &dyn Fn(usize) -> i64| {
-        data.iter().enumerate().all(|(index, value)| *value == expected(index))
+        data.iter()
+            .enumerate()
+            .all(|(index, value)| *value == expected(index))
     };
     Ok(match collective {
         Collective::AllReduce => {
@@ -54,7 +63,9 @@ fn check(
             comm.all_gather(&mut data)?;
             let owner = |index: usize| {
                 let start = |rank| ringtree::plan::layout::part_start(count, world_size, rank);
-                (0..world_size).rfind(|rank| start(*rank) <= index).unwrap_or(0)
+                (0..world_size)
+                    .rfind(|rank| start(*rank) <= index)
+                    .unwrap_or(0)
             };
             all(&data, &|index| contribution(owner(index), index))
         }

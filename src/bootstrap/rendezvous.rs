@@ -37,7 +37,7 @@ pub(super) struct Gathered {
 /// Waits as rank 0 for all others.
 pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
-    let (listener, at) = listen(settings)?;
+    let (listener, at) = listen(settings, deadline)?;
     let data_listener = address::listen_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
     let own = Record {
@@ -58,7 +58,7 @@ pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
         door: door.map_err(unusable)?,
         own,
         arrived: BTreeMap::new(),
-        told: BTreeSet::new(),
+        told: 0,
         failure: None,
         strangers: 0,
         last_stranger: None,
@@ -72,7 +72,7 @@ pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
 }
 
 /// The rendezvous' listener: inherited, or on the address (and port, or the next) that was given.
-fn listen(settings: &Settings) -> Result<(TcpListener, SocketAddr)> {
+fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
     let at = &settings.rendezvous;
     if let Some(descriptor) = settings.listener_fd {
         let unusable = |error: std::io::Error| {
@@ -88,7 +88,7 @@ fn listen(settings: &Settings) -> Result<(TcpListener, SocketAddr)> {
         return Ok((TcpListener::from_std(listener), address));
     }
     let mut last = None;
-    for given in address::resolve(at)? {
+    for given in address::resolve(at, deadline)? {
         address::check_secretless(settings, given.ip())?;
         let mut address = given;
         let mut result = address::listen(address);
@@ -137,8 +137,8 @@ struct Gathering<'a> {
     own: Record,
     /// By the token of their connection.
     arrived: BTreeMap<usize, Arrival>,
-    /// Ranks that were told of the failure.
-    told: BTreeSet<usize>,
+    /// Processes that were told of the failure.
+    told: usize,
     failure: Option<Failed>,
     strangers: usize,
     last_stranger: Option<(IpAddr, String)>,
@@ -243,7 +243,7 @@ impl Gathering<'_> {
             other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),
         };
         // The handshake has told this one.
-        self.told.insert(rank as usize);
+        self.told += 1;
         self.fail(why, JOIN_FAILURE_NOTICE);
     }
 
@@ -341,13 +341,13 @@ impl Gathering<'_> {
         for arrival in self.arrived.values_mut() {
             // A second process of the same rank is told as well; both have sent their records.
             if arrival.record.take().is_some() && arrival.channel.send(&message).is_ok() {
-                self.told.insert(arrival.rank);
+                self.told += 1;
             }
         }
     }
 
     fn all_told(&self) -> bool {
-        self.told.len() + 1 >= self.settings.world_size
+        self.told + 1 >= self.settings.world_size
             && self
                 .arrived
                 .values()

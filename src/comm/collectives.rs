@@ -26,11 +26,19 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn new(collective: Collective) -> Self {
-        Self { collective, op: None, root: 0, forced: None }
+        Self {
+            collective,
+            op: None,
+            root: 0,
+            forced: None,
+        }
     }
 
     fn op(self, op: ReduceOp) -> Self {
-        Self { op: Some(op), ..self }
+        Self {
+            op: Some(op),
+            ..self
+        }
     }
 
     fn root(self, root: usize) -> Self {
@@ -324,12 +332,24 @@ impl Communicator {
     }
 
     fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
-        let Ask { collective, op, root, forced } = ask;
+        let Ask {
+            collective,
+            op,
+            root,
+            forced,
+        } = ask;
         self.check_peer("root", root)?;
         let own = self.0.parts.algorithm;
         // A forced algorithm holds where it can be used; the rest is chosen as ever.
         let own = own.filter(|own| crate::plan::algorithms::entry(collective, *own).is_some());
-        Ok(Wanted { collective, count, dtype, op, root, forced: forced.or(own) })
+        Ok(Wanted {
+            collective,
+            count,
+            dtype,
+            op,
+            root,
+            forced: forced.or(own),
+        })
     }
 
     /// The next call of the group's order.
@@ -337,7 +357,9 @@ impl Communicator {
         let mut issued = entered.issued();
         let (rank, world_size) = (self.rank(), self.world_size());
         let sequence = issued.collectives + 1;
-        let planned = issued.planned.get(wanted, rank, world_size, &self.0.parts.tuning)?;
+        let planned = issued
+            .planned
+            .get(wanted, rank, world_size, &self.0.parts.tuning)?;
         let mut planned = planned.clone();
         planned.call.sequence = sequence;
         issued.collectives = sequence;
@@ -361,7 +383,9 @@ impl Communicator {
         let wanted = self.wanted(ask, count, dtype)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let mut issued = entered.issued();
-        let planned = issued.planned.get(wanted, rank, world_size, &self.0.parts.tuning)?;
+        let planned = issued
+            .planned
+            .get(wanted, rank, world_size, &self.0.parts.tuning)?;
         Ok((planned.algorithm, planned.predicted_s))
     }
 }
@@ -370,7 +394,9 @@ fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
     if length == wanted {
         return Ok(());
     }
-    Err(Error::Usage(format!("{what} has {length} elements, but must have {wanted}")))
+    Err(Error::Usage(format!(
+        "{what} has {length} elements, but must have {wanted}"
+    )))
 }
 
 fn copy_whole<I, O>(input: &I, output: &mut O) -> Result<()>

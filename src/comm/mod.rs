@@ -79,7 +79,11 @@ struct Issued {
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let is_entered = AtomicBool::new(false);
-        Self(Arc::new(Core { parts, issued: Mutex::default(), is_entered }))
+        Self(Arc::new(Core {
+            parts,
+            issued: Mutex::default(),
+            is_entered,
+        }))
     }
 
     /// This process's number in the group, from 0.
@@ -164,12 +168,19 @@ impl Drop for Entered<'_> {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.parts.runtime.leave(self.parts.group, self.parts.timeout);
+        self.parts
+            .runtime
+            .leave(self.parts.group, self.parts.timeout);
     }
 }
 
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Communicator(rank {} of {})", self.rank(), self.world_size())
+        write!(
+            formatter,
+            "Communicator(rank {} of {})",
+            self.rank(),
+            self.world_size()
+        )
     }
 }

@@ -28,7 +28,8 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::Mismatch`] if the peer receives something else.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let Memory::Host(slice) = buffer.memory();
-        self.pair(true, peer, slice.len(), Region::own(slice.to_vec())).1
+        self.pair(true, peer, slice.len(), Region::own(slice.to_vec()))
+            .1
     }
 
     /// Receives into `buffer` what `peer` sends.
@@ -41,13 +42,7 @@ impl Communicator {
         lend(slice, |region| self.pair(false, peer, count, region))
     }
 
-    fn pair(
-        &self,
-        sends: bool,
-        peer: usize,
-        count: usize,
-        region: Region,
-    ) -> (Region, Result<()>) {
+    fn pair(&self, sends: bool, peer: usize, count: usize, region: Region) -> (Region, Result<()>) {
         let mut planned = match self.next_of_pair(sends, peer, count, &region) {
             Ok(planned) => planned,
             Err(error) => return (region, Err(error)),
@@ -57,7 +52,10 @@ impl Communicator {
             Err(error) => return (region, Err(error)),
         };
         let posting = self.posting(&mut planned, region);
-        self.0.parts.runtime.run(self.0.parts.group, ChannelKind::Pairs, posting)
+        self.0
+            .parts
+            .runtime
+            .run(self.0.parts.group, ChannelKind::Pairs, posting)
     }
 
     fn next_of_pair(
@@ -70,7 +68,9 @@ impl Communicator {
         let (rank, world_size) = (self.rank(), self.world_size());
         self.check_peer("peer", peer)?;
         if peer == rank {
-            return Err(Error::Usage(format!("rank {rank} cannot send to or receive from itself")));
+            return Err(Error::Usage(format!(
+                "rank {rank} cannot send to or receive from itself"
+            )));
         }
         let entered = self.enter()?;
         let mut issued = entered.issued();

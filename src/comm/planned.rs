@@ -59,21 +59,37 @@ impl Cache {
             let planned = make(wanted, rank, world_size, tuning)?;
             self.0.insert(wanted, planned);
         }
-        self.0.get(&wanted).ok_or_else(|| Error::Usage("no program was made".into()))
+        self.0
+            .get(&wanted)
+            .ok_or_else(|| Error::Usage("no program was made".into()))
     }
 }
 
-fn make(
-    wanted: Wanted,
-    rank: usize,
-    world_size: usize,
-    tuning: &TuningTable,
-) -> Result<Planned> {
-    let Wanted { collective, count, dtype, op, root, forced } = wanted;
+fn make(wanted: Wanted, rank: usize, world_size: usize, tuning: &TuningTable) -> Result<Planned> {
+    let Wanted {
+        collective,
+        count,
+        dtype,
+        op,
+        root,
+        forced,
+    } = wanted;
     let bytes = count * dtype.size();
-    let Choice { algorithm, pieces, predicted_s, .. } =
-        select::choose(collective, world_size, bytes, dtype.size(), tuning, forced).map_err(Error::Usage)?;
-    let request = Request { collective, algorithm, world_size, rank, root, pieces };
+    let Choice {
+        algorithm,
+        pieces,
+        predicted_s,
+        ..
+    } = select::choose(collective, world_size, bytes, dtype.size(), tuning, forced)
+        .map_err(Error::Usage)?;
+    let request = Request {
+        collective,
+        algorithm,
+        world_size,
+        rank,
+        root,
+        pieces,
+    };
     let plan = plan(&request).map_err(Error::Usage)?;
     let call = Call {
         sequence: 0,
@@ -94,7 +110,11 @@ fn make(
         digest: call.digest(),
         call,
         program: Arc::new(Program::bind(&plan, count, dtype.size())),
-        arithmetic: Arithmetic { kernel, element_bytes: dtype.size(), divisor },
+        arithmetic: Arithmetic {
+            kernel,
+            element_bytes: dtype.size(),
+            divisor,
+        },
         algorithm,
         predicted_s,
     })
@@ -102,7 +122,9 @@ fn make(
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
-        Error::Usage(format!("{op} is not defined for {dtype}; bit operators are for integers"))
+        Error::Usage(format!(
+            "{op} is not defined for {dtype}; bit operators are for integers"
+        ))
     })
 }
 
@@ -117,7 +139,11 @@ pub(crate) fn pair(
 ) -> Planned {
     let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
     let ranges = vec![ChunkRange::new(0, 1)];
-    let step = if sends { Step::send(peer, ranges) } else { Step::store(peer, ranges) };
+    let step = if sends {
+        Step::send(peer, ranges)
+    } else {
+        Step::store(peer, ranges)
+    };
     let request = Request {
         // One chunk from one rank to another: the layout of a broadcast.
         collective: Collective::Broadcast,
@@ -127,7 +153,12 @@ pub(crate) fn pair(
         root: from,
         pieces: 1,
     };
-    let plan = Plan { request, chunks: 1, scratch: 0, rounds: vec![vec![step]] };
+    let plan = Plan {
+        request,
+        chunks: 1,
+        scratch: 0,
+        rounds: vec![vec![step]],
+    };
     let call = Call {
         sequence: 0,
         collective: "send-recv".into(),
@@ -142,7 +173,11 @@ pub(crate) fn pair(
         digest: call.digest(),
         call,
         program: Arc::new(Program::bind(&plan, count, dtype.size())),
-        arithmetic: Arithmetic { kernel: None, element_bytes: dtype.size(), divisor: None },
+        arithmetic: Arithmetic {
+            kernel: None,
+            element_bytes: dtype.size(),
+            divisor: None,
+        },
         algorithm: Algorithm::Flat,
         predicted_s: 0.0,
     }

@@ -160,7 +160,9 @@ impl Runtime {
 
     /// For the control thread: advances what is under way while nobody else does.
     pub(crate) fn poll_in_background(&self) {
-        let Some(token) = self.take_token() else { return };
+        let Some(token) = self.take_token() else {
+            return;
+        };
         let mut engine = self.lock();
         while engine.poll() {
             self.send_controls(&mut engine);

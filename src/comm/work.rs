@@ -20,7 +20,11 @@ pub struct Work<T> {
 
 impl<T: Element> Work<T> {
     pub(super) fn new(core: Arc<Core>, ticket: Ticket) -> Self {
-        Self { core, ticket: Some(ticket), element: PhantomData }
+        Self {
+            core,
+            ticket: Some(ticket),
+            element: PhantomData,
+        }
     }
 
     /// Waits for the operation and returns the buffer.

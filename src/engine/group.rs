@@ -146,7 +146,9 @@ impl Group {
             for slot in &channel.queue {
                 let slot = &mut channel.slots[*slot];
                 let since = *slot.since.get_or_insert(now);
-                let Some(call) = slot.operation.call.as_ref() else { continue };
+                let Some(call) = slot.operation.call.as_ref() else {
+                    continue;
+                };
                 if now >= since + slot.timeout {
                     let error = overdue(self.rank, call, slot, session);
                     session.failed(error);
@@ -165,7 +167,9 @@ impl Group {
 
     /// Ends every operation with the first cause, once there is one.
     fn settle(&mut self) -> bool {
-        let Some(error) = self.session.verdict().cloned() else { return false };
+        let Some(error) = self.session.verdict().cloned() else {
+            return false;
+        };
         let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
         self.session.idle();
         ended
@@ -188,11 +192,7 @@ impl Group {
         !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
     }
 
-    pub(super) fn take(
-        &mut self,
-        kind: ChannelKind,
-        slot: usize,
-    ) -> Option<(Region, Result<()>)> {
+    pub(super) fn take(&mut self, kind: ChannelKind, slot: usize) -> Option<(Region, Result<()>)> {
         self.channel(kind).take(slot)
     }
 
@@ -235,7 +235,14 @@ impl Channel {
     }
 
     fn start(&mut self, posting: Posting) -> usize {
-        let Posting { call, digest, program, buffer, arithmetic, timeout } = posting;
+        let Posting {
+            call,
+            digest,
+            program,
+            buffer,
+            arithmetic,
+            timeout,
+        } = posting;
         for peer in program.peers() {
             self.transport.open(peer);
         }
@@ -244,7 +251,8 @@ impl Channel {
             self.slots.len() - 1
         });
         let slot = &mut self.slots[index];
-        slot.operation.start(call, digest, program, buffer, arithmetic);
+        slot.operation
+            .start(call, digest, program, buffer, arithmetic);
         slot.timeout = timeout;
         slot.since = None;
         slot.has_told = false;
@@ -309,11 +317,18 @@ impl Channel {
 /// The error of an operation that ran out of time: who is missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
     let awaited = slot.operation.awaited();
-    let who: Vec<_> = awaited.iter().map(|peer| session.whereabouts(*peer)).collect();
+    let who: Vec<_> = awaited
+        .iter()
+        .map(|peer| session.whereabouts(*peer))
+        .collect();
     Error::Deadline(format!(
         "rank {rank} gave up on {call} after {:.1} s, waiting for {}; look at those ranks, or \
          raise the timeout if they are merely slow",
         slot.timeout.as_secs_f64(),
-        if who.is_empty() { "nobody".into() } else { who.join(", ") }
+        if who.is_empty() {
+            "nobody".into()
+        } else {
+            who.join(", ")
+        }
     ))
 }

@@ -53,7 +53,10 @@ impl Engine {
 
     /// The group called `number`.
     pub fn group(&mut self, number: u32) -> Option<&mut Group> {
-        self.groups.iter_mut().find(|(each, _)| *each == number).map(|(_, group)| group)
+        self.groups
+            .iter_mut()
+            .find(|(each, _)| *each == number)
+            .map(|(_, group)| group)
     }
 
     /// Starts an operation.
@@ -67,10 +70,17 @@ impl Engine {
         posting: Posting,
     ) -> std::result::Result<Ticket, (Error, Region)> {
         let Some(group) = self.group(number) else {
-            return Err((Error::Usage("the communicator is closed".into()), posting.buffer));
+            return Err((
+                Error::Usage("the communicator is closed".into()),
+                posting.buffer,
+            ));
         };
         let slot = group.post(channel, posting)?;
-        Ok(Ticket { group: number, channel, slot })
+        Ok(Ticket {
+            group: number,
+            channel,
+            slot,
+        })
     }
 
     /// Advances every operation as far as it goes now; says whether anything moved.
@@ -124,7 +134,9 @@ impl Engine {
     /// The next control message to send: group, addressee, bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
         self.groups.iter_mut().find_map(|(number, group)| {
-            group.next_control().map(|(to, message)| (*number, to, message.encode()))
+            group
+                .next_control()
+                .map(|(to, message)| (*number, to, message.encode()))
         })
     }
 }

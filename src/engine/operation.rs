@@ -29,7 +29,12 @@ pub(super) struct Turns {
 impl Turns {
     pub(super) fn new(world_size: usize) -> Self {
         let none = vec![0; world_size];
-        Self { pass: 0, sending: none.clone(), receiving: none, is_blocked: false }
+        Self {
+            pass: 0,
+            sending: none.clone(),
+            receiving: none,
+            is_blocked: false,
+        }
     }
 
     pub(super) fn begin_pass(&mut self) {
@@ -151,7 +156,11 @@ impl Operation {
 
     /// How far a step's stream may go, by what it depends on.
     fn limit(&self, step: usize) -> usize {
-        let ProgramStep { bytes, dependencies, .. } = &self.program.steps[step];
+        let ProgramStep {
+            bytes,
+            dependencies,
+            ..
+        } = &self.program.steps[step];
         let mut limit = *bytes;
         for dependency in dependencies {
             if dependency.at >= limit {
@@ -194,8 +203,7 @@ impl Operation {
         let left = self.program.steps[step].bytes - self.sent[flow];
         let ready = self.limit(step) - self.sent[flow];
         // Wait for a decent amount, unless it is all there is.
-        (ready >= left.min(SEND_GRAIN_BYTES))
-            .then(|| (self.program.steps[step].round, ready))
+        (ready >= left.min(SEND_GRAIN_BYTES)).then(|| (self.program.steps[step].round, ready))
     }
 
     /// Offers what is ready, round after round: a round's bytes only once the earlier rounds have
@@ -204,7 +212,10 @@ impl Operation {
         let mut advanced = false;
         while !turns.is_blocked {
             let lanes = 0..self.send_at.len();
-            let first = lanes.clone().filter_map(|lane| self.ready(lane, turns)).min();
+            let first = lanes
+                .clone()
+                .filter_map(|lane| self.ready(lane, turns))
+                .min();
             let Some((round, _)) = first else { break };
             for lane in lanes {
                 match self.ready(lane, turns) {
@@ -314,11 +325,16 @@ impl Operation {
                     let into = write(&mut self.buffer, &mut self.scratch, piece);
                     transport
                         .receive(operand.peer, &message, from, into)
-                        .map_err(|error| Broken { peer: operand.peer, error })?
+                        .map_err(|error| Broken {
+                            peer: operand.peer,
+                            error,
+                        })?
                 }
-                Action::Fold { operands, own, completes } => {
-                    self.fold(transport, step, piece, operands, *own, *completes)?
-                }
+                Action::Fold {
+                    operands,
+                    own,
+                    completes,
+                } => self.fold(transport, step, piece, operands, *own, *completes)?,
                 _ => 0,
             };
             self.advance(step, bytes);
@@ -345,10 +361,17 @@ impl Operation {
             let message = self.message(step, operand.number);
             let visible = transport
                 .fetch(operand.peer, &message, from)
-                .map_err(|error| Broken { peer: operand.peer, error })?;
+                .map_err(|error| Broken {
+                    peer: operand.peer,
+                    error,
+                })?;
             bytes = bytes.min(visible);
         }
-        let Some(Arithmetic { kernel: Some(kernel), element_bytes, divisor }) = self.arithmetic
+        let Some(Arithmetic {
+            kernel: Some(kernel),
+            element_bytes,
+            divisor,
+        }) = self.arithmetic
         else {
             return Ok(0);
         };
@@ -356,13 +379,19 @@ impl Operation {
         if bytes == 0 {
             return Ok(0);
         }
-        let into = write(&mut self.buffer, &mut self.scratch, Piece { bytes, ..piece });
+        let into = write(
+            &mut self.buffer,
+            &mut self.scratch,
+            Piece { bytes, ..piece },
+        );
         let divisor = divisor.filter(|_| completes);
         if let [operand] = operands {
             kernel.fold(into, own, &[transport.view(operand.peer, bytes)], divisor);
         } else {
-            let views: Vec<_> =
-                operands.iter().map(|operand| transport.view(operand.peer, bytes)).collect();
+            let views: Vec<_> = operands
+                .iter()
+                .map(|operand| transport.view(operand.peer, bytes))
+                .collect();
             kernel.fold(into, own, &views, divisor);
         }
         for operand in operands {
@@ -378,7 +407,12 @@ impl Operation {
         let program = Arc::clone(&self.program);
         let mut advanced = false;
         while let Some(step) = program.locals.get(self.local_at).copied() {
-            let ProgramStep { action, pieces, bytes, .. } = &program.steps[step];
+            let ProgramStep {
+                action,
+                pieces,
+                bytes,
+                ..
+            } = &program.steps[step];
             if self.limit(step) < *bytes {
                 break;
             }
@@ -405,7 +439,14 @@ impl Operation {
     }
 
     fn reduce(&mut self, from: Piece, to: Piece, completes: bool) {
-        let Some(Arithmetic { kernel: Some(kernel), divisor, .. }) = self.arithmetic else { return };
+        let Some(Arithmetic {
+            kernel: Some(kernel),
+            divisor,
+            ..
+        }) = self.arithmetic
+        else {
+            return;
+        };
         let (from, to) = pair(&mut self.buffer, &mut self.scratch, from, to);
         kernel.fold(to, Some(0), &[from], divisor.filter(|_| completes));
     }
@@ -424,11 +465,19 @@ fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
     for piece in pieces {
         if skip < piece.bytes {
             let bytes = (piece.bytes - skip).min(most);
-            return Piece { space: piece.space, offset: piece.offset + skip, bytes };
+            return Piece {
+                space: piece.space,
+                offset: piece.offset + skip,
+                bytes,
+            };
         }
         skip -= piece.bytes;
     }
-    Piece { space: Space::Buffer, offset: 0, bytes: 0 }
+    Piece {
+        space: Space::Buffer,
+        offset: 0,
+        bytes: 0,
+    }
 }
 
 fn read<'a>(buffer: &'a Option<Region>, scratch: &'a [u8], piece: Piece) -> &'a [u8] {
@@ -440,11 +489,7 @@ fn read<'a>(buffer: &'a Option<Region>, scratch: &'a [u8], piece: Piece) -> &'a 
     &whole[piece.offset..piece.offset + piece.bytes]
 }
 
-fn whole<'a>(
-    buffer: &'a mut Option<Region>,
-    scratch: &'a mut [u8],
-    space: Space,
-) -> &'a mut [u8] {
+fn whole<'a>(buffer: &'a mut Option<Region>, scratch: &'a mut [u8], space: Space) -> &'a mut [u8] {
     match (space, buffer) {
         (Space::Buffer, Some(region)) => region.bytes_mut(),
         (Space::Buffer, None) => &mut [],
@@ -452,11 +497,7 @@ fn whole<'a>(
     }
 }
 
-fn write<'a>(
-    buffer: &'a mut Option<Region>,
-    scratch: &'a mut [u8],
-    piece: Piece,
-) -> &'a mut [u8] {
+fn write<'a>(buffer: &'a mut Option<Region>, scratch: &'a mut [u8], piece: Piece) -> &'a mut [u8] {
     &mut whole(buffer, scratch, piece.space)[piece.offset..piece.offset + piece.bytes]
 }
 
@@ -483,8 +524,14 @@ fn pair<'a>(
     let whole = whole(buffer, scratch, from.space);
     let (low, high) = whole.split_at_mut(from.offset.max(to.offset));
     if from.offset < to.offset {
-        (&low[from.offset..from.offset + from.bytes], &mut high[..to.bytes])
+        (
+            &low[from.offset..from.offset + from.bytes],
+            &mut high[..to.bytes],
+        )
     } else {
-        (&high[..from.bytes], &mut low[to.offset..to.offset + to.bytes])
+        (
+            &high[..from.bytes],
+            &mut low[to.offset..to.offset + to.bytes],
+        )
     }
 }

@@ -130,8 +130,12 @@ impl Program {
     /// Binds `plan` to a buffer of `count` elements of `element_bytes` each.
     #[must_use]
     pub fn bind(plan: &Plan, count: usize, element_bytes: usize) -> Self {
-        let layout =
-            Layout::new(plan.request.collective, plan.request.world_size, plan.chunks, count);
+        let layout = Layout::new(
+            plan.request.collective,
+            plan.request.world_size,
+            plan.chunks,
+            count,
+        );
         let mut binder = Binder {
             chunks: plan.chunks,
             start: &|chunk| layout.start(chunk) * element_bytes,
@@ -150,7 +154,10 @@ impl Program {
 
     /// Every rank this one exchanges messages with.
     pub fn peers(&self) -> impl Iterator<Item = usize> + '_ {
-        self.sends.iter().chain(&self.receives).map(|lane| lane.peer)
+        self.sends
+            .iter()
+            .chain(&self.receives)
+            .map(|lane| lane.peer)
     }
 }
 
@@ -176,12 +183,19 @@ impl Binder<'_> {
             (Space::Scratch, chunk - self.chunks)
         };
         let offset = (self.start)(chunk);
-        Piece { space, offset, bytes: (self.start)(chunk + 1) - offset }
+        Piece {
+            space,
+            offset,
+            bytes: (self.start)(chunk + 1) - offset,
+        }
     }
 
     fn range(&self, range: ChunkRange) -> Piece {
         let (first, last) = (self.chunk(range.first), self.chunk(range.end() - 1));
-        Piece { bytes: last.offset + last.bytes - first.offset, ..first }
+        Piece {
+            bytes: last.offset + last.bytes - first.offset,
+            ..first
+        }
     }
 
     fn add(&mut self, round: usize, step: &Step) {
@@ -194,7 +208,11 @@ impl Binder<'_> {
                 (&one[..1], &one[1..])
             }
         };
-        let streamed = if written.is_empty() { read_only } else { written };
+        let streamed = if written.is_empty() {
+            read_only
+        } else {
+            written
+        };
         let pieces: Vec<_> = streamed.iter().map(|range| self.range(*range)).collect();
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
         if bytes == 0 {
@@ -207,7 +225,13 @@ impl Binder<'_> {
         self.touch(index, written, true, &mut dependencies);
         self.touch(index, read_only, false, &mut dependencies);
         dependencies.sort_by_key(|dependency| dependency.at);
-        self.program.steps.push(ProgramStep { action, pieces, bytes, round, dependencies });
+        self.program.steps.push(ProgramStep {
+            action,
+            pieces,
+            bytes,
+            round,
+            dependencies,
+        });
     }
 
     /// Notes that step `index` writes or reads `ranges`, and what it must wait for.
@@ -225,7 +249,15 @@ impl Binder<'_> {
             if bytes > 0 {
                 let reads = if writes { touch.reads.as_slice() } else { &[] };
                 for (step, from) in touch.write.iter().chain(reads) {
-                    add_dependency(dependencies, Dependency { at, bytes, step: *step, from: *from });
+                    add_dependency(
+                        dependencies,
+                        Dependency {
+                            at,
+                            bytes,
+                            step: *step,
+                            from: *from,
+                        },
+                    );
                 }
             }
             if writes {
@@ -245,11 +277,19 @@ impl Binder<'_> {
                 self.program.flows += peers.len();
                 for (nth, peer) in peers.iter().enumerate() {
                     let flow = first_flow + nth;
-                    lane(&mut self.program.sends, *peer).1.messages.push((index, flow));
+                    lane(&mut self.program.sends, *peer)
+                        .1
+                        .messages
+                        .push((index, flow));
                 }
-                Action::Send { first_flow, flows: peers.len() }
+                Action::Send {
+                    first_flow,
+                    flows: peers.len(),
+                }
             }
-            Step::Receive { sources, completes, .. } => {
+            Step::Receive {
+                sources, completes, ..
+            } => {
                 let own = sources.iter().position(|source| *source == Source::Own);
                 let peers = sources.iter().filter_map(|source| match source {
                     Source::Own => None,
@@ -261,40 +301,57 @@ impl Binder<'_> {
                         lane.messages.push((index, 0));
                         // Far fewer messages than 2^32.
                         let number = (lane.messages.len() - 1) as u32;
-                        Operand { lane: at, peer, number }
+                        Operand {
+                            lane: at,
+                            peer,
+                            number,
+                        }
                     })
                     .collect();
                 match (operands.as_slice(), own) {
                     ([operand], None) => Action::Store(*operand),
-                    _ => Action::Fold { operands, own, completes: *completes },
+                    _ => Action::Fold {
+                        operands,
+                        own,
+                        completes: *completes,
+                    },
                 }
             }
             Step::Copy { from, .. } => {
                 self.program.locals.push(index);
                 Action::Copy(self.range(*from))
             }
-            Step::Reduce { from, completes, .. } => {
+            Step::Reduce {
+                from, completes, ..
+            } => {
                 self.program.locals.push(index);
-                Action::Reduce { from: self.range(*from), completes: *completes }
+                Action::Reduce {
+                    from: self.range(*from),
+                    completes: *completes,
+                }
             }
         }
     }
 }
 
 fn lane(lanes: &mut Vec<Lane>, peer: usize) -> (usize, &mut Lane) {
-    let at = lanes.iter().position(|lane| lane.peer == peer).unwrap_or_else(|| {
-        lanes.push(Lane { peer, messages: Vec::new() });
-        lanes.len() - 1
-    });
+    let at = lanes
+        .iter()
+        .position(|lane| lane.peer == peer)
+        .unwrap_or_else(|| {
+            lanes.push(Lane {
+                peer,
+                messages: Vec::new(),
+            });
+            lanes.len() - 1
+        });
     (at, &mut lanes[at])
 }
 
 /// Adds a dependency, as part of the one before it where it goes on from there.
 fn add_dependency(dependencies: &mut Vec<Dependency>, new: Dependency) {
     let joins = |old: &&mut Dependency| {
-        old.step == new.step
-            && old.at + old.bytes == new.at
-            && old.from + old.bytes == new.from
+        old.step == new.step && old.at + old.bytes == new.at && old.from + old.bytes == new.from
     };
     match dependencies.iter_mut().rev().take(4).find(joins) {
         Some(old) => old.bytes += new.bytes,

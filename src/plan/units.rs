@@ -52,11 +52,7 @@ impl fmt::Display for Rate {
     }
 }
 
-fn write_three_digits(
-    formatter: &mut fmt::Formatter<'_>,
-    value: f64,
-    unit: &str,
-) -> fmt::Result {
+fn write_three_digits(formatter: &mut fmt::Formatter<'_>, value: f64, unit: &str) -> fmt::Result {
     if value >= 100.0 || value.fract() == 0.0 {
         write!(formatter, "{value:.0} {unit}")
     } else if value >= 10.0 {

@@ -64,7 +64,10 @@ impl World {
     /// # Panics
     /// If `code` panics on a rank; the others see that rank die.
     pub fn run<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
-        let network = Arc::new(Mutex::new(Network::new(self.network.clone(), self.world_size)));
+        let network = Arc::new(Mutex::new(Network::new(
+            self.network.clone(),
+            self.world_size,
+        )));
         self.run_on(&network, code)
     }
 
