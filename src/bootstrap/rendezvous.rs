@@ -395,14 +395,14 @@ impl Gathering<'_> {
         let strangers = match &self.last_stranger {
             None => String::new(),
             Some((address, why)) => format!(
-                "; {} connections failed the handshake, the last from {address}: {why}",
+                "; handshakes that failed: {}, the last from {address}: {why}",
                 self.strangers
             ),
         };
         format!(
-            "of {} ranks {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
-            self.settings.world_size,
+            "{} of {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
             self.missing(),
+            self.settings.world_size,
             self.settings.rendezvous,
             self.at,
             self.settings.timeout.as_millis(),
