@@ -58,3 +58,10 @@ pub const RANKS_PER_HOST_MAX: usize = 1024;
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
+/// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
+/// over TCP is a system call or two, so this is around a millisecond.
+pub const SPIN_PASSES: u32 = 2_000;
+/// Fruitless passes in which a waiting rank lets others run before it sleeps.
+pub const YIELD_PASSES: u32 = 200;
+/// A sleeping rank looks at its deadlines this often.
+pub const IDLE_SLEEP: Duration = Duration::from_millis(50);

@@ -14,10 +14,12 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub mod builder;
 pub mod collectives;
 pub(crate) mod host;
 pub mod pairs;
 pub(crate) mod planned;
+mod process;
 pub(crate) mod runtime;
 pub mod work;
 
