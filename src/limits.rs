@@ -40,6 +40,8 @@ pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
 /// it only when rank 0 is up.
 pub const RESOLVE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long rank 0, when it leaves before others, still passes control messages on.
+pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 /// How long a process that leaves waits for its last control messages to be taken.
 pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.

@@ -96,7 +96,8 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, Connectio
                 Err(Failure::Refused(refusal, _)) if refusal != Refusal::Garbage => {
                     refused = Some((remote, refusal));
                 }
-                Err(failure) => last = Some((remote, failure)),
+                // The given port tells more than the next one, which is tried after it.
+                Err(failure) => last = last.or(Some((remote, failure))),
             }
         }
         if let Some((remote, refusal)) = refused {

@@ -370,7 +370,13 @@ impl Gathering<'_> {
     }
 
     fn is_complete(&self) -> bool {
-        self.failure.is_none() && self.present().len() + 1 == self.settings.world_size
+        // No rank is there twice: that would have been a failure.
+        let present = self
+            .arrived
+            .values()
+            .filter(|arrival| arrival.record.is_some())
+            .count();
+        self.failure.is_none() && present + 1 == self.settings.world_size
     }
 
     /// The ranks that have not come, in words.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX};
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, HANDSHAKES_PENDING_MAX};
 use crate::protocol::handshake::{Hello, Initiator, Output, Purpose};
 use crate::transport::Connector;
 use crate::transport::tcp::{Inbox, Reactor, TcpConnector, TcpLink};
@@ -346,4 +346,41 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
     assert!(why.contains("queue is full"), "{why}");
     drop(silent);
     membership.control.shutdown();
+}
+
+#[test]
+fn more_ranks_than_handshake_places_join_at_once_and_hear_each_other() {
+    let count = HANDSHAKES_PENDING_MAX + 16;
+    let ranks = running(count);
+    for (membership, _) in &ranks {
+        membership.control.send_all(1, b"hello");
+    }
+    for (_, recorder) in &ranks {
+        recorder.wait("everybody's hello", |seen| {
+            (seen.messages.len() == count - 1).then_some(())
+        });
+    }
+    shut_down(&ranks);
+}
+
+#[test]
+fn goodbyes_that_cross_at_the_end_of_a_job_all_arrive() {
+    for _ in 0..10 {
+        let ranks = running(3);
+        thread::scope(|scope| {
+            for (membership, _) in &ranks {
+                scope.spawn(|| {
+                    membership.control.send_all(1, b"goodbye");
+                    if membership.rank != 2 {
+                        membership.control.shutdown();
+                    }
+                });
+            }
+        });
+        let (membership, recorder) = &ranks[2];
+        recorder.wait("both goodbyes", |seen| {
+            (seen.messages.len() == 2).then_some(())
+        });
+        membership.control.shutdown();
+    }
 }
