@@ -19,6 +19,9 @@ mod optimizer;
 #[allow(dead_code)]
 #[path = "../examples/train_text/random.rs"]
 mod random;
+#[allow(dead_code)]
+#[path = "../examples/train_text/replicas.rs"]
+mod replicas;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

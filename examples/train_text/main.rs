@@ -8,7 +8,6 @@
 //! optimizer step that the gradients averaged over all ranks ask for. So the replicas stay equal
 //! to the bit, which the last lines check.
 
-mod cluster;
 mod data;
 mod matrix;
 mod model;
@@ -18,14 +17,14 @@ mod progress;
 mod random;
 mod replicas;
 
-use cluster::{Communicator, spawn_self};
 use data::{Sampler, Text};
 use model::{Model, Shape};
 use optimizer::{Adam, learning_rate};
 use options::Options;
 use progress::Progress;
 use random::Random;
-use ringtree::{Error, ReduceOp};
+use ringtree::launch::spawn_self;
+use ringtree::{Communicator, Error, ReduceOp};
 use std::process::ExitCode;
 
 /// Ranks that are spawned unless the command line says otherwise.

@@ -1,7 +1,6 @@
 //! Whether all ranks hold the same thing, without sending the thing itself.
 
-use crate::cluster::Communicator;
-use ringtree::Result;
+use ringtree::{Communicator, Result};
 use sha2::{Digest, Sha256};
 
 /// The digest of what a rank holds.

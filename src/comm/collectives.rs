@@ -12,25 +12,24 @@ use crate::dtype::{Dtype, Element};
 use crate::engine::group::{ChannelKind, Posting};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
+use crate::plan::algorithms::entry;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::sys::memory::{Region, lend};
 
 /// What a collective is asked to do, beside its buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask {
-    pub(crate) collective: Collective,
-    pub(crate) op: Option<ReduceOp>,
-    pub(crate) root: usize,
-    pub(crate) forced: Option<Algorithm>,
+struct Ask {
+    collective: Collective,
+    op: Option<ReduceOp>,
+    root: usize,
 }
 
 impl Ask {
-    pub(crate) fn new(collective: Collective) -> Self {
+    fn new(collective: Collective) -> Self {
         Self {
             collective,
             op: None,
             root: 0,
-            forced: None,
         }
     }
 
@@ -304,7 +303,7 @@ impl Communicator {
 /// Issuing.
 impl Communicator {
     /// Runs a collective on `buffer` to its end.
-    pub(crate) fn in_place<B>(&self, ask: Ask, buffer: &mut B) -> Result<()>
+    fn in_place<B>(&self, ask: Ask, buffer: &mut B) -> Result<()>
     where
         B: BufferMut + ?Sized,
     {
@@ -336,33 +335,39 @@ impl Communicator {
             collective,
             op,
             root,
-            forced,
         } = ask;
         self.check_peer("root", root)?;
-        let own = self.0.parts.algorithm;
-        // A forced algorithm holds where it can be used; the rest is chosen as ever.
-        let own = own.filter(|own| crate::plan::algorithms::entry(collective, *own).is_some());
         Ok(Wanted {
             collective,
             count,
             dtype,
             op,
             root,
-            forced: forced.or(own),
+            forced: None,
         })
+    }
+
+    /// The planned form of a call that is about to be made.
+    fn plan(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<Planned> {
+        let mut issued = entered.issued();
+        // A forced algorithm holds where it can be used; the rest is chosen as ever.
+        let forced = issued
+            .algorithm
+            .filter(|own| entry(wanted.collective, *own).is_some());
+        let wanted = Wanted { forced, ..wanted };
+        let (rank, world_size) = (self.rank(), self.world_size());
+        issued
+            .planned
+            .get(wanted, rank, world_size, &self.0.parts.tuning)
+            .cloned()
     }
 
     /// The next call of the group's order.
     fn issue(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<Planned> {
+        let mut planned = self.plan(entered, wanted)?;
         let mut issued = entered.issued();
-        let (rank, world_size) = (self.rank(), self.world_size());
-        let sequence = issued.collectives + 1;
-        let planned = issued
-            .planned
-            .get(wanted, rank, world_size, &self.0.parts.tuning)?;
-        let mut planned = planned.clone();
-        planned.call.sequence = sequence;
-        issued.collectives = sequence;
+        issued.collectives += 1;
+        planned.call.sequence = issued.collectives;
         Ok(planned)
     }
 
@@ -377,15 +382,29 @@ impl Communicator {
         }
     }
 
-    /// What would run for such a call, and how long it is expected to take in seconds.
-    pub(crate) fn preview(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<(Algorithm, f64)> {
-        let entered = self.enter()?;
-        let wanted = self.wanted(ask, count, dtype)?;
-        let (rank, world_size) = (self.rank(), self.world_size());
-        let mut issued = entered.issued();
-        let planned = issued
-            .planned
-            .get(wanted, rank, world_size, &self.0.parts.tuning)?;
+    /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is
+    /// none), and the seconds it is expected to take.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.
+    pub fn preview(
+        &self,
+        collective: Collective,
+        count: usize,
+        dtype: Dtype,
+        root: usize,
+    ) -> Result<(Algorithm, f64)> {
+        let op = collective.reduces().then_some(ReduceOp::Sum);
+        let wanted = self.wanted(
+            Ask {
+                collective,
+                op,
+                root,
+            },
+            count,
+            dtype,
+        )?;
+        let planned = self.plan(&self.enter()?, wanted)?;
         Ok((planned.algorithm, planned.predicted_s))
     }
 }

@@ -76,14 +76,20 @@ struct Issued {
     collectives: u64,
     pairs: HashMap<(usize, usize), u64>,
     planned: planned::Cache,
+    /// The algorithm to use wherever it can be.
+    algorithm: Option<Algorithm>,
 }
 
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let is_entered = AtomicBool::new(false);
+        let issued = Issued {
+            algorithm: parts.algorithm,
+            ..Issued::default()
+        };
         Self(Arc::new(Core {
             parts,
-            issued: Mutex::default(),
+            issued: Mutex::new(issued),
             is_entered,
         }))
     }
@@ -129,6 +135,16 @@ impl Communicator {
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.0.parts.transport_name
+    }
+
+    /// Uses `algorithm` from now on wherever it carries out the collective; `None` returns to the
+    /// chooser. All ranks must do the same between the same calls.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if another thread is in the communicator.
+    pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
+        self.enter()?.issued().algorithm = algorithm;
+        Ok(())
     }
 
     /// Entry to every call: refuses a second thread.
