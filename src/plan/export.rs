@@ -82,9 +82,9 @@ impl List {
                         .get_mut(&(from, to))
                         .and_then(VecDeque::pop_front)
                         .ok_or_else(|| {
-                            let round = self.round;
-                            format!("round {round}: rank {to} expects a message of rank {from}")
-                        })?;
+                        let round = self.round;
+                        format!("round {round}: rank {to} expects a message of rank {from}")
+                    })?;
                     self.add_message(message, (from, sent), (to, ranges), reduce)?;
                     // The first operand is stored when the own chunks are not one.
                     reduce = true;
@@ -93,7 +93,9 @@ impl List {
         }
         if let Some(((from, to), _)) = mail.iter().find(|(_, waiting)| !waiting.is_empty()) {
             let round = self.round;
-            return Err(format!("round {round}: rank {to} ignores a message of rank {from}"));
+            return Err(format!(
+                "round {round}: rank {to} ignores a message of rank {from}"
+            ));
         }
         self.round += 1;
         Ok(())

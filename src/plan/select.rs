@@ -88,17 +88,13 @@ impl TuningTable {
         const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0000_0100_0000_01b3;
         let link = self.tcp;
-        [
-            link.alpha_s,
-            link.beta_s_per_byte,
-            link.gamma_s_per_byte,
-        ]
-        .iter()
-        // Adding zero turns −0 into +0, which compares equal and so must hash equal.
-        .flat_map(|value| (value + 0.0).to_bits().to_le_bytes())
-        .fold(OFFSET, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(PRIME)
-        })
+        [link.alpha_s, link.beta_s_per_byte, link.gamma_s_per_byte]
+            .iter()
+            // Adding zero turns −0 into +0, which compares equal and so must hash equal.
+            .flat_map(|value| (value + 0.0).to_bits().to_le_bytes())
+            .fold(OFFSET, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(PRIME)
+            })
     }
 }
 

@@ -9,7 +9,7 @@ pub struct Seconds(pub f64);
 impl fmt::Display for Seconds {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
-            s if s == 0.0 => (0.0, "s"),
+            0.0 => (0.0, "s"),
             s if s < 1e-6 => (s * 1e9, "ns"),
             s if s < 1e-3 => (s * 1e6, "µs"),
             s if s < 1.0 => (s * 1e3, "ms"),
@@ -52,11 +52,7 @@ impl fmt::Display for Rate {
     }
 }
 
-fn write_three_digits(
-    formatter: &mut fmt::Formatter<'_>,
-    value: f64,
-    unit: &str,
-) -> fmt::Result {
+fn write_three_digits(formatter: &mut fmt::Formatter<'_>, value: f64, unit: &str) -> fmt::Result {
     if value >= 100.0 || value.fract() == 0.0 {
         write!(formatter, "{value:.0} {unit}")
     } else if value >= 10.0 {

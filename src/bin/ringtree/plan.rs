@@ -26,7 +26,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     ranks: Option<String>,
     /// The root of a broadcast or reduce
-    #[arg(long, value_name = "R", default_value = "0", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "R",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
     root: String,
     /// Bytes of the whole buffer; K, M and G are powers of 1024
     #[arg(long, default_value = "1M", allow_negative_numbers = true)]
@@ -362,7 +367,14 @@ fn fault(assessments: &[Assessment]) -> Option<String> {
 /// Aligned columns, one line an algorithm.
 fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     let mut out = heading(inquiry);
-    let mut head = vec!["algorithm", "pieces", "rounds", "messages", "busiest sends", "time"];
+    let mut head = vec![
+        "algorithm",
+        "pieces",
+        "rounds",
+        "messages",
+        "busiest sends",
+        "time",
+    ];
     if inquiry.verify {
         head.extend(["verified", "bits agree"]);
     }
@@ -434,7 +446,11 @@ fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
     cells.push(Seconds(report.time_us.unwrap_or(0.0) / 1e6).to_string());
     if with_proof {
         for value in [report.verified, report.bits_agree] {
-            cells.push(value.map_or("not run", |yes| if yes { "yes" } else { "NO" }).to_owned());
+            cells.push(
+                value
+                    .map_or("not run", |yes| if yes { "yes" } else { "NO" })
+                    .to_owned(),
+            );
         }
     }
     cells

@@ -62,7 +62,9 @@ fn parse_number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units
         .iter()
         .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_plain = number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
     let value = number.parse::<f64>().ok().filter(|_| is_plain)? * unit;
     value.is_finite().then_some(value)
 }
@@ -78,7 +80,18 @@ mod tests {
         assert_eq!(parse_size("25M"), Ok(25 << 20));
         assert_eq!(parse_size("2G"), Ok(2 << 30));
         assert_eq!(parse_size("0"), Ok(0));
-        for bad in ["", "K", "1k", "-1", "+1", "1.5M", "1MB", " 1", "99999999999G", "١"] {
+        for bad in [
+            "",
+            "K",
+            "1k",
+            "-1",
+            "+1",
+            "1.5M",
+            "1MB",
+            " 1",
+            "99999999999G",
+            "١",
+        ] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
     }
@@ -89,7 +102,9 @@ mod tests {
         assert_eq!(parse_rate("8Mbit"), Ok(8e6));
         assert_eq!(parse_rate("2.5Kbit"), Ok(2500.0));
         assert_eq!(parse_rate("9600bit"), Ok(9600.0));
-        for bad in ["", "10", "Gbit", "0Gbit", "-1Gbit", "1e3bit", "infbit", "10GB", "10 Gbit"] {
+        for bad in [
+            "", "10", "Gbit", "0Gbit", "-1Gbit", "1e3bit", "infbit", "10GB", "10 Gbit",
+        ] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
     }

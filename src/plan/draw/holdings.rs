@@ -140,7 +140,11 @@ impl Replay {
         let ranks = 0..self.request.world_size;
         let parts: Vec<Vec<f32>> = ranks
             .clone()
-            .map(|rank| (0..self.chunks).map(|chunk| self.part(rank, chunk)).collect())
+            .map(|rank| {
+                (0..self.chunks)
+                    .map(|chunk| self.part(rank, chunk))
+                    .collect()
+            })
             .collect();
         let mut state = State {
             parts,
@@ -153,10 +157,12 @@ impl Replay {
             let owed: Vec<usize> = (0..self.chunks)
                 .filter(|chunk| self.is_owed(rank, *chunk))
                 .collect();
-            let is_complete =
-                |chunk: &usize| self.cells[rank][*chunk].holds == self.wanted(*chunk);
+            let is_complete = |chunk: &usize| self.cells[rank][*chunk].holds == self.wanted(*chunk);
             chunks_owed += owed.len();
-            state.owed_part += owed.iter().map(|chunk| self.part(rank, *chunk)).sum::<f32>();
+            state.owed_part += owed
+                .iter()
+                .map(|chunk| self.part(rank, *chunk))
+                .sum::<f32>();
             state.ranks_owed += usize::from(!owed.is_empty());
             state.ranks_done += usize::from(!owed.is_empty() && owed.iter().all(is_complete));
         }

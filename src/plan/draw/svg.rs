@@ -57,7 +57,12 @@ pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     open(&mut out, (frame.width, frame.height), STYLE);
     let title = title(plans).unwrap_or_default();
     write_text(&mut out, (MARGIN, 42.0), "title", &title);
-    write_text(&mut out, (MARGIN, 64.0), "note", &facts(collective, caption));
+    write_text(
+        &mut out,
+        (MARGIN, 64.0),
+        "note",
+        &facts(collective, caption),
+    );
     legend(&mut out, &holdings);
     frame.bands(&mut out, &holdings);
     for (index, round) in holdings.rounds.iter().enumerate() {
@@ -179,8 +184,7 @@ impl Frame {
         let ranks = holdings.states[0].parts.len();
         let chunks = holdings.states[0].parts[0].len();
         let rounds = holdings.rounds.len();
-        let state_width =
-            (chunks as f64 * CHUNK_WIDTH).clamp(STATE_WIDTH_MIN, STATE_WIDTH_MAX);
+        let state_width = (chunks as f64 * CHUNK_WIDTH).clamp(STATE_WIDTH_MIN, STATE_WIDTH_MAX);
         let arrows_width = if rounds <= ROUNDS_ROOMY {
             ARROWS_WIDTH_MAX
         } else {
@@ -244,13 +248,23 @@ impl Frame {
         let x = self.x(index);
         let full = self.state_width;
         let part = full * f64::from(state.owed_part);
-        let class = if state.ranks_done == state.ranks_owed { "done" } else { "h3" };
+        let class = if state.ranks_done == state.ranks_owed {
+            "done"
+        } else {
+            "h3"
+        };
         write_rect(out, "h0", (x, bottom), (full, 5.0), 2.5);
         if part > 0.0 {
             write_rect(out, class, (x, bottom), (part, 5.0), 2.5);
         }
         let text = format!("{}/{}", state.ranks_done, state.ranks_owed);
-        write_anchored(out, (x + full / 2.0, bottom + 20.0), "note", "middle", &text);
+        write_anchored(
+            out,
+            (x + full / 2.0, bottom + 20.0),
+            "note",
+            "middle",
+            &text,
+        );
     }
 
     /// A cell a chunk; neighbours of one shade are one rectangle where cells are many.
@@ -266,7 +280,11 @@ impl Frame {
                 while is_fine && end < parts.len() && shade(parts[end]) == class {
                     end += 1;
                 }
-                let gap = if is_fine || parts.len() == 1 { 0.0 } else { 1.0 };
+                let gap = if is_fine || parts.len() == 1 {
+                    0.0
+                } else {
+                    1.0
+                };
                 let width = (end - begin) as f64 * chunk_width - gap;
                 let place = (x + begin as f64 * chunk_width, y);
                 let radius = if parts.len() == 1 { 4.0 } else { 1.5 };
@@ -290,10 +308,17 @@ impl Frame {
             let end = self.x(index + 1) - 3.0;
             let (from, to) = (self.y(one.from), self.y(one.to));
             if one.from == one.to {
-                let _ = writeln!(out, "<path class=\"own\" d=\"M{begin:.1} {from:.1}H{end:.1}\"/>");
+                let _ = writeln!(
+                    out,
+                    "<path class=\"own\" d=\"M{begin:.1} {from:.1}H{end:.1}\"/>"
+                );
                 continue;
             }
-            let class = if is_folded(one, &round) { "fold" } else { "store" };
+            let class = if is_folded(one, &round) {
+                "fold"
+            } else {
+                "store"
+            };
             let bend = (end - begin) * 0.5;
             let _ = writeln!(
                 out,

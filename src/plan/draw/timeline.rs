@@ -58,10 +58,7 @@ impl Panel {
 /// blue and as high as the part of the data it holds, green once it holds all.
 #[must_use]
 pub fn timeline(title: &str, note: &str, panels: &[Panel]) -> String {
-    let panels_height: f64 = panels
-        .iter()
-        .map(|panel| panel.height() + PANEL_GAP)
-        .sum();
+    let panels_height: f64 = panels.iter().map(|panel| panel.height() + PANEL_GAP).sum();
     let bottom = HEAD_HEIGHT + panels_height - PANEL_GAP;
     let longest_s = panels.iter().map(Panel::finish_s).fold(0.0, f64::max);
     let axis = Axis::new(longest_s);
@@ -148,23 +145,27 @@ fn draw_panel(out: &mut String, panel: &Panel, axis: &Axis, top: f64) {
     for (rank, lane) in panel.lanes.iter().enumerate() {
         let y = top + rank as f64 * LANE_PITCH + (LANE_PITCH - LANE_HEIGHT) / 2.0;
         let base = y + LANE_HEIGHT;
-        write_anchored(out, (begin - 6.0, base - 1.5), "rank", "end", &rank.to_string());
+        write_anchored(
+            out,
+            (begin - 6.0, base - 1.5),
+            "rank",
+            "end",
+            &rank.to_string(),
+        );
         write_rect(out, "track", (begin, y), (end - begin, LANE_HEIGHT), 2.0);
         draw_lane(out, lane, axis, (base, finish_s));
     }
     let (above, below) = (top - 3.0, top + panel.height() + 3.0);
-    let _ = writeln!(out, "<path class=\"end\" d=\"M{end:.1} {above:.1}V{below:.1}\"/>");
+    let _ = writeln!(
+        out,
+        "<path class=\"end\" d=\"M{end:.1} {above:.1}V{below:.1}\"/>"
+    );
     let text = format!("{finish_s:.1} s");
     write_text(out, (end + 10.0, middle + 7.0), "finish", &text);
 }
 
 /// Steps up to the moment the rank has everything, then one solid bar.
-fn draw_lane(
-    out: &mut String,
-    lane: &[(f64, f64)],
-    axis: &Axis,
-    (base, finish_s): (f64, f64),
-) {
+fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s): (f64, f64)) {
     let complete_s = lane
         .iter()
         .find(|(_, part)| *part >= 1.0)
