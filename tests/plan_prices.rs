@@ -125,12 +125,12 @@ fn a_hundred_thousand_ranks_are_priced() {
 
 #[test]
 fn the_headline_broadcast_takes_at_most_5_6_seconds() {
-    let mut table = TuningTable::default();
-    table.tcp = LinkCost {
+    let tcp = LinkCost {
         alpha_s: 1e-9,
         beta_s_per_byte: 1e-6,
         gamma_s_per_byte: 0.0,
     };
+    let table = TuningTable { tcp };
     let of = |forced| choose(Collective::Broadcast, 8, 5_000_000, 1, &table, forced).unwrap();
     let seconds = |forced| (of(forced).predicted_s * 1e3).round() / 1e3;
     assert_eq!(seconds(Some(Algorithm::Flat)), 35.0);
@@ -219,8 +219,8 @@ proptest! {
         gamma_s_per_byte in 0.0..1e-8,
     ) {
         let collective = Collective::ALL[which];
-        let mut table = TuningTable::default();
-        table.tcp = LinkCost { alpha_s, beta_s_per_byte, gamma_s_per_byte };
+        let tcp = LinkCost { alpha_s, beta_s_per_byte, gamma_s_per_byte };
+        let table = TuningTable { tcp };
         let ask = |bytes, forced| choose(collective, world_size, bytes, 4, &table, forced);
         let chosen = ask(bytes, None).unwrap();
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
