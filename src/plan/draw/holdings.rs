@@ -20,8 +20,8 @@ pub struct State {
     /// By rank, by chunk of the buffer: the part of the final content that is there, from 0 to 1
     /// (complete). A partial sum that was passed on counts 0: it is no longer this rank's to use.
     pub parts: Vec<Vec<f32>>,
-    /// How much of everything owed to all ranks is there, from 0 to 1.
-    pub owed_part: f32,
+    /// How many of the chunks owed to all ranks are complete, from 0 to 1.
+    pub complete_part: f32,
     /// Ranks that hold everything the collective owes them.
     pub ranks_done: usize,
     /// Ranks that are owed anything.
@@ -148,11 +148,11 @@ impl Replay {
             .collect();
         let mut state = State {
             parts,
-            owed_part: 0.0,
+            complete_part: 0.0,
             ranks_done: 0,
             ranks_owed: 0,
         };
-        let mut chunks_owed = 0;
+        let (mut chunks_owed, mut chunks_complete) = (0, 0);
         for rank in ranks {
             let owed: Vec<usize> = (0..self.chunks)
                 .filter(|chunk| self.is_owed(rank, *chunk))
