@@ -87,9 +87,15 @@ pub fn run(job: &Job) -> Result<i32> {
     }
     refuse_encryption()?;
     let found = Secret::from_environment()?;
-    if job.meeting.as_ref().is_some_and(|meeting| meeting.nodes > 1) {
+    if job
+        .meeting
+        .as_ref()
+        .is_some_and(|meeting| meeting.nodes > 1)
+    {
         found.ok_or_else(secret::missing)?;
-        return Err(Error::Usage("jobs of several hosts are not built yet".to_owned()));
+        return Err(Error::Usage(
+            "jobs of several hosts are not built yet".to_owned(),
+        ));
     }
     let events = channel::unbounded();
     let listener = listen(job)?;

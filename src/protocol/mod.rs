@@ -1,1 +1,20 @@
-//! protocol
+//! Who is there, who is alive, and who agrees: the conversations between ranks as values.
+//!
+//! *Purpose.* [`handshake`] proves to each end of a new connection that the other holds the job's
+//! secret; [`sealed`] is the stream of authenticated control messages that may follow; [`call`] is
+//! what a rank says it is doing; [`session`] finds the one first cause when ranks disagree, leave
+//! or die.
+//!
+//! *Invariants.* No clock: time comes in as a value. No I/O: what must be sent comes out as a
+//! value. Any input, however malformed, ends in a state or an error, never in a panic, and before
+//! a proof was checked makes us hold only a fixed number of bytes.
+//!
+//! *May import* only the base files.
+
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod handshake;
+pub mod message;
+pub mod sealed;
+pub mod session;

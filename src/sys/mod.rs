@@ -1,10 +1,18 @@
-//! Fenced unsafe: what needs the operating system or the processor beneath Rust's guarantees.
+//! The only room with unsafe code.
 //!
-//! *Purpose.* The only room in which `unsafe` may be written; every use carries the proof of its
-//! soundness, and every function offered to the other rooms is safe to call.
+//! *Purpose.* What the language cannot prove: memory lent to operations in flight, vector
+//! instructions, and the system calls that have no safe wrapper.
 //!
-//! *May import* only the base files (`error`, `dtype`, `op`, `limits`).
+//! *Invariants.* Every `unsafe` block carries the argument that makes it sound; every public
+//! function here is safe to call with any arguments unless it says `unsafe`.
+//!
+//! *May import* only the base files.
 
 #![allow(unsafe_code)]
+#![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod inherit;
+pub mod interfaces;
+pub mod memory;
 pub mod process;
+pub(crate) mod simd;

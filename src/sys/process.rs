@@ -48,24 +48,6 @@ pub fn bind_to_parent(command: &mut Command, inherit: Option<BorrowedFd<'_>>) {
     }
 }
 
-/// Takes over an open descriptor that a parent process left under `number`; it is marked not to
-/// be inherited any further.
-///
-/// # Errors
-/// When `number` is not an open descriptor, or is one of the three standard streams.
-pub fn adopt_descriptor(number: i32) -> io::Result<OwnedFd> {
-    if number <= libc::STDERR_FILENO {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    }
-    // SAFETY: fcntl on a plain integer; it fails with EBADF when the descriptor is not open.
-    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is open, as the call above has shown. It was passed to this process
-    // under this number for one taker; the caller is that taker.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
 /// A process that kills the guarded process groups when this process is gone without a word.
 ///
 /// It sleeps in one `read` until then, holds no descriptor but its end of a pipe, and ends with
@@ -184,13 +166,6 @@ mod tests {
         assert!(!other.status().unwrap().success());
         drop((chosen, other, writing));
         assert_eq!(io::read_to_string(reading).unwrap(), "chosen\n");
-    }
-
-    #[test]
-    fn a_number_that_is_no_descriptor_is_not_adopted() {
-        assert!(adopt_descriptor(-1).is_err());
-        assert!(adopt_descriptor(2).is_err());
-        assert!(adopt_descriptor(1_000_000).is_err());
     }
 
     #[test]

@@ -1,1 +1,111 @@
-//! transport
+//! Moving the bytes of messages between ranks.
+//!
+//! *Purpose.* [`Transport`] is the one small non-blocking trait the engine runs over. [`stream`]
+//! implements it over any ordered byte stream (TCP, the simulator's); a [`Connector`] makes the
+//! streams.
+//!
+//! *Invariants.* One link per peer and group, first in, first out. A receiver reads no further
+//! than what posted operations expect, plus one fixed buffer. The wire never says how much to
+//! allocate. Nothing here blocks.
+//!
+//! *May import* `wire`, `sys` and the base files.
+
+#![forbid(unsafe_code)]
+
+pub mod stream;
+pub mod tcp;
+
+use crate::wire::frame::Header;
+use std::io::{Read, Write};
+
+/// A message as both ends know it from their plans, before a byte has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The operation's number in its group.
+    pub sequence: u64,
+    /// Digest of the call: equal on both ends unless the ranks issued different calls.
+    pub digest: u32,
+    /// The message's number among those of this operation on this link and direction.
+    pub number: u32,
+    /// Payload bytes; at least 1.
+    pub bytes: usize,
+}
+
+/// Why a link cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkError {
+    /// The peer closed the link or it broke; the text is the system's.
+    Closed(String),
+    /// A frame came that is not the one expected: the ranks issued different calls.
+    Unexpected(Header),
+    /// The bytes are no frame at all.
+    Garbage(String),
+}
+
+/// Non-blocking links from this rank to the others. Every method returns at once.
+pub trait Transport: Send {
+    /// What `bench` calls it.
+    fn name(&self) -> &'static str;
+
+    /// Asks that a link to `peer` be made; harmless when there is one.
+    fn open(&mut self, peer: usize);
+
+    /// Offers `data`, the next bytes of `message` from its byte `offset` on. Returns how many were
+    /// taken: 0 when the link is full or not open yet.
+    ///
+    /// # Errors
+    /// The link is broken.
+    fn send(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<usize, LinkError>;
+
+    /// Reads the next bytes of `message`, from its byte `offset` on, straight into `into` (at most
+    /// what is left of the message). Returns how many came; 0 when none are there.
+    ///
+    /// # Errors
+    /// The link is broken, or what came belongs to another call; then nothing was stored.
+    fn receive(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError>;
+
+    /// Makes the next bytes of `message` visible to [`Transport::view`] without consuming them;
+    /// returns how many are, at most [`Transport::view_bytes_max`].
+    ///
+    /// # Errors
+    /// As for [`Transport::receive`].
+    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Result<usize, LinkError>;
+
+    /// The first `bytes` bytes that [`Transport::fetch`] made visible.
+    fn view(&self, peer: usize, bytes: usize) -> &[u8];
+
+    /// Consumes `bytes` bytes of what was visible.
+    fn consume(&mut self, peer: usize, bytes: usize);
+
+    /// The most bytes [`Transport::fetch`] makes visible at once.
+    fn view_bytes_max(&self) -> usize;
+}
+
+/// Makes the byte streams under a [`stream::StreamTransport`].
+pub trait Connector: Send {
+    /// An ordered, reliable, non-blocking byte stream: `WouldBlock` when nothing can move now,
+    /// a read of 0 bytes when the peer has closed it.
+    type Stream: Read + Write + Send;
+
+    /// What `bench` calls a transport over these streams.
+    fn name(&self) -> &'static str;
+
+    /// Asks for a stream to `peer`. Both ends ask; which of them dials is the connector's affair.
+    /// Asking again is harmless.
+    fn request(&mut self, peer: usize);
+
+    /// A stream that has become ready, with its peer; called often, must be cheap.
+    fn ready(&mut self) -> Option<(usize, Self::Stream)>;
+}

@@ -1,9 +1,234 @@
-//! `ringtree bench`.
+//! `ringtree bench`: measure a collective, checking its results while it is measured.
 
+mod measure;
+mod report;
+
+use crate::names::{Selection, parse_collective, parse_selection};
+use crate::quantity::parse_size;
+use measure::{Case, Measurement};
+use report::Report;
+use ringtree::plan::{Algorithm, Collective, REGISTRY};
+use ringtree::{Communicator, Dtype, ReduceOp};
 use std::process::ExitCode;
 
+/// The arguments of `ringtree bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// all-reduce, broadcast, reduce, all-gather, reduce-scatter or barrier
+    collective: String,
+    /// How many ranks to spawn; among ranks already (RANK is set) it must agree
+    #[arg(long)]
+    ranks: Option<usize>,
+    /// What the bytes travel over: auto or tcp
+    #[arg(long, default_value = "auto")]
+    transport: String,
+    /// auto, all, or the name of one
+    #[arg(long, default_value = "auto")]
+    algorithm: String,
+    /// The first size
+    #[arg(long, default_value = "8")]
+    begin: String,
+    /// The last size
+    #[arg(long, default_value = "256M")]
+    end: String,
+    /// From one size to the next
+    #[arg(long, default_value_t = 4)]
+    factor: usize,
+    /// The sizes themselves, such as 8,1K,25M
+    #[arg(long, conflicts_with_all = ["begin", "end", "factor"])]
+    sizes: Option<String>,
+    /// Type of the elements
+    #[arg(long, default_value = "f32")]
+    dtype: String,
+    /// Operator
+    #[arg(long, default_value = "sum")]
+    op: String,
+    /// Root of broadcast and reduce
+    #[arg(long, default_value_t = 0)]
+    root: usize,
+    /// Calls a batch; without it about half a second a size
+    #[arg(long)]
+    iters: Option<usize>,
+    /// The result replaces the input
+    #[arg(long)]
+    in_place: bool,
+    /// Where the buffers live: host
+    #[arg(long, default_value = "host")]
+    memory: String,
+    /// table, csv or json
+    #[arg(long, default_value = "table")]
+    format: String,
+}
+
+/// What the arguments ask for.
+struct Wanted {
+    collective: Collective,
+    algorithms: Vec<Option<Algorithm>>,
+    sizes_bytes: Vec<usize>,
+    dtype: Dtype,
+    op: ReduceOp,
+    root: usize,
+    iterations: Option<usize>,
+    in_place: bool,
+    report: Report,
+}
+
 /// Answers `ringtree bench`.
-pub(crate) fn execute(_arguments: &[std::ffi::OsString]) -> ExitCode {
-    eprintln!("ringtree bench: not built yet");
-    ExitCode::from(2)
+pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+    let wanted = match wanted(arguments) {
+        Ok(wanted) => wanted,
+        Err(problem) => {
+            eprintln!("ringtree bench: {problem}");
+            return ExitCode::from(2);
+        }
+    };
+    let is_among_ranks = std::env::var_os("RANK").is_some();
+    if !is_among_ranks {
+        let ranks = arguments.ranks.unwrap_or(2);
+        if wanted.root >= ranks {
+            eprintln!(
+                "ringtree bench: --root {} is no rank; there are {ranks}",
+                wanted.root
+            );
+            return ExitCode::from(2);
+        }
+        return match ringtree::launch::spawn_self(ranks) {
+            Ok(0) => ExitCode::SUCCESS,
+            Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            Err(error) => {
+                eprintln!("ringtree bench: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    match run(arguments, &wanted) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(wrong) => {
+            eprintln!("ringtree bench: {wrong} elements were wrong");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("ringtree bench: {error}");
+            let is_usage = matches!(
+                error,
+                ringtree::Error::Usage(_) | ringtree::Error::Configuration(_)
+            );
+            ExitCode::from(if is_usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
+    let collective = parse_collective(&arguments.collective)?;
+    match arguments.transport.as_str() {
+        "auto" | "tcp" => {}
+        "shm" | "cuda" => {
+            return Err(format!(
+                "--transport {}: not built yet",
+                arguments.transport
+            ));
+        }
+        other => {
+            return Err(format!(
+                "--transport {other}: no such transport; there are auto tcp"
+            ));
+        }
+    }
+    match arguments.memory.as_str() {
+        "host" => {}
+        "shared" | "device" => return Err(format!("--memory {}: not built yet", arguments.memory)),
+        other => return Err(format!("--memory {other}: no such memory; there is host")),
+    }
+    if arguments.ranks == Some(0) || arguments.iters == Some(0) {
+        return Err("--ranks and --iters must be at least 1".into());
+    }
+    let dtype: Dtype = arguments.dtype.parse()?;
+    let op: ReduceOp = arguments.op.parse()?;
+    if !op.supports(dtype) {
+        return Err(format!(
+            "{op} is not defined for {dtype}; bit operators are for integers"
+        ));
+    }
+    Ok(Wanted {
+        collective,
+        algorithms: algorithms(collective, &arguments.algorithm)?,
+        sizes_bytes: sizes(arguments, collective)?,
+        dtype,
+        op,
+        root: arguments.root,
+        iterations: arguments.iters,
+        in_place: arguments.in_place,
+        report: arguments.format.parse()?,
+    })
+}
+
+/// The algorithms to measure; `None` is the chooser's.
+fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm>>, String> {
+    let carries_out =
+        |algorithm| ringtree::plan::algorithms::entry(collective, algorithm).is_some();
+    Ok(match parse_selection(text)? {
+        Selection::Auto => vec![None],
+        Selection::All => {
+            let all = REGISTRY.iter().map(|entry| entry.algorithm);
+            all.filter(|algorithm| carries_out(*algorithm))
+                .map(Some)
+                .collect()
+        }
+        Selection::One(algorithm) if carries_out(algorithm) => vec![Some(algorithm)],
+        Selection::One(algorithm) => {
+            return Err(format!("{algorithm} does not carry out {collective}"));
+        }
+    })
+}
+
+fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, String> {
+    if collective == Collective::Barrier {
+        return Ok(vec![1]);
+    }
+    if let Some(list) = &arguments.sizes {
+        return list.split(',').map(parse_size).collect();
+    }
+    let (begin, end) = (parse_size(&arguments.begin)?, parse_size(&arguments.end)?);
+    if begin == 0 || begin > end || arguments.factor < 2 {
+        return Err("--begin must be from 1 to --end, and --factor at least 2".into());
+    }
+    let next = |size: &usize| {
+        size.checked_mul(arguments.factor)
+            .filter(|size| *size <= end)
+    };
+    Ok(std::iter::successors(Some(begin), next).collect())
+}
+
+/// Joins the other ranks and measures; returns how many elements were wrong.
+fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
+    let comm = Communicator::from_env()?;
+    let world_size = comm.world_size();
+    if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world_size) {
+        return Err(ringtree::Error::Usage(format!(
+            "--ranks {ranks}, but WORLD_SIZE is {world_size}"
+        )));
+    }
+    let mut total_wrong = 0;
+    let mut is_first = true;
+    for bytes in &wanted.sizes_bytes {
+        for algorithm in &wanted.algorithms {
+            comm.use_algorithm(*algorithm)?;
+            let case = Case {
+                collective: wanted.collective,
+                dtype: wanted.dtype,
+                op: wanted.op,
+                root: wanted.root,
+                bytes: *bytes,
+                iterations: wanted.iterations,
+                in_place: wanted.in_place,
+            };
+            let measurement: Measurement = measure::measure(&comm, &case)?;
+            total_wrong += measurement.wrong;
+            if comm.rank() == 0 {
+                wanted.report.print(&case, &comm, &measurement, is_first);
+            }
+            is_first = false;
+        }
+    }
+    Ok(total_wrong)
 }

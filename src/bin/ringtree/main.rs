@@ -27,11 +27,7 @@ enum Command {
     /// Start a program as several ranks and stand by them; the same line on every machine
     Run(run::Arguments),
     /// Measure a collective
-    #[command(disable_help_flag = true)]
-    Bench {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
+    Bench(bench::Arguments),
     /// Explain a collective's plan: prove it, price it, draw it
     Plan(plan::Arguments),
     /// Say what was found on this machine and what is wrong with it
@@ -45,7 +41,7 @@ enum Command {
 fn main() -> ExitCode {
     match CommandLine::parse().command {
         Command::Run(arguments) => run::execute(arguments),
-        Command::Bench { arguments } => bench::execute(&arguments),
+        Command::Bench(arguments) => bench::execute(&arguments),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Doctor { arguments } => doctor::execute(&arguments),
     }

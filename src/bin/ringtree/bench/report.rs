@@ -1,0 +1,155 @@
+//! How measured points are printed.
+
+use super::measure::{Case, Measurement};
+use ringtree::Communicator;
+use ringtree::plan::Collective;
+use std::str::FromStr;
+
+const COLUMNS: &[&str] = &[
+    "collective",
+    "algorithm",
+    "transport",
+    "ranks",
+    "bytes",
+    "count",
+    "dtype",
+    "op",
+    "root",
+    "iters",
+    "time_us",
+    "algbw_gbs",
+    "busbw_gbs",
+    "wrong",
+    "predicted_us",
+];
+
+/// Width of each column of the table.
+const WIDTHS: &[usize] = &[14, 18, 9, 5, 10, 10, 5, 4, 4, 7, 12, 9, 9, 5, 12];
+
+/// A form of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// For people.
+    Table,
+    /// For spreadsheets.
+    Csv,
+    /// One object a line.
+    Json,
+}
+
+impl FromStr for Report {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "table" => Ok(Report::Table),
+            "csv" => Ok(Report::Csv),
+            "json" => Ok(Report::Json),
+            _ => Err(format!(
+                "--format {text}: no such format; there are table csv json"
+            )),
+        }
+    }
+}
+
+impl Report {
+    /// Prints a point; the first one with its heading.
+    pub(super) fn print(
+        self,
+        case: &Case,
+        comm: &Communicator,
+        measurement: &Measurement,
+        is_first: bool,
+    ) {
+        let cells = cells(case, comm, measurement);
+        match self {
+            Report::Csv => {
+                if is_first {
+                    println!("{}", COLUMNS.join(","));
+                }
+                println!("{}", cells.join(","));
+            }
+            Report::Table => {
+                if is_first {
+                    println!("{}", aligned(COLUMNS));
+                }
+                println!("{}", aligned(&cells));
+            }
+            Report::Json => println!("{}", object(&cells)),
+        }
+    }
+}
+
+fn aligned(cells: &[impl AsRef<str>]) -> String {
+    let pad = |(cell, width): (_, &usize)| {
+        let cell: &str = cell;
+        format!("{cell:>width$}")
+    };
+    let cells = cells.iter().map(AsRef::as_ref);
+    cells.zip(WIDTHS).map(pad).collect::<Vec<_>>().join(" ")
+}
+
+fn object(cells: &[String]) -> String {
+    let mut object = serde_json::Map::new();
+    for (name, cell) in COLUMNS.iter().zip(cells) {
+        let number = serde_json::from_str::<serde_json::Number>(cell);
+        let value = number.map_or_else(|_| cell.clone().into(), serde_json::Value::Number);
+        object.insert((*name).to_owned(), value);
+    }
+    serde_json::Value::Object(object).to_string()
+}
+
+fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
+    let Measurement {
+        algorithm,
+        count,
+        iterations,
+        time_s,
+        predicted_s,
+        wrong,
+    } = measurement;
+    let world_size = comm.world_size();
+    let moved_bytes = if case.collective == Collective::Barrier {
+        0
+    } else {
+        count * case.dtype.size()
+    };
+    let algorithm_gbs = moved_bytes as f64 / time_s / 1e9;
+    let bus_gbs = algorithm_gbs * bus_factor(case.collective, world_size);
+    vec![
+        case.collective.to_string(),
+        algorithm.to_string(),
+        comm.transport().to_owned(),
+        world_size.to_string(),
+        case.bytes.to_string(),
+        count.to_string(),
+        case.dtype.to_string(),
+        if case.collective.reduces() {
+            case.op.to_string()
+        } else {
+            "none".into()
+        },
+        if case.collective.is_rooted() {
+            case.root.to_string()
+        } else {
+            "-1".into()
+        },
+        iterations.to_string(),
+        format!("{:.4}", time_s * 1e6),
+        format!("{algorithm_gbs:.4}"),
+        format!("{bus_gbs:.4}"),
+        wrong.to_string(),
+        format!("{:.4}", predicted_s * 1e6),
+    ]
+}
+
+/// How much of the buffer crosses each rank's link at least, as nccl-tests counts it.
+fn bus_factor(collective: Collective, world_size: usize) -> f64 {
+    let ranks = world_size as f64;
+    match collective {
+        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Collective::ReduceScatter | Collective::AllGather => (ranks - 1.0) / ranks,
+        Collective::Broadcast | Collective::Reduce => 1.0,
+        Collective::Barrier => 0.0,
+    }
+}

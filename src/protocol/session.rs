@@ -1,0 +1,345 @@
+//! The first cause: one per group, the same on every rank.
+//!
+//! A rank that sees something wrong (a peer gone, a frame of another call, a deadline) does not
+//! fail alone: it *reports* to the arbiter, rank 0, which decrees the first report it gets to all
+//! ranks. A rank whose report is not answered within a grace period (the arbiter may be the dead
+//! one) takes its own. Goodbyes say after which call a rank left, so that a closed connection can
+//! be told from a death.
+//!
+//! A rank that has waited a while tells the ranks it waits for what it is waiting in. One message
+//! serves two ends: who made another call under that number names both calls in full; who has not
+//! made it yet answers where it is, for the deadline's error to say.
+
+use super::call::Call;
+use super::message::Message;
+use crate::error::Error;
+use crate::limits::{CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The rank that decides which cause was first.
+const ARBITER: usize = 0;
+
+/// Who gets a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// One rank.
+    Rank(usize),
+    /// Every other rank.
+    All,
+}
+
+/// What this rank saw, before it is known whether something else was first.
+#[derive(Debug)]
+struct Suspicion {
+    error: Error,
+    /// The peer whose link closed, and the call that needs it: a goodbye may still explain it.
+    lost: Option<(usize, Call)>,
+    /// When time first passed over it.
+    since: Option<Duration>,
+    reported: bool,
+}
+
+/// One rank's view of a group: who left, what was called, and what went wrong first.
+#[derive(Debug)]
+pub struct Session {
+    rank: usize,
+    calls: VecDeque<Call>,
+    made: u64,
+    inside: bool,
+    /// What peers said they wait in, for calls we have not made yet.
+    announced: BTreeMap<usize, Call>,
+    positions: BTreeMap<usize, (u64, bool)>,
+    departed: BTreeMap<usize, u64>,
+    suspicion: Option<Suspicion>,
+    verdict: Option<Error>,
+    outbox: Vec<(To, Message)>,
+}
+
+impl Session {
+    /// The session of `rank`.
+    #[must_use]
+    pub fn new(rank: usize) -> Self {
+        Self {
+            rank,
+            calls: VecDeque::with_capacity(CALLS_REMEMBERED),
+            made: 0,
+            inside: false,
+            announced: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            departed: BTreeMap::new(),
+            suspicion: None,
+            verdict: None,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// What went wrong first, once that is settled.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&Error> {
+        self.verdict.as_ref()
+    }
+
+    /// Whether something is wrong, settled or not: then nothing should be moved any more.
+    #[must_use]
+    pub fn is_troubled(&self) -> bool {
+        self.verdict.is_some() || self.suspicion.is_some()
+    }
+
+    /// The next message to send, if any.
+    pub fn next_message(&mut self) -> Option<(To, Message)> {
+        if self.outbox.is_empty() {
+            None
+        } else {
+            Some(self.outbox.remove(0))
+        }
+    }
+
+    /// This rank makes `call`.
+    pub fn enter(&mut self, call: &Call) {
+        if self.calls.len() == CALLS_REMEMBERED {
+            self.calls.pop_front();
+        }
+        self.calls.push_back(call.clone());
+        self.made = call.sequence;
+        self.inside = true;
+        if !self.announced.is_empty() {
+            let due: Vec<_> = self.announced.keys().copied().collect();
+            for peer in due {
+                if let Some(theirs) = self.announced.remove(&peer) {
+                    self.compare(peer, theirs);
+                }
+            }
+        }
+    }
+
+    /// This rank has no call under way any more.
+    pub fn idle(&mut self) {
+        self.inside = false;
+    }
+
+    /// This rank has waited for `peers` in `call`, and says so.
+    pub fn waited(&mut self, call: &Call, peers: &[usize]) {
+        for peer in peers {
+            self.outbox
+                .push((To::Rank(*peer), Message::Waiting(call.clone())));
+        }
+    }
+
+    /// A message came from `from`.
+    pub fn receive(&mut self, from: usize, message: Message) {
+        match message {
+            Message::Waiting(call) => self.compare(from, call),
+            Message::Position { calls, inside } => {
+                self.positions.insert(from, (calls, inside));
+            }
+            Message::Goodbye { calls } => self.departed(from, calls),
+            Message::Report(error) if self.rank == ARBITER => self.decree(error),
+            Message::Verdict(error) if from == ARBITER => {
+                self.verdict.get_or_insert(error);
+            }
+            Message::Report(_) | Message::Verdict(_) => {}
+        }
+    }
+
+    /// A frame of another call came from `peer` where one of `call` was expected.
+    pub fn mismatched(&mut self, peer: usize, call: &Call) {
+        // The peer compares, and reports both calls in full; if it cannot, this stands.
+        self.outbox
+            .push((To::Rank(peer), Message::Waiting(call.clone())));
+        let error = Error::Mismatch(format!(
+            "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
+             make the same calls in the same order",
+            self.rank
+        ));
+        self.suspect(error, None);
+    }
+
+    /// The link to `peer` is gone, which `call` still needs.
+    pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
+        let error = match self.departed.get(&peer) {
+            Some(calls) => self.left_too_early(peer, *calls, call),
+            None => self.gone(peer, &format!(" during {}", call.name()), why),
+        };
+        self.suspect(error, Some((peer, call.clone())));
+    }
+
+    /// The control connection of `peer` is gone: it died, unless it had said goodbye.
+    pub fn control_lost(&mut self, peer: usize, why: &str) {
+        if self.departed.contains_key(&peer) {
+            return;
+        }
+        let during = match self.calls.back() {
+            Some(call) if self.inside => format!(" during {}", call.name()),
+            _ => String::new(),
+        };
+        let error = self.gone(peer, &during, why);
+        if self.rank == ARBITER {
+            self.decree(error);
+        } else if self.verdict.is_none() {
+            self.verdict = Some(error);
+        }
+    }
+
+    /// Something is wrong on this rank, such as a deadline: report it, unless something was before.
+    pub fn failed(&mut self, error: Error) {
+        self.suspect(error, None);
+        self.report();
+    }
+
+    /// Time passes: what was seen is reported, and stands if nobody answers.
+    pub fn tick(&mut self, now: Duration) {
+        let Some(suspicion) = &mut self.suspicion else {
+            return;
+        };
+        let since = *suspicion.since.get_or_insert(now);
+        if now >= since + HEARSAY_GRACE {
+            self.report();
+        }
+        if now >= since + HEARSAY_GRACE + FIRST_CAUSE_GRACE {
+            self.verdict = self
+                .verdict
+                .take()
+                .or(self.suspicion.take().map(|s| s.error));
+        }
+    }
+
+    /// This rank leaves.
+    pub fn leave(&mut self) {
+        self.outbox
+            .push((To::All, Message::Goodbye { calls: self.made }));
+    }
+
+    /// Where `peer` is, as far as it is known, for an error about waiting for it.
+    #[must_use]
+    pub fn whereabouts(&self, peer: usize) -> String {
+        if let Some(calls) = self.departed.get(&peer) {
+            return format!("rank {peer} left after call #{calls}");
+        }
+        match self.positions.get(&peer) {
+            Some((calls, true)) => format!("rank {peer} is still in call #{calls}"),
+            Some((0, false)) => format!("rank {peer} has made no call yet"),
+            Some((calls, false)) => format!("rank {peer} has made no call after #{calls}"),
+            None => format!("rank {peer} has not said where it is"),
+        }
+    }
+
+    fn gone(&self, peer: usize, during: &str, why: &str) -> Error {
+        let message = format!(
+            "rank {peer} is gone{during}, seen by rank {}: {why}; look at that rank's last output \
+             and restart the job",
+            self.rank
+        );
+        Error::PeerLost {
+            rank: peer,
+            message,
+        }
+    }
+
+    fn left_too_early(&self, peer: usize, calls: u64, call: &Call) -> Error {
+        let message = format!(
+            "rank {peer} left after call #{calls}, but rank {} still needs it for {}; all ranks \
+             must make the same calls",
+            self.rank,
+            call.name()
+        );
+        Error::PeerLost {
+            rank: peer,
+            message,
+        }
+    }
+
+    fn suspect(&mut self, error: Error, lost: Option<(usize, Call)>) {
+        if !self.is_troubled() {
+            self.suspicion = Some(Suspicion {
+                error,
+                lost,
+                since: None,
+                reported: false,
+            });
+        }
+    }
+
+    /// Tells the arbiter what this rank suspects, once.
+    fn report(&mut self) {
+        let Some(suspicion) = self.suspicion.as_mut().filter(|one| !one.reported) else {
+            return;
+        };
+        suspicion.reported = true;
+        let error = suspicion.error.clone();
+        if self.rank == ARBITER {
+            self.decree(error);
+        } else {
+            self.outbox
+                .push((To::Rank(ARBITER), Message::Report(error)));
+        }
+    }
+
+    fn departed(&mut self, peer: usize, calls: u64) {
+        self.departed.insert(peer, calls);
+        let call = match &self.suspicion {
+            Some(Suspicion {
+                lost: Some((lost, call)),
+                reported: false,
+                ..
+            }) if *lost == peer => call.clone(),
+            _ => return,
+        };
+        let error = self.left_too_early(peer, calls, &call);
+        self.suspicion = None;
+        self.failed(error);
+    }
+
+    fn decree(&mut self, error: Error) {
+        if self.verdict.is_none() {
+            self.outbox.push((To::All, Message::Verdict(error.clone())));
+            self.verdict = Some(error);
+        }
+    }
+
+    fn compare(&mut self, peer: usize, theirs: Call) {
+        let ours = self
+            .calls
+            .iter()
+            .find(|call| call.sequence == theirs.sequence);
+        match ours.filter(|ours| **ours != theirs) {
+            Some(ours) => {
+                let error = different(self.rank, ours, peer, &theirs);
+                // Better than what this rank may have seen of the same mismatch by itself.
+                if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
+                    self.suspicion = None;
+                }
+                self.failed(error);
+            }
+            None => {
+                let position = Message::Position {
+                    calls: self.made,
+                    inside: self.inside,
+                };
+                self.outbox.push((To::Rank(peer), position));
+                if theirs.sequence > self.made {
+                    self.announced.insert(peer, theirs);
+                }
+            }
+        }
+    }
+}
+
+/// Both calls in full, the lower rank's first, so that whoever says it says the same.
+fn different(rank: usize, ours: &Call, peer: usize, theirs: &Call) -> Error {
+    let (low, high) = if rank < peer {
+        (
+            format!("rank {rank} {ours}"),
+            format!("rank {peer} {theirs}"),
+        )
+    } else {
+        (
+            format!("rank {peer} {theirs}"),
+            format!("rank {rank} {ours}"),
+        )
+    };
+    Error::Mismatch(format!(
+        "the ranks made different calls: {low}; {high}; all ranks must make the same calls in \
+         the same order"
+    ))
+}

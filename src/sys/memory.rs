@@ -1,0 +1,215 @@
+//! Memory lent to operations in flight.
+//!
+//! An operation outlives the statement that started it, so a slice borrowed for it cannot carry
+//! its lifetime along. A [`Region`] is that slice with the lifetime erased, and the ways to make
+//! one are such that it never outlives the memory: [`lend`] takes the region back before it
+//! returns (and ends the process if it cannot), [`Region::own`] keeps the memory inside.
+
+use crate::dtype::{Dtype, Element};
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+/// Exclusive access to the bytes of a buffer of elements. It cannot be cloned: who holds it owns
+/// the bytes for as long as it is held.
+#[derive(Debug)]
+pub struct Region {
+    pointer: NonNull<u8>,
+    bytes: usize,
+    dtype: Dtype,
+    owner: Owner,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Owner {
+    /// Somebody else's memory; `lend` waits for the region's return.
+    Lent,
+    /// A vector's memory, of this capacity in elements, freed with the region.
+    Vector { capacity: usize, free: Free },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Free(unsafe fn(*mut u8, usize, usize));
+
+impl PartialEq for Free {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Free {}
+
+// SAFETY: a region is exclusive access to plain data (`Element` is `Pod + Send + Sync`), like a
+// `&mut [T]` or a `Vec<T>`, both of which are `Send`.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Takes the vector's memory.
+    #[must_use]
+    pub fn own<T: Element>(vector: Vec<T>) -> Self {
+        let mut vector = ManuallyDrop::new(vector);
+        let pointer = NonNull::from(vector.as_mut_slice()).cast();
+        let owner = Owner::Vector {
+            capacity: vector.capacity(),
+            free: Free(free_vector::<T>),
+        };
+        Self {
+            pointer,
+            bytes: size_of_val(vector.as_slice()),
+            dtype: T::DTYPE,
+            owner,
+        }
+    }
+
+    /// Gives the vector back; `None` if the region was lent or holds another type.
+    #[must_use]
+    pub fn into_vector<T: Element>(self) -> Option<Vec<T>> {
+        let Owner::Vector { capacity, .. } = self.owner else {
+            return None;
+        };
+        if self.dtype != T::DTYPE {
+            return None;
+        }
+        let this = ManuallyDrop::new(self);
+        let length = this.bytes / size_of::<T>();
+        // SAFETY: pointer, length and capacity came from a `Vec<T>` in `own` (one Rust type a
+        // dtype), which was not dropped; `this` is never used or dropped again.
+        Some(unsafe { Vec::from_raw_parts(this.pointer.as_ptr().cast::<T>(), length, capacity) })
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the region has exclusive access to `bytes` initialised bytes for its life.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
+    }
+
+    /// The bytes, to be written; any bit pattern is a valid element.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and `&mut self` makes the access unique; elements are `Pod`.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Owner::Vector { capacity, free } = self.owner {
+            // SAFETY: pointer, bytes and capacity came from the vector of the very type `free` was
+            // made for, and `into_vector` skips this drop.
+            unsafe { free.0(self.pointer.as_ptr(), self.bytes, capacity) };
+        }
+    }
+}
+
+/// # Safety
+/// The arguments describe a vector of `T` that nobody else will drop.
+unsafe fn free_vector<T>(pointer: *mut u8, bytes: usize, capacity: usize) {
+    // SAFETY: promised by the caller.
+    drop(unsafe { Vec::from_raw_parts(pointer.cast::<T>(), bytes / size_of::<T>(), capacity) });
+}
+
+/// Ends the process when dropped: a lent region that does not come back may still be in use.
+struct MustReturn;
+
+impl Drop for MustReturn {
+    fn drop(&mut self) {
+        eprintln!("ringtree: a lent buffer did not come back from an operation; aborting");
+        std::process::abort();
+    }
+}
+
+/// Lends `slice` to `operation` as a region, which must be returned beside the result: only then
+/// may the borrow end. A panic in between ends the process.
+///
+/// ```
+/// let mut numbers = [1u8, 2, 3];
+/// let sum = ringtree::sys::memory::lend(&mut numbers, |mut region| {
+///     region.bytes_mut()[0] = 4;
+///     let sum: u8 = region.bytes().iter().sum();
+///     (region, sum)
+/// });
+/// assert_eq!((numbers[0], sum), (4, 9));
+/// ```
+pub fn lend<T: Element, R>(slice: &mut [T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
+    let bytes = size_of_val(slice);
+    let pointer = NonNull::from(slice).cast::<u8>();
+    let guard = MustReturn;
+    let (region, result) = operation(Region {
+        pointer,
+        bytes,
+        dtype: T::DTYPE,
+        owner: Owner::Lent,
+    });
+    // A region is not `Clone`, so one that describes this memory is the one that was lent.
+    if region.owner == Owner::Lent && region.pointer == pointer && region.bytes == bytes {
+        std::mem::forget(guard);
+    }
+    result
+}
+
+/// Lends several things at once and takes them all back before it returns: the ground that
+/// borrow-safe asynchronous operations stand on.
+///
+/// `'buffers` is the life of what may be lent. Each [`Lender::lend`] must be answered by one
+/// [`Lender::take_back`] before [`lending`] returns, or the process ends.
+#[derive(Debug)]
+pub struct Lender<'buffers> {
+    outstanding: std::sync::atomic::AtomicUsize,
+    life: PhantomData<std::cell::Cell<&'buffers mut ()>>,
+}
+
+impl<'buffers> Lender<'buffers> {
+    /// Lends `slice`.
+    pub fn lend<T: Element>(&self, slice: &'buffers mut [T]) -> Region {
+        self.outstanding
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let bytes = size_of_val(slice);
+        let pointer = NonNull::from(slice).cast::<u8>();
+        Region {
+            pointer,
+            bytes,
+            dtype: T::DTYPE,
+            owner: Owner::Lent,
+        }
+    }
+
+    /// Takes a lent region back.
+    pub fn take_back(&self, region: Region) {
+        if region.owner == Owner::Lent {
+            self.outstanding
+                .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs `body` with a lender and checks that everything lent has come back.
+pub fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) -> R {
+    struct Check<'a, 'buffers>(&'a Lender<'buffers>);
+    impl Drop for Check<'_, '_> {
+        fn drop(&mut self) {
+            if self
+                .0
+                .outstanding
+                .load(std::sync::atomic::Ordering::Relaxed)
+                != 0
+            {
+                drop(MustReturn);
+            }
+        }
+    }
+    let lender = Lender {
+        outstanding: std::sync::atomic::AtomicUsize::new(0),
+        life: PhantomData,
+    };
+    let check = Check(&lender);
+    let result = body(check.0);
+    drop(check);
+    result
+}

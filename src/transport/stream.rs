@@ -1,0 +1,382 @@
+//! Messages over ordered byte streams.
+//!
+//! A message goes as frames of at most [`SEGMENT_BYTES`] payload, each behind one header. Both
+//! ends know every length from their plans, so a header only confirms what is expected; anything
+//! else is an error, and no byte behind it is stored.
+//!
+//! Reading costs one system call a segment: a short payload is read together with its header into
+//! the link's buffer, a long one straight into place, with the next header behind it.
+
+use super::{Connector, LinkError, Message, Transport};
+use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, SEGMENT_BYTES};
+use crate::wire::frame::{HEADER_BYTES, Header};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+
+/// A [`Transport`] over the streams of a [`Connector`].
+pub struct StreamTransport<C: Connector> {
+    connector: C,
+    group: u32,
+    epoch: u16,
+    links: Vec<Option<Link<C::Stream>>>,
+}
+
+impl<C: Connector> StreamTransport<C> {
+    /// A transport for the `world_size` ranks of `group` in `epoch`.
+    #[must_use]
+    pub fn new(connector: C, group: u32, epoch: u16, world_size: usize) -> Self {
+        let mut links = Vec::with_capacity(world_size);
+        links.resize_with(world_size, || None);
+        Self {
+            connector,
+            group,
+            epoch,
+            links,
+        }
+    }
+
+    fn expected(&self, message: &Message, offset: usize) -> Header {
+        Header {
+            epoch: self.epoch,
+            group: self.group,
+            sequence: message.sequence,
+            message: message.number,
+            // A segment's length fits 32 bits.
+            bytes: segment_bytes(message, offset) as u32,
+            digest: message.digest,
+        }
+    }
+
+    fn link(&mut self, peer: usize) -> Option<&mut Link<C::Stream>> {
+        if self.links[peer].is_none() {
+            while let Some((peer, stream)) = self.connector.ready() {
+                self.links[peer] = Some(Link::new(stream));
+            }
+        }
+        self.links[peer].as_mut()
+    }
+}
+
+/// Payload bytes of the frame that starts at `offset` of `message`.
+fn segment_bytes(message: &Message, offset: usize) -> usize {
+    (message.bytes - offset).min(SEGMENT_BYTES)
+}
+
+impl<C: Connector> Transport for StreamTransport<C> {
+    fn name(&self) -> &'static str {
+        self.connector.name()
+    }
+
+    fn open(&mut self, peer: usize) {
+        if self.links[peer].is_none() {
+            self.connector.request(peer);
+        }
+    }
+
+    fn send(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<usize, LinkError> {
+        let (group, epoch) = (self.group, self.epoch);
+        let Some(link) = self.link(peer) else {
+            return Ok(0);
+        };
+        let mut taken = 0;
+        while taken < data.len() {
+            if link.outgoing.is_between_frames() {
+                let bytes = segment_bytes(message, offset + taken);
+                link.outgoing.begin(Header {
+                    epoch,
+                    group,
+                    sequence: message.sequence,
+                    message: message.number,
+                    bytes: bytes as u32,
+                    digest: message.digest,
+                });
+            }
+            match link.write(&data[taken..])? {
+                0 => break,
+                written => taken += written,
+            }
+        }
+        Ok(taken)
+    }
+
+    fn receive(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        let mut stored = 0;
+        while stored < into.len() {
+            let expected = self.expected(message, offset + stored);
+            let Some(link) = self.link(peer) else {
+                return Ok(stored);
+            };
+            if !link.begin_frame(&expected, message.bytes <= INLINE_BYTES_MAX)? {
+                break;
+            }
+            match link.read_into(&mut into[stored..])? {
+                0 => break,
+                bytes => stored += bytes,
+            }
+        }
+        Ok(stored)
+    }
+
+    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Result<usize, LinkError> {
+        let expected = self.expected(message, offset);
+        let Some(link) = self.link(peer) else {
+            return Ok(0);
+        };
+        if message.bytes > INLINE_BYTES_MAX {
+            link.incoming.grow(BOUNCE_BYTES);
+        }
+        if !link.begin_frame(&expected, true)? {
+            return Ok(0);
+        }
+        link.top_up()?;
+        Ok(link.incoming.visible())
+    }
+
+    fn view(&self, peer: usize, bytes: usize) -> &[u8] {
+        match &self.links[peer] {
+            Some(link) => &link.incoming.buffered()[..bytes],
+            None => &[],
+        }
+    }
+
+    fn consume(&mut self, peer: usize, bytes: usize) {
+        if let Some(link) = &mut self.links[peer] {
+            link.incoming.consume(bytes);
+        }
+    }
+
+    fn view_bytes_max(&self) -> usize {
+        BOUNCE_BYTES
+    }
+}
+
+/// One peer's stream, and where both directions stand.
+struct Link<S> {
+    stream: S,
+    outgoing: Outgoing,
+    incoming: Incoming,
+}
+
+/// The frame being written: header bytes still to go, payload bytes still to go.
+struct Outgoing {
+    header: [u8; HEADER_BYTES],
+    header_left: usize,
+    payload_left: usize,
+}
+
+impl Outgoing {
+    fn is_between_frames(&self) -> bool {
+        self.header_left == 0 && self.payload_left == 0
+    }
+
+    fn begin(&mut self, header: Header) {
+        self.header = header.encode();
+        self.header_left = HEADER_BYTES;
+        self.payload_left = header.bytes as usize;
+    }
+
+    /// Accounts for `written` bytes; returns how many of them were payload.
+    fn advance(&mut self, written: usize) -> usize {
+        let header = written.min(self.header_left);
+        self.header_left -= header;
+        self.payload_left -= written - header;
+        written - header
+    }
+}
+
+/// What was read ahead, and how much of the present frame is still to come or to be taken.
+struct Incoming {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Payload bytes of the present frame not yet taken, buffered ones included.
+    frame_left: usize,
+    closed: bool,
+}
+
+impl Incoming {
+    fn buffered(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    fn visible(&self) -> usize {
+        (self.end - self.start).min(self.frame_left)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.frame_left -= bytes;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        if self.buffer.len() < bytes {
+            self.buffer.resize(bytes, 0);
+        }
+    }
+
+    /// Moves what is buffered to the front if less than `wanted` bytes would fit behind it.
+    fn make_room(&mut self, wanted: usize) {
+        if self.buffer.len() - self.end < wanted && self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}
+
+impl<S: Read + Write> Link<S> {
+    fn new(stream: S) -> Self {
+        Self {
+            stream,
+            outgoing: Outgoing {
+                header: [0; HEADER_BYTES],
+                header_left: 0,
+                payload_left: 0,
+            },
+            incoming: Incoming {
+                buffer: vec![0; INLINE_BYTES_MAX + 2 * HEADER_BYTES],
+                start: 0,
+                end: 0,
+                frame_left: 0,
+                closed: false,
+            },
+        }
+    }
+
+    /// Writes the rest of the header and what it can of `payload`; returns the payload taken.
+    fn write(&mut self, payload: &[u8]) -> Result<usize, LinkError> {
+        let Outgoing {
+            header,
+            header_left,
+            payload_left,
+        } = &self.outgoing;
+        let payload = &payload[..payload.len().min(*payload_left)];
+        let written = if *header_left > 0 {
+            let header = &header[HEADER_BYTES - header_left..];
+            self.stream
+                .write_vectored(&[IoSlice::new(header), IoSlice::new(payload)])
+        } else {
+            self.stream.write(payload)
+        };
+        match written {
+            Ok(bytes) => Ok(self.outgoing.advance(bytes)),
+            Err(error) if is_not_now(&error) => Ok(0),
+            Err(error) => Err(LinkError::Closed(error.to_string())),
+        }
+    }
+
+    /// Makes sure the header of the present frame has come and is the `expected` one. With
+    /// `with_payload`, reads as much behind it as fits. False when it has not come yet.
+    fn begin_frame(&mut self, expected: &Header, with_payload: bool) -> Result<bool, LinkError> {
+        if self.incoming.frame_left > 0 {
+            return Ok(true);
+        }
+        while self.incoming.end - self.incoming.start < HEADER_BYTES {
+            let missing = HEADER_BYTES - (self.incoming.end - self.incoming.start);
+            let most = if with_payload { usize::MAX } else { missing };
+            if self.fill(HEADER_BYTES, most)? == 0 {
+                return Ok(false);
+            }
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        bytes.copy_from_slice(&self.incoming.buffered()[..HEADER_BYTES]);
+        let Some(header) = Header::decode(&bytes) else {
+            return Err(LinkError::Garbage(format!(
+                "{:02x?} is no frame header",
+                &bytes[..8]
+            )));
+        };
+        if header != *expected {
+            return Err(LinkError::Unexpected(header));
+        }
+        self.incoming.start += HEADER_BYTES;
+        self.incoming.frame_left = header.bytes as usize;
+        if self.incoming.start == self.incoming.end {
+            (self.incoming.start, self.incoming.end) = (0, 0);
+        }
+        Ok(true)
+    }
+
+    /// Takes payload of the present frame: buffered bytes first, then straight from the stream.
+    fn read_into(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
+        let buffered = self.incoming.visible().min(into.len());
+        if buffered > 0 {
+            into[..buffered].copy_from_slice(&self.incoming.buffered()[..buffered]);
+            self.incoming.consume(buffered);
+            return Ok(buffered);
+        }
+        let wanted = into.len().min(self.incoming.frame_left);
+        let ends_frame = wanted == self.incoming.frame_left;
+        let spare = if ends_frame { HEADER_BYTES } else { 0 };
+        let mut slices = [
+            IoSliceMut::new(&mut into[..wanted]),
+            IoSliceMut::new(&mut self.incoming.buffer[..spare]),
+        ];
+        let bytes = match self.stream.read_vectored(&mut slices) {
+            Ok(0) => return self.closed(),
+            Ok(bytes) => bytes,
+            Err(error) if is_not_now(&error) => return Ok(0),
+            Err(error) => return Err(LinkError::Closed(error.to_string())),
+        };
+        let direct = bytes.min(wanted);
+        self.incoming.frame_left -= direct;
+        (self.incoming.start, self.incoming.end) = (0, bytes - direct);
+        Ok(direct)
+    }
+
+    /// Reads more of the present frame into the buffer, unless it holds all of it.
+    fn top_up(&mut self) -> Result<(), LinkError> {
+        if self.incoming.visible() < self.incoming.frame_left {
+            self.fill(1, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Reads at most `most` bytes into the buffer, making room for `wanted` if need be.
+    fn fill(&mut self, wanted: usize, most: usize) -> Result<usize, LinkError> {
+        if self.incoming.closed {
+            return self.closed();
+        }
+        self.incoming.make_room(wanted);
+        let Incoming { buffer, end, .. } = &mut self.incoming;
+        let until = end.saturating_add(most).min(buffer.len());
+        if *end == until {
+            return Ok(0);
+        }
+        match self.stream.read(&mut buffer[*end..until]) {
+            Ok(0) => self.closed(),
+            Ok(bytes) => {
+                *end += bytes;
+                Ok(bytes)
+            }
+            Err(error) if is_not_now(&error) => Ok(0),
+            Err(error) => Err(LinkError::Closed(error.to_string())),
+        }
+    }
+
+    /// The stream has ended. What is buffered is still good; asking for more is an error.
+    fn closed(&mut self) -> Result<usize, LinkError> {
+        self.incoming.closed = true;
+        if self.incoming.visible() > 0 {
+            return Ok(0);
+        }
+        Err(LinkError::Closed("the peer closed the connection".into()))
+    }
+}
+
+fn is_not_now(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
