@@ -157,16 +157,16 @@ impl Replay {
             let owed: Vec<usize> = (0..self.chunks)
                 .filter(|chunk| self.is_owed(rank, *chunk))
                 .collect();
-            let is_complete = |chunk: &usize| self.cells[rank][*chunk].holds == self.wanted(*chunk);
-            chunks_owed += owed.len();
-            state.owed_part += owed
+            let complete = owed
                 .iter()
-                .map(|chunk| self.part(rank, *chunk))
-                .sum::<f32>();
+                .filter(|chunk| self.cells[rank][**chunk].holds == self.wanted(**chunk))
+                .count();
+            chunks_owed += owed.len();
+            chunks_complete += complete;
             state.ranks_owed += usize::from(!owed.is_empty());
-            state.ranks_done += usize::from(!owed.is_empty() && owed.iter().all(is_complete));
+            state.ranks_done += usize::from(!owed.is_empty() && complete == owed.len());
         }
-        state.owed_part /= chunks_owed.max(1) as f32;
+        state.complete_part = chunks_complete as f32 / chunks_owed.max(1) as f32;
         state
     }
 
