@@ -139,11 +139,7 @@ impl TcpConnector {
     /// A connector that asks for a connection by calling `dial` with the peer, once, and expects
     /// it in `inbox`.
     #[must_use]
-    pub fn new(
-        reactor: Arc<Reactor>,
-        inbox: Arc<Inbox>,
-        dial: Box<dyn Fn(usize) + Send>,
-    ) -> Self {
+    pub fn new(reactor: Arc<Reactor>, inbox: Arc<Inbox>, dial: Box<dyn Fn(usize) + Send>) -> Self {
         Self {
             reactor,
             inbox,
@@ -181,7 +177,11 @@ pub struct TcpLink {
 impl TcpLink {
     fn new(mut stream: TcpStream, reactor: Arc<Reactor>) -> Self {
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if reactor.registry.register(&mut stream, STREAM, interest).is_err() {
+        if reactor
+            .registry
+            .register(&mut stream, STREAM, interest)
+            .is_err()
+        {
             // A link that could never wake its reader must not look alive: as a closed one it is
             // reported on the next read.
             let _ = stream.shutdown(Shutdown::Both);
