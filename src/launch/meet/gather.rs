@@ -228,19 +228,20 @@ fn answer(door: &TcpListener, secret: &Secret, events: &Sender<Event>) {
     }
 }
 
-/// Lets one newcomer prove and introduce itself.
+/// Lets one newcomer prove and introduce itself; the error is worth telling the user.
 fn introduce(
     stream: TcpStream,
     connection: usize,
     secret: &Secret,
     events: &Sender<Event>,
 ) -> std::result::Result<(), String> {
-    let (writer, mut reader) =
-        link::accept(stream, connection, secret).map_err(|failure| match failure {
-            Failure::Refused(Refusal::Secret) => "it holds another secret".to_owned(),
-            Failure::Refused(refusal) => refusal.to_string(),
-            Failure::Io(_) => "it did not finish the handshake".to_owned(),
-        })?;
+    let (writer, mut reader) = match link::accept(stream, connection, secret) {
+        Ok(halves) => halves,
+        Err(Failure::Refused(Refusal::Secret)) => return Err("it holds another secret".to_owned()),
+        // Whoever knocks without speaking the protocol is no launcher: a probe, or noise.
+        Err(Failure::Refused(Refusal::Garbage) | Failure::Io(_)) => return Ok(()),
+        Err(Failure::Refused(refusal)) => return Err(refusal.to_string()),
+    };
     let Some(Message::Join(join)) = reader.next(Some(Instant::now() + HANDSHAKE_TIMEOUT)) else {
         return Err("it did not introduce itself".to_owned());
     };
