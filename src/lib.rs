@@ -36,6 +36,8 @@ pub mod sys;
 pub mod transport;
 pub mod wire;
 
+pub use comm::Communicator;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use op::ReduceOp;
+pub use sim::simulate::simulate;

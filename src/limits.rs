@@ -10,6 +10,10 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
 pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// A caller that waits while another polls looks again after this long, whatever happens.
+pub const POLLER_NAP: Duration = Duration::from_millis(20);
+/// A link is offered at least this much at once, unless less is left of the message.
+pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.
 pub const HEARSAY_GRACE: Duration = Duration::from_millis(150);
 /// Own calls remembered per communicator, to answer a peer that asks what ours was.
@@ -25,6 +29,8 @@ pub const INLINE_BYTES_MAX: usize = 16 << 10;
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
 /// An unauthenticated connection is closed after this long.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// When all of those places are taken, a handshake that is older than this makes room.
+pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
@@ -37,7 +43,20 @@ pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
+/// The most pieces a block is split into: a pipelined plan has a round for each.
+pub const PIECES_MAX: usize = 4096;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
 /// Ranks that one launcher starts on its host; each takes three threads and a process group.
 pub const RANKS_PER_HOST_MAX: usize = 1024;
+/// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.
+pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
+/// Above this many ranks a plan is neither drawn nor listed message by message.
+pub const DRAWN_RANKS_MAX: usize = 64;
+/// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
+/// over TCP is a system call or two, so this is around a millisecond.
+pub const SPIN_PASSES: u32 = 2_000;
+/// Fruitless passes in which a waiting rank lets others run before it sleeps.
+pub const YIELD_PASSES: u32 = 200;
+/// A sleeping rank looks at its deadlines this often.
+pub const IDLE_SLEEP: Duration = Duration::from_millis(50);

@@ -63,7 +63,10 @@ impl Channel {
     pub(super) fn send(&mut self, message: &Message) -> Result<(), String> {
         let bytes = message.encode();
         if bytes.len() > SEALED_BYTES_MAX {
-            return Err(format!("a control message of {} bytes is too long", bytes.len()));
+            return Err(format!(
+                "a control message of {} bytes is too long",
+                bytes.len()
+            ));
         }
         self.queued.drain(..self.sent);
         self.sent = 0;

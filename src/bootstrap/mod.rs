@@ -1,8 +1,8 @@
 //! Bringing ranks together, and keeping a small control channel between them.
 //!
-//! *Purpose.* Settings from the environment, the rendezvous, the authenticated join, the control
-//! star (every rank has one connection to rank 0, which relays), and the listener that data
-//! connections come in by. All of it is owned by one control thread per process, asleep unless
+//! *Purpose.* [`settings`] from the environment, the rendezvous and the authenticated [`join`], the
+//! [`control`] star (every rank has one connection to rank 0, which relays), and the listener that
+//! data connections come in by. All of it is owned by one control thread per process, asleep unless
 //! something happens.
 //!
 //! *Invariants.* Before a handshake ends a peer can make us read only fixed-size frames, hold only
@@ -12,3 +12,22 @@
 //! *May import* `transport`, `protocol`, `wire`, `sys` and the base files.
 
 #![forbid(unsafe_code)]
+
+mod address;
+mod channel;
+mod client;
+pub mod control;
+mod control_loop;
+mod door;
+mod greeting;
+pub mod join;
+mod messages;
+mod rendezvous;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use control::{ControlHandle, Handler, Membership};
+pub use join::{Joined, join};
+pub use messages::Peer;
+pub use settings::Settings;

@@ -1,1 +1,142 @@
-//! engine
+//! Running plans over links.
+//!
+//! *Purpose.* One polled state machine for every algorithm and every transport. [`program`] binds
+//! a plan to byte offsets, [`operation`] is one collective under way, [`group`] the operations of
+//! one set of ranks, [`Engine`] all groups of a process.
+//!
+//! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
+//! dependencies, counted in bytes, are all that orders the steps of a plan, so a segment is folded
+//! and sent on while later ones are in flight. A rank's sends leave in plan order: bytes of a
+//! later round are offered only while the earlier rounds have none ready. Operations of a channel
+//! use a link in the order they were issued. In the steady state nothing is allocated.
+//!
+//! *May import* `transport`, `reduce`, `sys`, the pure rooms and the base files.
+
+#![forbid(unsafe_code)]
+
+pub mod group;
+pub mod operation;
+pub mod program;
+
+use crate::error::{Error, Result};
+use crate::protocol::message::Message;
+use crate::protocol::session::To;
+use crate::sys::memory::Region;
+use group::{ChannelKind, Group, Posting};
+use std::time::Duration;
+
+/// Every group of a process, polled together.
+#[derive(Default)]
+pub struct Engine {
+    groups: Vec<(u32, Group)>,
+}
+
+/// Names an operation that was posted and not yet taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    group: u32,
+    channel: ChannelKind,
+    slot: usize,
+}
+
+impl Engine {
+    /// Adds a group under the number that all its ranks use for it.
+    pub fn add_group(&mut self, number: u32, group: Group) {
+        self.groups.push((number, group));
+    }
+
+    /// Removes a group, giving back its links; its operations must have been taken.
+    pub fn remove_group(&mut self, number: u32) -> Option<Group> {
+        let at = self.groups.iter().position(|(each, _)| *each == number)?;
+        Some(self.groups.swap_remove(at).1)
+    }
+
+    /// The group called `number`.
+    pub fn group(&mut self, number: u32) -> Option<&mut Group> {
+        self.groups
+            .iter_mut()
+            .find(|(each, _)| *each == number)
+            .map(|(_, group)| group)
+    }
+
+    /// Starts an operation.
+    ///
+    /// # Errors
+    /// The group's first cause, with the buffer, if it has failed already.
+    pub fn post(
+        &mut self,
+        number: u32,
+        channel: ChannelKind,
+        posting: Posting,
+    ) -> std::result::Result<Ticket, (Error, Region)> {
+        let Some(group) = self.group(number) else {
+            return Err((
+                Error::Usage("the communicator is closed".into()),
+                posting.buffer,
+            ));
+        };
+        let slot = group.post(channel, posting)?;
+        Ok(Ticket {
+            group: number,
+            channel,
+            slot,
+        })
+    }
+
+    /// Advances every operation as far as it goes now; says whether anything moved.
+    pub fn poll(&mut self) -> bool {
+        let mut advanced = false;
+        for (_, group) in &mut self.groups {
+            advanced |= group.poll();
+        }
+        advanced
+    }
+
+    /// Lets time pass: notices, deadlines, suspicions that stand. `now` never goes back.
+    pub fn tick(&mut self, now: Duration) {
+        for (_, group) in &mut self.groups {
+            group.tick(now);
+        }
+    }
+
+    /// Whether any operation is under way.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.is_busy())
+    }
+
+    /// Takes a finished operation: its buffer, and how it ended. `None` while it is under way.
+    pub fn take(&mut self, ticket: Ticket) -> Option<(Region, Result<()>)> {
+        self.group(ticket.group)?.take(ticket.channel, ticket.slot)
+    }
+
+    /// Lets an operation finish by itself; its buffer is dropped then.
+    pub fn abandon(&mut self, ticket: Ticket) {
+        if let Some(group) = self.group(ticket.group) {
+            group.abandon(ticket.channel, ticket.slot);
+        }
+    }
+
+    /// A control message came for a group.
+    pub fn control(&mut self, number: u32, from: usize, payload: &[u8]) {
+        if let (Some(group), Some(message)) = (self.group(number), Message::decode(payload)) {
+            group.control(from, message);
+        }
+    }
+
+    /// The control connection of `rank` is gone.
+    pub fn control_lost(&mut self, rank: usize, why: &str) {
+        for (_, group) in &mut self.groups {
+            group.control_lost(rank, why);
+        }
+    }
+
+    /// The next control message to send: group, addressee, bytes.
+    pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
+        self.groups.iter_mut().find_map(|(number, group)| {
+            group
+                .next_control()
+                .map(|(to, message)| (*number, to, message.encode()))
+        })
+    }
+}

@@ -4,7 +4,7 @@
 //! no dtype. [`ir`] is the value, [`spec`] what a collective demands, [`algorithms`] one file an
 //! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
 //! [`verify`] the proof by symbolic execution, [`cost`] the price, [`select`] the choice, [`draw`]
-//! the picture.
+//! the picture, [`export`] the plan as JSON, [`units`] times and sizes for people.
 //!
 //! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
 //! receives in each round, so executing the steps in list order is the meaning of the plan.
@@ -16,10 +16,12 @@
 pub mod algorithms;
 pub mod cost;
 pub mod draw;
+pub mod export;
 pub mod ir;
 pub mod layout;
 pub mod select;
 pub mod spec;
+pub mod units;
 pub mod verify;
 
 pub use algorithms::{REGISTRY, plan};

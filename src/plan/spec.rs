@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 macro_rules! names {
-    ($(#[$meta:meta])* $type:ident, $what:literal, { $($(#[$doc:meta])* $variant:ident $name:literal,)* }) => {
+    ($(#[$meta:meta])* $type:ident, $what:literal, {
+        $($(#[$doc:meta])* $variant:ident $name:literal,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
@@ -112,5 +114,48 @@ impl Collective {
     #[must_use]
     pub const fn is_blocked(self) -> bool {
         matches!(self, Collective::ReduceScatter | Collective::AllGather)
+    }
+}
+
+/// What a collective demands of a chunk when it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// Whatever is there.
+    Anything,
+    /// The contribution of this rank, untouched.
+    Of(usize),
+    /// The combination of every rank's contribution.
+    Everyone,
+}
+
+impl Collective {
+    /// Whether `rank` contributes to a chunk of `block` when the collective begins. `block` matters
+    /// to blocked collectives only.
+    #[must_use]
+    pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
+        match self {
+            Collective::Broadcast => rank == root,
+            Collective::AllGather => rank == block,
+            _ => true,
+        }
+    }
+
+    /// What `rank` must hold in a chunk of `block` when the collective is over.
+    #[must_use]
+    pub const fn demands(self, rank: usize, root: usize, block: usize) -> Demand {
+        match self {
+            Collective::AllReduce | Collective::Barrier => Demand::Everyone,
+            Collective::Broadcast => Demand::Of(root),
+            Collective::Reduce if rank == root => Demand::Everyone,
+            Collective::ReduceScatter if rank == block => Demand::Everyone,
+            Collective::Reduce | Collective::ReduceScatter => Demand::Anything,
+            Collective::AllGather => Demand::Of(block),
+        }
+    }
+
+    /// Whether a contribution may be combined more than once: a barrier is a union of sets.
+    #[must_use]
+    pub const fn is_union(self) -> bool {
+        matches!(self, Collective::Barrier)
     }
 }

@@ -375,7 +375,7 @@ impl Initiator {
     }
 
     fn challenge(&mut self, frame: &[u8; ANSWER_BYTES]) -> Result<Output, Refusal> {
-        if frame[6] != KIND_CHALLENGE {
+        if frame[6] != KIND_CHALLENGE || frame[7..16] != [0; 9] {
             return Err(Refusal::Garbage);
         }
         self.transcript.challenge.copy_from_slice(&frame[16..]);

@@ -1,1 +1,21 @@
-//! sim
+//! Simulated ranks: a network with a virtual clock, its faults, and who runs next.
+//!
+//! *Purpose.* The same engine that runs over sockets runs here over [`network::Network`], where a
+//! second of traffic costs no second of waiting, thousands of ranks fit in one process, and delays,
+//! stalls, short reads and deaths happen on request. [`connector`] hands its byte streams to the
+//! transports; [`schedule`] lets ordinary blocking code run on simulated ranks, one at a time.
+//!
+//! *Invariants.* Everything follows from the configuration and one seed: no real clock, no hash
+//! order, no race decides anything. Time moves only when the driver moves it, never backwards.
+//! Bytes of a connection arrive in order, each once, also under faults.
+//!
+//! *May import* every room but `bin` and `launch`.
+
+#![forbid(unsafe_code)]
+
+pub mod connector;
+pub mod faults;
+pub mod network;
+mod pipe;
+pub mod schedule;
+pub mod simulate;

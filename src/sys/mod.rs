@@ -11,5 +11,8 @@
 #![allow(unsafe_code)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod inherit;
+pub mod interfaces;
 pub mod memory;
 pub mod process;
+pub(crate) mod simd;

@@ -4,7 +4,9 @@
 
 mod bench;
 mod doctor;
+mod names;
 mod plan;
+mod quantity;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -31,11 +33,7 @@ enum Command {
         arguments: Vec<OsString>,
     },
     /// Explain a collective's plan: prove it, price it, draw it
-    #[command(disable_help_flag = true)]
-    Plan {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
+    Plan(plan::Arguments),
     /// Say what was found on this machine and what is wrong with it
     #[command(disable_help_flag = true)]
     Doctor {
@@ -48,7 +46,7 @@ fn main() -> ExitCode {
     match CommandLine::parse().command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Bench { arguments } => bench::execute(&arguments),
-        Command::Plan { arguments } => plan::execute(&arguments),
+        Command::Plan(arguments) => plan::execute(&arguments),
         Command::Doctor { arguments } => doctor::execute(&arguments),
     }
 }

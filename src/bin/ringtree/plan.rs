@@ -1,9 +1,447 @@
-//! `ringtree plan`.
+//! `ringtree plan`: what a collective will do, before it runs.
 
+use crate::names::{Selection, parse_collective, parse_selection};
+use crate::quantity::{parse_rate, parse_size, parse_time};
+use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
+use ringtree::plan::algorithms::entry;
+use ringtree::plan::cost::{Traffic, payload_bytes};
+use ringtree::plan::draw::{self, Caption};
+use ringtree::plan::export::{Report, transfers};
+use ringtree::plan::select::{TuningTable, choose};
+use ringtree::plan::units::{Bytes, Rate, Seconds};
+use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
+use std::io::Write;
 use std::process::ExitCode;
 
+/// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    /// all-reduce, broadcast, reduce, reduce-scatter, all-gather or barrier
+    collective: String,
+    /// The algorithm's name, auto (what a call would choose) or all
+    #[arg(long, value_name = "NAME|auto|all")]
+    algorithm: Option<String>,
+    /// How many ranks
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    ranks: Option<String>,
+    /// The root of a broadcast or reduce
+    #[arg(
+        long,
+        value_name = "R",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    root: String,
+    /// Bytes of the whole buffer; K, M and G are powers of 1024
+    #[arg(long, default_value = "1M", allow_negative_numbers = true)]
+    bytes: String,
+    /// Pieces per block; without it, as many as are fastest
+    #[arg(long, value_name = "C", allow_negative_numbers = true)]
+    chunks: Option<String>,
+    /// Ranks that share a host; no algorithm built so far uses it
+    #[arg(long, value_name = "G", allow_negative_numbers = true)]
+    ranks_per_host: Option<String>,
+    /// Time a message takes however short: ns, us, ms or s [default: 20us, or RINGTREE_TUNING's]
+    #[arg(long, allow_negative_numbers = true)]
+    alpha: Option<String>,
+    /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: 10Gbit, or
+    /// RINGTREE_TUNING's]
+    #[arg(long, allow_negative_numbers = true)]
+    bandwidth: Option<String>,
+    /// Prove that the plans are right, by symbolic execution (up to 1,024 ranks)
+    #[arg(long)]
+    verify: bool,
+    /// Draw it: text or svg (up to 64 ranks)
+    #[arg(long, value_name = "text|svg")]
+    draw: Option<String>,
+    /// table or json, one object a line
+    #[arg(long, value_name = "table|json")]
+    format: Option<String>,
+}
+
+/// Seconds a message, where neither a flag nor a tuning table says.
+const DEFAULT_ALPHA_S: f64 = 20e-6;
+/// Bits a second, where neither a flag nor a tuning table says.
+const DEFAULT_BITS_PER_S: f64 = 10e9;
+
 /// Answers `ringtree plan`.
-pub(crate) fn execute(_arguments: &[std::ffi::OsString]) -> ExitCode {
-    eprintln!("ringtree plan: not built yet");
-    ExitCode::from(2)
+pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+    match answer(arguments) {
+        Ok((output, fault)) => {
+            // A reader that has seen enough (`| head`) is no failure.
+            let _ = std::io::stdout().lock().write_all(output.as_bytes());
+            match fault {
+                None => ExitCode::SUCCESS,
+                Some(fault) => {
+                    eprintln!("ringtree plan: {fault}");
+                    ExitCode::from(1)
+                }
+            }
+        }
+        Err(message) => {
+            eprintln!("ringtree plan: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    Table,
+    Json,
+    Text,
+    Svg,
+}
+
+/// The arguments, understood.
+#[derive(Debug)]
+struct Inquiry {
+    collective: Collective,
+    selection: Selection,
+    world_size: usize,
+    root: usize,
+    bytes: usize,
+    pieces: Option<usize>,
+    table: TuningTable,
+    verify: bool,
+    output: Output,
+}
+
+impl Inquiry {
+    fn of(arguments: &Arguments) -> Result<Self, String> {
+        let collective = parse_collective(&arguments.collective)?;
+        let algorithm = arguments
+            .algorithm
+            .as_deref()
+            .ok_or("say which algorithm: --algorithm NAME, auto or all")?;
+        let selection = parse_selection(algorithm)?;
+        let ranks = arguments
+            .ranks
+            .as_deref()
+            .ok_or("say how many ranks: --ranks N")?;
+        let world_size = parse_count("--ranks", ranks, 1, WORLD_SIZE_MAX)?;
+        let root = parse_count("--root", &arguments.root, 0, world_size - 1)?;
+        let pieces = match &arguments.chunks {
+            Some(text) => Some(parse_count("--chunks", text, 1, PIECES_MAX)?),
+            None => None,
+        };
+        match arguments.ranks_per_host.as_deref() {
+            None | Some("1") => {}
+            Some(_) => {
+                let why = "no algorithm that uses it (hierarchical) is built yet";
+                return Err(format!("--ranks-per-host above 1 is refused: {why}"));
+            }
+        }
+        let inquiry = Self {
+            collective,
+            selection,
+            world_size,
+            root: if collective.is_rooted() { root } else { 0 },
+            bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
+            pieces,
+            table: links(arguments)?,
+            verify: arguments.verify,
+            output: output(arguments.draw.as_deref(), arguments.format.as_deref())?,
+        };
+        inquiry.check_drawing()?;
+        Ok(inquiry)
+    }
+
+    fn check_drawing(&self) -> Result<(), String> {
+        let draws = matches!(self.output, Output::Text | Output::Svg);
+        if draws && self.world_size > DRAWN_RANKS_MAX {
+            return Err(format!("--draw draws up to {DRAWN_RANKS_MAX} ranks"));
+        }
+        if self.output == Output::Svg && self.selection == Selection::All {
+            return Err("--draw svg draws one algorithm; name it, or say auto".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The algorithms to report on, and why `auto` chose the one it chose.
+    fn algorithms(&self) -> Result<(Vec<Algorithm>, Option<String>), String> {
+        match self.selection {
+            Selection::All => Ok((Algorithm::ALL.to_vec(), None)),
+            Selection::One(algorithm) => match entry(self.collective, algorithm) {
+                Some(_) => Ok((vec![algorithm], None)),
+                None => Err(self.unsupported(algorithm)),
+            },
+            Selection::Auto => {
+                let choice = choose(
+                    self.collective,
+                    self.world_size,
+                    self.bytes,
+                    1,
+                    &self.table,
+                    None,
+                )?;
+                Ok((vec![choice.algorithm], Some(choice.explain())))
+            }
+        }
+    }
+
+    fn unsupported(&self, algorithm: Algorithm) -> String {
+        format!("{algorithm} does not carry out {}", self.collective)
+    }
+
+    fn assess(&self, algorithm: Algorithm) -> Result<Assessment, String> {
+        let names = (self.collective, algorithm);
+        let size = (self.world_size, self.root);
+        let Some(entry) = entry(self.collective, algorithm) else {
+            let report = Report::unsupported(names, size, self.unsupported(algorithm));
+            return Ok(Assessment {
+                report,
+                drawn: None,
+                pieces: 0,
+            });
+        };
+        let pieces = match self.pieces {
+            Some(pieces) => pieces,
+            None => {
+                let (n, bytes) = (self.world_size, self.bytes);
+                choose(self.collective, n, bytes, 1, &self.table, Some(algorithm))?.pieces
+            }
+        };
+        let request = Request {
+            collective: self.collective,
+            algorithm,
+            world_size: self.world_size,
+            rank: 0,
+            root: self.root,
+            pieces,
+        };
+        let traffic = Traffic::of(&request, self.bytes)?;
+        let payload = payload_bytes(self.collective, self.bytes);
+        let time_s = (entry.cost)(&request).time_s(payload, &self.table.link());
+        let mut report = Report::priced(names, size, &traffic, time_s);
+        let is_listed = self.world_size <= DRAWN_RANKS_MAX;
+        let is_proven = self.verify && self.world_size <= VERIFY_RANKS_MAX;
+        if !is_listed && !is_proven {
+            return Ok(Assessment {
+                report,
+                drawn: None,
+                pieces,
+            });
+        }
+        let plans = plans(&request)?;
+        if is_proven {
+            prove(&mut report, &plans);
+        }
+        if is_listed && self.output == Output::Json && report.why_not.is_none() {
+            report.sends = Some(transfers(&plans)?);
+        }
+        let caption = Caption {
+            bytes: self.bytes,
+            time_s,
+            traffic,
+        };
+        Ok(Assessment {
+            report,
+            drawn: Some((plans, caption)),
+            pieces,
+        })
+    }
+}
+
+/// What is known of one algorithm.
+struct Assessment {
+    report: Report,
+    drawn: Option<(Vec<Plan>, Caption)>,
+    pieces: usize,
+}
+
+fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (min..=max).contains(count))
+        .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
+}
+
+/// The links of RINGTREE_TUNING or of the page's example network, then what the flags say.
+fn links(arguments: &Arguments) -> Result<TuningTable, String> {
+    let mut table = TuningTable::default();
+    table.tcp.alpha_s = DEFAULT_ALPHA_S;
+    table.tcp.beta_s_per_byte = 8.0 / DEFAULT_BITS_PER_S;
+    if let Some(path) = std::env::var_os("RINGTREE_TUNING") {
+        let name = path.to_string_lossy();
+        table = std::fs::read_to_string(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|text| TuningTable::parse(&text))
+            .map_err(|error| format!("RINGTREE_TUNING={name}: {error}"))?;
+    }
+    if let Some(text) = &arguments.alpha {
+        table.tcp.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
+    }
+    if let Some(text) = &arguments.bandwidth {
+        let rate = parse_rate(text).map_err(|error| format!("--bandwidth: {error}"))?;
+        table.tcp.beta_s_per_byte = 8.0 / rate;
+    }
+    Ok(table)
+}
+
+fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
+    match (draw, format) {
+        (None, None | Some("table")) => Ok(Output::Table),
+        (None, Some("json")) => Ok(Output::Json),
+        (Some("text"), None | Some("table")) => Ok(Output::Text),
+        (Some("svg"), None | Some("table")) => Ok(Output::Svg),
+        (Some("text" | "svg"), Some("json")) => {
+            Err("--draw and --format json exclude each other".to_owned())
+        }
+        (Some("text" | "svg") | None, Some(other)) => {
+            Err(format!("--format must be table or json, not '{other}'"))
+        }
+        (Some(other), _) => Err(format!("--draw must be text or svg, not '{other}'")),
+    }
+}
+
+/// The plan of every rank.
+fn plans(request: &Request) -> Result<Vec<Plan>, String> {
+    (0..request.world_size)
+        .map(|rank| plan(&Request { rank, ..*request }))
+        .collect()
+}
+
+/// Runs the verifier and notes what it found.
+fn prove(report: &mut Report, plans: &[Plan]) {
+    let _ = (report, plans);
+}
+
+fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
+    let inquiry = Inquiry::of(arguments)?;
+    let (algorithms, why) = inquiry.algorithms()?;
+    let mut assessments = Vec::new();
+    for algorithm in algorithms {
+        assessments.push(inquiry.assess(algorithm)?);
+    }
+    let mut out = String::new();
+    match inquiry.output {
+        Output::Json => {
+            for assessment in &assessments {
+                out.push_str(&assessment.report.to_json());
+                out.push('\n');
+            }
+        }
+        Output::Table => out = table(&inquiry, &assessments),
+        Output::Text | Output::Svg => {
+            for (plans, caption) in assessments.iter().filter_map(|one| one.drawn.as_ref()) {
+                out.push_str(&match inquiry.output {
+                    Output::Svg => draw::svg(plans, caption)?,
+                    _ => draw::text(plans, caption)? + "\n",
+                });
+            }
+        }
+    }
+    if let Some(why) = why.filter(|_| matches!(inquiry.output, Output::Table | Output::Text)) {
+        out.push_str(&why);
+        out.push('\n');
+    }
+    Ok((out, fault(&assessments)))
+}
+
+/// The first algorithm whose proof failed, in one line.
+fn fault(assessments: &[Assessment]) -> Option<String> {
+    let report = assessments
+        .iter()
+        .map(|assessment| &assessment.report)
+        .find(|report| report.verified == Some(false))?;
+    Some(format!(
+        "{} by {} is not proven: {}",
+        report.collective,
+        report.algorithm,
+        report.why_not.as_deref().unwrap_or("no reason given")
+    ))
+}
+
+/// Aligned columns, one line an algorithm.
+fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
+    let mut out = heading(inquiry);
+    let mut head = vec![
+        "algorithm",
+        "pieces",
+        "rounds",
+        "messages",
+        "busiest sends",
+        "time",
+    ];
+    if inquiry.verify {
+        head.extend(["verified", "bits agree"]);
+    }
+    let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
+    let mut lines = vec![head];
+    let (planned, others): (Vec<_>, Vec<_>) = assessments
+        .iter()
+        .partition(|one| one.report.rounds.is_some());
+    lines.extend(planned.iter().map(|one| row(one, inquiry.verify)));
+    let columns = lines[0].len();
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            let cells = lines.iter().filter_map(|line| line.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+    for line in &lines {
+        let cells: Vec<String> = line
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    if !others.is_empty() {
+        let names: Vec<&str> = others.iter().map(|one| one.report.algorithm).collect();
+        let collective = inquiry.collective;
+        out.push_str(&format!("\nnot for {collective}: {}\n", names.join(", ")));
+    }
+    out
+}
+
+/// "broadcast of 1 MiB over 8 ranks, root 0; 20 µs a message, 10 Gbit/s".
+fn heading(inquiry: &Inquiry) -> String {
+    let link = inquiry.table.link();
+    let size = match inquiry.collective {
+        Collective::Barrier => String::new(),
+        _ => format!(" of {}", Bytes(inquiry.bytes as f64)),
+    };
+    let root = if inquiry.collective.is_rooted() {
+        format!(", root {}", inquiry.root)
+    } else {
+        String::new()
+    };
+    format!(
+        "{}{size} over {} ranks{root}; {} a message, {}\n\n",
+        inquiry.collective,
+        inquiry.world_size,
+        Seconds(link.alpha_s),
+        Rate(8.0 / link.beta_s_per_byte),
+    )
+}
+
+/// One line of the table.
+fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
+    let report = &assessment.report;
+    let number = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
+    let mut cells = vec![report.algorithm.to_owned()];
+    cells.push(assessment.pieces.to_string());
+    cells.push(number(report.rounds));
+    cells.push(number(report.messages));
+    let sent = report.max_bytes_sent_per_rank.unwrap_or(0);
+    cells.push(Bytes(sent as f64).to_string());
+    cells.push(Seconds(report.time_us.unwrap_or(0.0) / 1e6).to_string());
+    if with_proof {
+        for value in [report.verified, report.bits_agree] {
+            cells.push(
+                value
+                    .map_or("not run", |yes| if yes { "yes" } else { "NO" })
+                    .to_owned(),
+            );
+        }
+    }
+    cells
 }

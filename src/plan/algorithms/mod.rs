@@ -3,6 +3,18 @@
 //! Adding an algorithm is one file here and one line below; verification, property tests, the
 //! simulator, `ringtree plan`, `ringtree bench` and the chooser iterate over the registry.
 
+mod binomial;
+mod blocks;
+mod circulant;
+mod dissemination;
+mod extras;
+mod flat;
+mod rabenseifner;
+mod recursive_doubling;
+mod ring;
+mod scatter_allgather;
+mod two_shot;
+
 use super::cost::Cost;
 use super::ir::{Plan, Request, Round};
 use super::spec::{Algorithm, Collective};
@@ -31,7 +43,17 @@ pub struct Entry {
 }
 
 /// Every algorithm.
-pub const REGISTRY: &[&Entry] = &[];
+pub const REGISTRY: &[&Entry] = &[
+    &flat::ENTRY,
+    &two_shot::ENTRY,
+    &binomial::ENTRY,
+    &scatter_allgather::ENTRY,
+    &recursive_doubling::ENTRY,
+    &rabenseifner::ENTRY,
+    &ring::ENTRY,
+    &circulant::ENTRY,
+    &dissemination::ENTRY,
+];
 
 /// The entry of `algorithm` if it carries out `collective`.
 #[must_use]

@@ -1,0 +1,297 @@
+//! The text as training samples, and which rank trains on which of them.
+
+use crate::random::mix;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A text over the bytes that occur in it.
+pub(crate) struct Text {
+    /// The text; each byte replaced by its place in `vocabulary`.
+    tokens: Vec<u8>,
+    /// The bytes that occur, ascending.
+    vocabulary: Vec<u8>,
+    /// Tokens that a sample shows before the one to be predicted.
+    context: usize,
+}
+
+impl Text {
+    /// The file `path`, or else this project's own sources.
+    pub(crate) fn load(path: Option<&Path>, context: usize) -> Result<Self, String> {
+        let files = match path {
+            Some(path) => vec![path.to_path_buf()],
+            None => rust_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))?,
+        };
+        let mut bytes = Vec::new();
+        for file in &files {
+            let content = fs::read(file).map_err(|error| cannot_read(file, &error))?;
+            bytes.extend(content);
+        }
+        Self::new(&bytes, context)
+    }
+
+    /// `bytes` as samples of `context` known tokens and one to predict.
+    pub(crate) fn new(bytes: &[u8], context: usize) -> Result<Self, String> {
+        if bytes.len() <= context {
+            return Err(format!(
+                "the text has {} bytes; training needs at least {}",
+                bytes.len(),
+                context + 1
+            ));
+        }
+        let mut place_of = [None; 256];
+        for &byte in bytes {
+            place_of[usize::from(byte)] = Some(0);
+        }
+        let mut vocabulary = Vec::new();
+        for (byte, place) in (0..=u8::MAX).zip(&mut place_of) {
+            if place.is_some() {
+                *place = Some(vocabulary.len() as u8);
+                vocabulary.push(byte);
+            }
+        }
+        let place = |byte: &u8| place_of[usize::from(*byte)].expect("invariant: it occurs");
+        Ok(Text {
+            tokens: bytes.iter().map(place).collect(),
+            vocabulary,
+            context,
+        })
+    }
+
+    /// How many different bytes occur.
+    pub(crate) fn vocabulary_size(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    /// The different bytes of the text, ascending.
+    pub(crate) fn vocabulary(&self) -> &[u8] {
+        &self.vocabulary
+    }
+
+    /// The byte that `token` stands for.
+    pub(crate) fn byte(&self, token: u8) -> u8 {
+        self.vocabulary[usize::from(token)]
+    }
+
+    /// The whole text, as tokens.
+    pub(crate) fn tokens(&self) -> &[u8] {
+        &self.tokens
+    }
+
+    /// How many samples the text holds: one for each token that has a full context before it.
+    pub(crate) fn sample_count(&self) -> usize {
+        self.tokens.len() - self.context
+    }
+
+    /// What `sample` shows, and what is to be predicted from it.
+    pub(crate) fn sample(&self, sample: usize) -> (&[u8], u8) {
+        let end = sample + self.context;
+        (&self.tokens[sample..end], self.tokens[end])
+    }
+
+    /// The contexts of `samples`, one after the other, and what follows each.
+    pub(crate) fn batch(&self, samples: &[usize]) -> (Vec<u8>, Vec<u8>) {
+        let mut contexts = Vec::with_capacity(samples.len() * self.context);
+        let mut targets = Vec::with_capacity(samples.len());
+        for &sample in samples {
+            let (context, target) = self.sample(sample);
+            contexts.extend_from_slice(context);
+            targets.push(target);
+        }
+        (contexts, targets)
+    }
+}
+
+/// All Rust files under `directory`, in the order of their paths.
+fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        let failed = |error| cannot_read(&directory, &error);
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> String {
+    format!("cannot read the text {}: {error}", path.display())
+}
+
+/// Deals out the samples of a text, epoch after epoch, each epoch in an order of its own.
+///
+/// The samples form one endless stream: epoch 0 shuffled, then epoch 1 shuffled, and so on. Step
+/// k trains on the k-th `global_batch` samples of the stream, whatever the number of ranks; of
+/// these, each rank takes the part with its number. So no two ranks train on the same place of
+/// the stream, an epoch leaves nothing out, and a run can resume from its step number alone.
+pub(crate) struct Sampler {
+    sample_count: usize,
+    global_batch: usize,
+    rank: usize,
+    world_size: usize,
+    seed: u64,
+}
+
+impl Sampler {
+    /// The share of `rank` among `world_size` ranks, which must divide `global_batch`.
+    pub(crate) fn new(
+        sample_count: usize,
+        global_batch: usize,
+        rank: usize,
+        world_size: usize,
+        seed: u64,
+    ) -> Self {
+        assert_eq!(global_batch % world_size, 0, "equal shares");
+        Sampler {
+            sample_count,
+            global_batch,
+            rank,
+            world_size,
+            seed,
+        }
+    }
+
+    /// The samples of this rank in `step`.
+    pub(crate) fn samples(&self, step: usize) -> impl Iterator<Item = usize> + '_ {
+        let share = self.global_batch / self.world_size;
+        let start = step * self.global_batch + self.rank * share;
+        (start..start + share).map(|position| self.sample_at(position))
+    }
+
+    /// The sample at `position` of the stream.
+    fn sample_at(&self, position: usize) -> usize {
+        let epoch = (position / self.sample_count) as u64;
+        let key = mix(self.seed.wrapping_add(mix(epoch)));
+        shuffled(position % self.sample_count, self.sample_count, key)
+    }
+}
+
+/// Where the shuffle of `0..count` that belongs to `key` puts `index`.
+///
+/// A Feistel network permutes the numbers of an even number of bits, whatever its mixing function
+/// does (Luby, Rackoff, 1988); a result outside the range is sent through again until it falls
+/// inside (Black, Rogaway, 2002, "cycle walking"). Needs no memory, however long the text.
+fn shuffled(index: usize, count: usize, key: u64) -> usize {
+    let bits = usize::BITS - (count - 1).leading_zeros();
+    let half_bits = bits.div_ceil(2);
+    let mask = (1u64 << half_bits) - 1;
+    let mut value = index as u64;
+    loop {
+        let (mut high, mut low) = (value >> half_bits, value & mask);
+        for round in 0..4 {
+            let mixed = mix(key ^ mix(low << 2 | round)) & mask;
+            (high, low) = (low, high ^ mixed);
+        }
+        value = high << half_bits | low;
+        if value < count as u64 {
+            return value as usize;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The samples of all ranks in `step`, rank after rank.
+    fn global(samples: usize, batch: usize, ranks: usize, seed: u64, step: usize) -> Vec<usize> {
+        (0..ranks)
+            .flat_map(|rank| {
+                let sampler = Sampler::new(samples, batch, rank, ranks, seed);
+                sampler.samples(step).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    proptest! {
+        /// Steps that make up whole epochs train on every sample once an epoch: nothing twice
+        /// (the ranks' shares are disjoint), nothing left out (together they are everything).
+        #[test]
+        fn an_epoch_is_every_sample_once(
+            share in 1..9usize, ranks in 1..9usize, steps in 1..40usize, epoch in 0..3usize,
+            seed: u64,
+        ) {
+            let batch = share * ranks;
+            let samples = batch * steps;
+            let mut seen: Vec<usize> = (epoch * steps..(epoch + 1) * steps)
+                .flat_map(|step| global(samples, batch, ranks, seed, step))
+                .collect();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..samples).collect::<Vec<_>>());
+        }
+
+        /// Also where the batch does not divide the epoch, the stream leaves nothing out.
+        #[test]
+        fn epochs_follow_each_other_without_a_gap(
+            samples in 1..300usize, share in 1..9usize, ranks in 1..9usize, seed: u64,
+        ) {
+            let batch = share * ranks;
+            let steps = (2 * samples).div_ceil(batch);
+            let stream: Vec<usize> = (0..steps)
+                .flat_map(|step| global(samples, batch, ranks, seed, step))
+                .collect();
+            for epoch in stream.chunks_exact(samples) {
+                let mut epoch = epoch.to_vec();
+                epoch.sort_unstable();
+                prop_assert_eq!(epoch, (0..samples).collect::<Vec<_>>());
+            }
+        }
+
+        /// The global batch of a step does not depend on how many ranks share it.
+        #[test]
+        fn the_global_batch_is_the_same_for_any_number_of_ranks(
+            samples in 1..5000usize, seed: u64, step in 0..100usize,
+        ) {
+            let alone = global(samples, 24, 1, seed, step);
+            for ranks in [2, 3, 4, 6, 8, 12, 24] {
+                prop_assert_eq!(&global(samples, 24, ranks, seed, step), &alone);
+            }
+        }
+    }
+
+    #[test]
+    fn every_epoch_and_seed_has_an_order_of_its_own() {
+        let order = |seed, epoch| global(1000, 1000, 1, seed, epoch);
+        let in_order: Vec<usize> = (0..1000).collect();
+        let orders = [in_order, order(1, 0), order(1, 1), order(2, 0), order(2, 1)];
+        for (place, one) in orders.iter().enumerate() {
+            for other in &orders[..place] {
+                let equal = one.iter().zip(other).filter(|(one, other)| one == other);
+                assert!(equal.count() < 20, "two orders have much in common");
+            }
+        }
+    }
+
+    #[test]
+    fn samples_are_windows_of_the_text() {
+        let text = Text::new(b"banana", 2).unwrap();
+        assert_eq!((text.vocabulary_size(), text.sample_count()), (3, 4));
+        let words: Vec<String> = (0..text.sample_count())
+            .map(|sample| {
+                let (context, target) = text.sample(sample);
+                let all = context.iter().chain([&target]);
+                all.map(|token| char::from(text.byte(*token))).collect()
+            })
+            .collect();
+        assert_eq!(words, ["ban", "ana", "nan", "ana"]);
+    }
+
+    #[test]
+    fn a_text_too_short_says_so() {
+        let message = Text::new(b"ab", 2).err().unwrap();
+        assert!(message.contains("2 bytes") && message.contains("at least 3"));
+    }
+
+    #[test]
+    fn the_default_text_is_this_project() {
+        let text = Text::load(None, 16).unwrap();
+        assert!(text.sample_count() > 10_000);
+    }
+}

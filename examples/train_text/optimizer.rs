@@ -1,0 +1,98 @@
+//! Adam (Kingma, Ba, 2015) over one flat vector of parameters.
+//!
+//! Only additions, products, quotients and square roots, which every machine rounds alike: from
+//! the same gradients every rank takes the same step, to the bit.
+
+const FIRST_DECAY: f32 = 0.9;
+const SECOND_DECAY: f32 = 0.99;
+const FLOOR: f32 = 1e-8;
+/// The share of the steps over which the learning rate rises to its full value.
+const WARM_UP_SHARE: f32 = 0.05;
+
+/// The running means of the gradients and of their squares.
+pub(crate) struct Adam {
+    first: Vec<f32>,
+    second: Vec<f32>,
+    /// What is missing in the running means because they started at zero.
+    first_missing: f32,
+    second_missing: f32,
+}
+
+impl Adam {
+    /// The state before the first step of `parameter_count` parameters.
+    pub(crate) fn new(parameter_count: usize) -> Self {
+        Adam {
+            first: vec![0.0; parameter_count],
+            second: vec![0.0; parameter_count],
+            first_missing: 1.0,
+            second_missing: 1.0,
+        }
+    }
+
+    /// Moves `parameters` one step against `gradients`.
+    pub(crate) fn step(&mut self, parameters: &mut [f32], gradients: &[f32], learning_rate: f32) {
+        self.first_missing *= FIRST_DECAY;
+        self.second_missing *= SECOND_DECAY;
+        let rate = learning_rate / (1.0 - self.first_missing);
+        let second_share = 1.0 / (1.0 - self.second_missing);
+        let means = self.first.iter_mut().zip(&mut self.second);
+        for ((parameter, gradient), (first, second)) in
+            parameters.iter_mut().zip(gradients).zip(means)
+        {
+            *first += (1.0 - FIRST_DECAY) * (gradient - *first);
+            *second += (1.0 - SECOND_DECAY) * (gradient * gradient - *second);
+            *parameter -= rate * *first / ((*second * second_share).sqrt() + FLOOR);
+        }
+    }
+}
+
+/// The learning rate of `step` of `step_count`: a linear rise to `peak`, then a linear fall.
+pub(crate) fn learning_rate(peak: f32, step: usize, step_count: usize) -> f32 {
+    let done = (step as f32 + 0.5) / step_count as f32;
+    if done < WARM_UP_SHARE {
+        peak * done / WARM_UP_SHARE
+    } else {
+        peak * (1.0 - done) / (1.0 - WARM_UP_SHARE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bias correction makes the first step exactly one learning rate long.
+    #[test]
+    fn the_first_step_goes_one_learning_rate_against_the_gradient() {
+        let mut parameters = [1.0, 2.0, 3.0];
+        Adam::new(3).step(&mut parameters, &[4.0, -0.01, 0.0], 0.1);
+        for (parameter, expected) in parameters.iter().zip([0.9, 2.1, 3.0]) {
+            assert!((parameter - expected).abs() < 1e-5, "{parameters:?}");
+        }
+    }
+
+    #[test]
+    fn a_bowl_is_descended_to_its_bottom() {
+        let bottom = [3.0, -2.0];
+        let mut parameters = [0.0, 0.0];
+        let mut adam = Adam::new(2);
+        for step in 0..500 {
+            let gradients = [
+                8.0 * (parameters[0] - bottom[0]),
+                0.5 * (parameters[1] - bottom[1]),
+            ];
+            adam.step(&mut parameters, &gradients, learning_rate(0.2, step, 500));
+        }
+        for (parameter, bottom) in parameters.iter().zip(bottom) {
+            assert!((parameter - bottom).abs() < 1e-2, "{parameters:?}");
+        }
+    }
+
+    #[test]
+    fn the_learning_rate_rises_then_falls_to_nothing() {
+        let rates: Vec<f32> = (0..100).map(|step| learning_rate(1.0, step, 100)).collect();
+        assert!(rates[0] < 0.2 && rates[99] < 0.01);
+        assert!(rates[..5].is_sorted());
+        assert!(rates[5..].is_sorted_by(|before, after| before > after));
+        assert!(learning_rate(1.0, 0, 1) > 0.0, "a single step still moves");
+    }
+}

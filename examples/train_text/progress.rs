@@ -1,0 +1,88 @@
+//! One progress bar per host, and the lines of rank 0.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, stdout};
+use std::time::{Duration, Instant};
+
+/// Progress as this rank shows it: a bar if standard output is a terminal, otherwise a few plain
+/// lines on standard error; nothing if another rank of the host shows it already.
+///
+/// The bar is drawn on standard output because launchers, this library's among them, hand that
+/// through to their ranks, and read standard error to report how a rank failed.
+pub(crate) struct Progress {
+    display: Display,
+    step_count: usize,
+}
+
+enum Display {
+    Bar(ProgressBar),
+    Lines { started: Instant },
+    Nothing,
+}
+
+/// Plain lines that a run of any length prints.
+const LINES: usize = 5;
+
+impl Progress {
+    /// The progress of `step_count` steps on the rank that is `local_rank` on its host.
+    pub(crate) fn new(step_count: usize, local_rank: usize) -> Self {
+        let display = if local_rank != 0 {
+            Display::Nothing
+        } else if stdout().is_terminal() {
+            let style = ProgressStyle::with_template(
+                "{bar:40} {pos} of {len} steps, {elapsed} gone, {eta} left",
+            );
+            let target = ProgressDrawTarget::stdout();
+            let bar = ProgressBar::with_draw_target(Some(step_count as u64), target);
+            bar.set_style(style.expect("invariant: the template is well formed"));
+            Display::Bar(bar)
+        } else {
+            Display::Lines {
+                started: Instant::now(),
+            }
+        };
+        Progress {
+            display,
+            step_count,
+        }
+    }
+
+    /// `done` steps are done.
+    pub(crate) fn advance(&self, done: usize) {
+        match &self.display {
+            Display::Bar(bar) => bar.set_position(done as u64),
+            Display::Lines { started } => {
+                let lines_due = |steps: usize| steps * LINES / self.step_count;
+                if lines_due(done) > lines_due(done - 1) {
+                    let left = started
+                        .elapsed()
+                        .mul_f64((self.step_count - done) as f64 / done as f64);
+                    eprintln!("{}", plain_line(done, self.step_count, left));
+                }
+            }
+            Display::Nothing => {}
+        }
+    }
+
+    /// Prints `line` on standard output without tearing the bar.
+    pub(crate) fn print(&self, line: &str) {
+        match &self.display {
+            Display::Bar(bar) => bar.suspend(|| println!("{line}")),
+            Display::Lines { .. } | Display::Nothing => println!("{line}"),
+        }
+    }
+
+    /// Training is over: the bar goes.
+    pub(crate) fn finish(self) {
+        if let Display::Bar(bar) = self.display {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn plain_line(done: usize, step_count: usize, left: Duration) -> String {
+    format!(
+        "progress: {done} of {step_count} steps, {:.0} s left",
+        left.as_secs_f64()
+    )
+}

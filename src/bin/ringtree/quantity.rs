@@ -1,0 +1,122 @@
+//! Quantities on the command line: sizes, rates, times.
+
+/// Bytes: digits, and K, M or G for a power of 1024.
+///
+/// # Errors
+/// One line that says how to write a size.
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
+    let malformed =
+        || format!("'{text}' is no size; write digits and perhaps K, M or G, such as 8, 1K, 25M");
+    let (digits, power) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1),
+        Some(b'M') => (&text[..text.len() - 1], 2),
+        Some(b'G') => (&text[..text.len() - 1], 3),
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(malformed());
+    }
+    digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| number.checked_mul(1024_usize.pow(power)))
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+        .ok_or_else(|| format!("'{text}' is more bytes than an address space holds"))
+}
+
+/// Bits per second: a number and bit, Kbit, Mbit, Gbit or Tbit, in powers of 1000.
+///
+/// # Errors
+/// One line that says how to write a rate.
+pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
+    const UNITS: &[(&str, f64)] = &[
+        ("Kbit", 1e3),
+        ("Mbit", 1e6),
+        ("Gbit", 1e9),
+        ("Tbit", 1e12),
+        ("bit", 1.0),
+    ];
+    parse_number(text, UNITS)
+        .filter(|rate| *rate > 0.0)
+        .ok_or_else(|| {
+            format!(
+                "'{text}' is no rate; write a number above 0 and bit, Kbit, Mbit, Gbit or Tbit \
+                 (per second), such as 10Gbit"
+            )
+        })
+}
+
+/// Seconds: a number and ns, us, ms or s.
+///
+/// # Errors
+/// One line that says how to write a time.
+pub(crate) fn parse_time(text: &str) -> Result<f64, String> {
+    const UNITS: &[(&str, f64)] = &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    parse_number(text, UNITS).ok_or_else(|| {
+        format!("'{text}' is no time; write a number and ns, us, ms or s, such as 20us")
+    })
+}
+
+/// A finite number, not negative, times the first of `units` that ends `text`.
+fn parse_number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let (number, unit) = units
+        .iter()
+        .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    let is_plain = number
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let value = number.parse::<f64>().ok().filter(|_| is_plain)? * unit;
+    value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{parse_rate, parse_size, parse_time};
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(parse_size("8"), Ok(8));
+        assert_eq!(parse_size("1K"), Ok(1024));
+        assert_eq!(parse_size("25M"), Ok(25 << 20));
+        assert_eq!(parse_size("2G"), Ok(2 << 30));
+        assert_eq!(parse_size("0"), Ok(0));
+        for bad in [
+            "",
+            "K",
+            "1k",
+            "-1",
+            "+1",
+            "1.5M",
+            "1MB",
+            " 1",
+            "99999999999G",
+            "١",
+        ] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates_are_decimal() {
+        assert_eq!(parse_rate("10Gbit"), Ok(1e10));
+        assert_eq!(parse_rate("8Mbit"), Ok(8e6));
+        assert_eq!(parse_rate("2.5Kbit"), Ok(2500.0));
+        assert_eq!(parse_rate("9600bit"), Ok(9600.0));
+        for bad in [
+            "", "10", "Gbit", "0Gbit", "-1Gbit", "1e3bit", "infbit", "10GB", "10 Gbit",
+        ] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(parse_time("20us"), Ok(20.0 * 1e-6));
+        assert_eq!(parse_time("0s"), Ok(0.0));
+        assert_eq!(parse_time("1.5ms"), Ok(1.5 * 1e-3));
+        assert_eq!(parse_time("7ns"), Ok(7.0 * 1e-9));
+        for bad in ["", "20", "us", "-1us", "nans", "1m", "20 us"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
+}

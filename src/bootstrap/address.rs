@@ -1,0 +1,184 @@
+//! Which addresses this rank uses, and what it is called.
+
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::sys::interfaces;
+use mio::net::TcpListener;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+/// Connections that the system holds for a listener; it lowers this to its own limit.
+const BACKLOG: i32 = 4096;
+
+/// The addresses of the rendezvous, in the system's order. Only this name is ever resolved.
+pub(super) fn resolve(rendezvous: &str) -> Result<Vec<SocketAddr>> {
+    let addresses: Vec<SocketAddr> = rendezvous
+        .to_socket_addrs()
+        .map_err(|error| {
+            Error::Join(format!(
+                "the rendezvous {rendezvous} cannot be resolved: {error}"
+            ))
+        })?
+        .collect();
+    if let Some(wildcard) = addresses
+        .iter()
+        .find(|address| address.ip().is_unspecified())
+    {
+        return Err(Error::Configuration(format!(
+            "the rendezvous {wildcard} is no address: give one of rank 0's host"
+        )));
+    }
+    if addresses.is_empty() {
+        let message = format!("the rendezvous {rendezvous} has no address");
+        return Err(Error::Join(message));
+    }
+    Ok(addresses)
+}
+
+/// What to add to a message when the rendezvous can be reached from one host only.
+pub(super) fn loopback_hint(settings: &Settings, address: IpAddr) -> String {
+    if address.is_loopback() && settings.local_world_size < settings.world_size {
+        let host = settings.rendezvous.rsplit_once(':');
+        let host = host.map_or(settings.rendezvous.as_str(), |(host, _)| host);
+        format!(
+            "; note: {host} is {address} here, a loopback address, which other hosts cannot reach"
+        )
+    } else {
+        String::new()
+    }
+}
+
+/// Without a secret only loopback may be used.
+pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<()> {
+    if settings.secret.is_some() || address.is_loopback() {
+        return Ok(());
+    }
+    Err(Error::Configuration(format!(
+        "RINGTREE_SECRET is not set, and without a secret only loopback addresses are used, which \
+         {address} is not: make one with `openssl rand -hex 32` and set RINGTREE_SECRET (or \
+         RINGTREE_SECRET_FILE) to it on every rank"
+    )))
+}
+
+/// A listener on exactly `address`.
+pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    // A restarted job must not wait for the old connections' last minute.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+/// A listener for data connections, on the address that routes to the rendezvous (`route`) or on
+/// the interface that was asked for.
+pub(super) fn listen_for_data(settings: &Settings, route: IpAddr) -> Result<TcpListener> {
+    let address = match &settings.interface {
+        None => route,
+        Some(asked) => interface_address(asked, route)?,
+    };
+    check_secretless(settings, address)?;
+    listen(SocketAddr::new(address, 0)).map_err(|error| {
+        Error::system(
+            format_args!("listening for data connections on {address}"),
+            &error,
+        )
+    })
+}
+
+/// The address of the interface `asked`, by name or by address; of the same family as `like` if it
+/// has one.
+fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
+    let all = interfaces::addresses()
+        .map_err(|error| Error::system("listing network interfaces", &error))?;
+    let address = asked.parse::<IpAddr>().ok();
+    let mut found = all
+        .iter()
+        .filter(|(name, own)| name == asked || address == Some(*own))
+        .map(|(_, own)| *own)
+        .filter(|own| !is_link_local(*own))
+        .collect::<Vec<_>>();
+    found.sort_by_key(|own| own.is_ipv4() != like.is_ipv4());
+    found.first().copied().ok_or_else(|| {
+        let mut names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        names.dedup();
+        Error::Configuration(format!(
+            "RINGTREE_INTERFACE={asked} is no interface or address of this host, which has {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// Whether other hosts would need a scope to reach it, which an address alone does not carry.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn first_line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+/// This host's name, for messages to people.
+pub(super) fn host_name() -> String {
+    first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown host".to_owned())
+}
+
+/// What ranks on this host have in common and ranks on other hosts, or in other containers, do not.
+pub(super) fn host_id() -> String {
+    let boot = first_line("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{boot}/{}", host_name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_found_by_name_and_by_address() {
+        let like = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(interface_address("lo", like).unwrap(), like);
+        assert_eq!(interface_address("127.0.0.1", like).unwrap(), like);
+        let error = interface_address("nowhere0", like).unwrap_err().to_string();
+        assert!(
+            error.contains("nowhere0") && error.contains("lo"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn only_loopback_needs_no_secret() {
+        let mut settings = Settings::new(0, 2, "10.0.0.1:29500");
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let error = check_secretless(&settings, address)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("RINGTREE_SECRET") && error.contains("10.0.0.1"),
+            "{error}"
+        );
+        check_secretless(&settings, IpAddr::from([127, 0, 0, 2])).unwrap();
+        settings.secret = Some(crate::protocol::handshake::Secret::new([1; 32]));
+        check_secretless(&settings, address).unwrap();
+    }
+
+    #[test]
+    fn a_loopback_rendezvous_of_several_hosts_is_named() {
+        let mut settings = Settings::new(0, 4, "node1:29500");
+        let loopback = IpAddr::from([127, 0, 1, 1]);
+        assert_eq!(loopback_hint(&settings, loopback), "");
+        settings.local_world_size = 2;
+        assert!(loopback_hint(&settings, loopback).contains("node1 is 127.0.1.1"));
+        assert_eq!(loopback_hint(&settings, IpAddr::from([10, 0, 0, 1])), "");
+    }
+
+    #[test]
+    fn the_wildcard_is_no_rendezvous() {
+        assert!(matches!(resolve("0.0.0.0:1"), Err(Error::Configuration(_))));
+    }
+}

@@ -1,0 +1,257 @@
+//! The join as every rank but 0 sees it: find rank 0, say who we are, wait for the table.
+
+use super::address;
+use super::channel::{Channel, Received};
+use super::greeting::{Failure, nonce};
+use super::messages::{Message, Peer, Record};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::limits::{FOREIGN_SERVICE_AFTER, HANDSHAKE_TIMEOUT, JOIN_FAILURE_NOTICE};
+use crate::protocol::handshake::{
+    ConnectionKey, Hello, Initiator, Output, Purpose, Refusal, Secret,
+};
+use crate::transport::tcp;
+use mio::net::TcpListener;
+use mio::{Events, Poll, Token};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The first and the longest pause between two attempts to reach the rendezvous.
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_millis(200);
+
+/// What a rank other than 0 has after the join.
+pub(super) struct Joined {
+    pub(super) channel: Channel,
+    pub(super) listener: TcpListener,
+    pub(super) peers: Vec<Peer>,
+}
+
+/// Joins as a rank other than 0.
+pub(super) fn join(settings: &Settings, poll: &mut Poll, channel_token: Token) -> Result<Joined> {
+    let deadline = Instant::now() + settings.timeout;
+    let (stream, key) = reach(settings, deadline)?;
+    let unusable = |error| Error::system("setting up the control connection", &error);
+    let (local, remote) = stream
+        .local_addr()
+        .and_then(|local| Ok((local, stream.peer_addr()?)))
+        .map_err(unusable)?;
+    let listener = address::listen_for_data(settings, local.ip())?;
+    let address = listener.local_addr().map_err(unusable)?;
+    stream.set_nonblocking(true).map_err(unusable)?;
+    let mut channel = Channel::new(mio::net::TcpStream::from_std(stream), key, true);
+    channel
+        .register(poll.registry(), channel_token)
+        .map_err(unusable)?;
+    let record = Record {
+        rank: settings.rank,
+        peer: own_peer(settings, address),
+        agreed: settings.agreed.clone(),
+    };
+    let at = format!("the rendezvous {}", at(settings, remote));
+    channel
+        .send(&Message::Record(record))
+        .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
+    let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
+    Ok(Joined {
+        channel,
+        listener,
+        peers,
+    })
+}
+
+/// This rank as the others see it.
+pub(super) fn own_peer(settings: &Settings, address: SocketAddr) -> Peer {
+    Peer {
+        address,
+        host_name: address::host_name(),
+        host_id: settings.host_id.clone().unwrap_or_else(address::host_id),
+        pid: std::process::id(),
+        local_rank: settings.local_rank,
+    }
+}
+
+/// The rendezvous as it was given, with its address if that says more.
+fn at(settings: &Settings, remote: SocketAddr) -> String {
+    let given = &settings.rendezvous;
+    if *given == remote.to_string() {
+        given.clone()
+    } else {
+        format!("{given} ({remote})")
+    }
+}
+
+/// Tries the addresses of the rendezvous in turn until one proves to be rank 0.
+fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, ConnectionKey)> {
+    let mut pause = RETRY_FIRST;
+    let rank = settings.rank;
+    loop {
+        let mut refused = None;
+        let mut last = None;
+        for remote in candidates(settings)? {
+            match attempt(settings, remote, deadline) {
+                Ok(found) => return Ok(found),
+                Err(Failure::Refused(refusal, _)) if refusal != Refusal::Garbage => {
+                    refused = Some((remote, refusal));
+                }
+                Err(failure) => last = Some((remote, failure)),
+            }
+        }
+        if let Some((remote, refusal)) = refused {
+            return Err(Error::Join(refusal_line(settings, remote, refusal)));
+        }
+        if Instant::now() + pause >= deadline {
+            let (remote, failure) = last.expect("invariant: there is at least one address");
+            return Err(Error::Join(format!(
+                "rank {rank}: no rendezvous at {} within {} ms: {failure}; \
+                 is rank 0 running, and is this its address?{}",
+                at(settings, remote),
+                settings.timeout.as_millis(),
+                address::loopback_hint(settings, remote.ip()),
+            )));
+        }
+        thread::sleep(pause);
+        pause = (pause * 3 / 2).min(RETRY_MAX);
+    }
+}
+
+/// The addresses to try, the given port before the next one.
+fn candidates(settings: &Settings) -> Result<Vec<SocketAddr>> {
+    let given = address::resolve(&settings.rendezvous)?;
+    for remote in &given {
+        address::check_secretless(settings, remote.ip())?;
+    }
+    let next = given.iter().filter(|_| settings.next_port_too);
+    let next = next.filter_map(|remote| {
+        let port = remote.port().checked_add(1)?;
+        Some(SocketAddr::new(remote.ip(), port))
+    });
+    Ok(given.iter().copied().chain(next).collect())
+}
+
+fn refusal_line(settings: &Settings, remote: SocketAddr, refusal: Refusal) -> String {
+    let rank = settings.rank;
+    let at = at(settings, remote);
+    match refusal {
+        Refusal::Secret => format!(
+            "rank {rank}: the rendezvous {at} refused the job secret (RINGTREE_SECRET differs?)"
+        ),
+        Refusal::WorldSize { ours, theirs } => format!(
+            "rank {rank}: WORLD_SIZE is {ours} here, but {theirs} at rank 0 (rendezvous {at})"
+        ),
+        other => format!("rank {rank}: the rendezvous {at}: {other}"),
+    }
+}
+
+/// One connection to `remote` and one handshake on it.
+fn attempt(
+    settings: &Settings,
+    remote: SocketAddr,
+    deadline: Instant,
+) -> std::result::Result<(TcpStream, ConnectionKey), Failure> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let patience = left.min(HANDSHAKE_TIMEOUT).max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&remote, patience)?;
+    tcp::set_options(&stream)?;
+    let patience = if settings.next_port_too {
+        patience.min(FOREIGN_SERVICE_AFTER)
+    } else {
+        patience
+    };
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let secret = settings.secret.clone().unwrap_or_else(Secret::absent);
+    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    let hello = Hello {
+        purpose: Purpose::Control,
+        world_size: number(settings.world_size),
+        group: 0,
+        epoch: 0,
+        from: number(settings.rank),
+        to: 0,
+    };
+    let (mut initiator, first) = Initiator::new(&secret, hello, nonce()?);
+    stream.write_all(&first)?;
+    loop {
+        let mut frame = vec![0; initiator.bytes_wanted()];
+        stream
+            .read_exact(&mut frame)
+            .map_err(|error| match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    Failure::Broken("something there does not answer the handshake".into())
+                }
+                ErrorKind::UnexpectedEof => Failure::Broken("the connection was closed".into()),
+                _ => error.into(),
+            })?;
+        match initiator.input(&frame) {
+            Ok(Output::Reply(reply)) => stream.write_all(&reply)?,
+            Ok(Output::Done { key, .. }) => return Ok((stream, key)),
+            Ok(Output::Refuse { refusal, .. }) | Err(refusal) => {
+                return Err(Failure::Refused(refusal, None));
+            }
+        }
+    }
+}
+
+fn wait_for_table(
+    settings: &Settings,
+    poll: &mut Poll,
+    channel: &mut Channel,
+    deadline: Instant,
+    at: &str,
+) -> Result<Vec<Peer>> {
+    let rank = settings.rank;
+    let mut events = Events::with_capacity(16);
+    let mut peers: Vec<Peer> = Vec::new();
+    let mut missing = String::new();
+    // Rank 0 gives up first if it can, for it knows who is missing.
+    let deadline = deadline + JOIN_FAILURE_NOTICE / 4;
+    loop {
+        loop {
+            match channel.next() {
+                Received::Message(Message::Table {
+                    first,
+                    peers: piece,
+                }) => {
+                    if first != peers.len() || first + piece.len() > settings.world_size {
+                        let message = format!("rank {rank}: {at} sent a table of another world");
+                        return Err(Error::Join(message));
+                    }
+                    peers.extend(piece);
+                    if peers.len() == settings.world_size {
+                        return Ok(peers);
+                    }
+                }
+                Received::Message(Message::Failed(why)) => return Err(Error::Join(why)),
+                Received::Message(Message::Waiting(who)) => missing = format!("; {who}"),
+                Received::Message(_) => {
+                    let message = format!("rank {rank}: {at} sent something else than the table");
+                    return Err(Error::Join(message));
+                }
+                Received::Empty => break,
+                Received::Lost(why) => {
+                    let message = format!("rank {rank}: lost {at} during the join: {why}{missing}");
+                    return Err(Error::Join(message));
+                }
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Join(format!(
+                "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
+                settings.timeout.as_millis()
+            )));
+        }
+        match poll.poll(&mut events, Some(left)) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => {
+                return Err(Error::system("waiting for the other ranks", &error));
+            }
+            _ => {}
+        }
+        channel
+            .flush()
+            .map_err(|why| Error::Join(format!("rank {rank}: lost {at}: {why}")))?;
+    }
+}

@@ -1,0 +1,181 @@
+//! The handle on the control thread, and what the thread calls back.
+
+use super::messages::Peer;
+use crate::limits::CONTROL_QUEUE_BYTES_MAX;
+use mio::Waker;
+use mio::net::TcpStream;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// What the control thread calls. Everything is called on that thread, one call at a time, and
+/// must not block long: while it does, no control message moves.
+pub trait Handler: Send + Sync {
+    /// A control message from rank `from`, perhaps this one.
+    fn control(&self, from: usize, group: u32, payload: &[u8]);
+    /// The connection to `rank` closed or broke, and why, to be read after "rank 3: ". At rank 0
+    /// any rank; elsewhere only rank 0, by whom all control messages go.
+    fn control_lost(&self, rank: usize, why: String);
+    /// A data connection is ready: authenticated, non-blocking, without Nagle's delay, and
+    /// registered in no poll. Both ends get theirs, whichever dialed.
+    fn stream(&self, group: u32, peer: usize, stream: TcpStream);
+    /// No data connection to `peer` came about within the join's timeout, or it was refused.
+    fn stream_failed(&self, group: u32, peer: usize, why: String);
+    /// How long the control thread may sleep at most; `None` for as long as nothing happens.
+    fn wake_after(&self) -> Option<Duration>;
+    /// Called after each wake-up: make progress with asynchronous operations here.
+    fn awake(&self);
+    /// Whether data sockets that become ready should wake the control thread. Asked before each
+    /// sleep; [`ControlHandle::poke`] after it changes.
+    fn wants_data_events(&self) -> bool;
+}
+
+/// What the threads of this process ask the control thread to do.
+pub(super) enum Command {
+    Send {
+        to: u32,
+        group: u32,
+        payload: Vec<u8>,
+    },
+    Dial {
+        group: u32,
+        epoch: u16,
+        peer: usize,
+    },
+    Stop,
+}
+
+#[derive(Default)]
+struct Queue {
+    commands: VecDeque<Command>,
+    bytes: usize,
+    overflowed: bool,
+}
+
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    waker: Waker,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole between any two statements: a panic of another holder leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(waker: Waker) -> Self {
+        Self {
+            queue: Mutex::default(),
+            waker,
+            thread: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn runs_on(&self, thread: JoinHandle<()>) {
+        *lock(&self.thread) = Some(thread);
+    }
+
+    /// The oldest command; whether commands were lost because the thread did not keep up.
+    pub(super) fn take(&self) -> (Option<Command>, bool) {
+        let mut queue = lock(&self.queue);
+        let command = queue.commands.pop_front();
+        if let Some(Command::Send { payload, .. }) = &command {
+            queue.bytes -= payload.len();
+        }
+        (command, queue.overflowed)
+    }
+
+    fn push(&self, command: Command) {
+        let mut queue = lock(&self.queue);
+        if let Command::Send { payload, .. } = &command {
+            if queue.bytes + payload.len() > CONTROL_QUEUE_BYTES_MAX {
+                queue.overflowed = true;
+                return;
+            }
+            queue.bytes += payload.len();
+        }
+        queue.commands.push_back(command);
+        drop(queue);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter behind it is full, and then the thread wakes anyway.
+        let _ = self.waker.wake();
+    }
+}
+
+/// Speaks to the control thread; clones speak to the same.
+#[derive(Clone)]
+pub struct ControlHandle {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl fmt::Debug for ControlHandle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ControlHandle")
+    }
+}
+
+impl ControlHandle {
+    /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, by way
+    /// of rank 0; to this rank itself it is delivered too. Messages between two ranks stay in
+    /// order. What cannot be sent any more is dropped: [`Handler::control_lost`] has said so.
+    pub fn send(&self, to: usize, group: u32, payload: &[u8]) {
+        if let Ok(to) = u32::try_from(to) {
+            self.push_send(to, group, payload);
+        }
+    }
+
+    /// Sends a control message to every rank but this one.
+    pub fn send_all(&self, group: u32, payload: &[u8]) {
+        self.push_send(super::messages::TO_ALL, group, payload);
+    }
+
+    fn push_send(&self, to: u32, group: u32, payload: &[u8]) {
+        let payload = payload.to_vec();
+        self.shared.push(Command::Send { to, group, payload });
+    }
+
+    /// Asks for a data connection to `peer`. The lower rank dials and the higher one accepts; the
+    /// call is fine on either side, and again while one is being dialed.
+    pub fn dial(&self, group: u32, epoch: u16, peer: usize) {
+        self.shared.push(Command::Dial { group, epoch, peer });
+    }
+
+    /// Wakes the control thread, which then calls [`Handler::awake`].
+    pub fn poke(&self) {
+        self.shared.wake();
+    }
+
+    /// Sends what was queued before, closes every connection of the control thread, and ends it;
+    /// within about a second. The handler is not called any more once this returns. On the
+    /// control thread itself it only asks for that.
+    pub fn shutdown(&self) {
+        self.shared.push(Command::Stop);
+        let thread = lock(&self.shared.thread).take();
+        if let Some(thread) = thread {
+            if thread.thread().id() == thread::current().id() {
+                return;
+            }
+            // A panic on that thread was already printed; there is nothing left to clean up.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// This process among the others, after the join.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// This rank.
+    pub rank: usize,
+    /// How many there are.
+    pub world_size: usize,
+    /// All ranks, this one included, by rank.
+    pub peers: Arc<Vec<Peer>>,
+    /// Speaks to the control thread; usable at once, heard from when it starts.
+    pub control: ControlHandle,
+}

@@ -1,0 +1,469 @@
+//! The join as rank 0 sees it: wait for everybody, compare, hand out the table.
+//!
+//! Whatever is found wrong is told to every rank that has come, and for a moment to those that
+//! still come, in one line. Strangers and ranks with a wrong secret are only counted: rank 0
+//! cannot tell them apart.
+
+use super::address;
+use super::channel::{Channel, Received};
+use super::client::own_peer;
+use super::door::{Door, LISTENER, Outcome};
+use super::greeting::{Failure, Greeted};
+use super::messages::{self, Message, Peer, Record};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, WAITING_NOTICE_AFTER};
+use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
+use crate::sys::inherit;
+use mio::net::TcpListener;
+use mio::{Events, Poll, Token};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Missing ranks named in a message; of more only the number is given.
+const RANKS_NAMED_MAX: usize = 16;
+/// How long the last words of a failed join may take to be sent.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+
+/// What rank 0 has after the join.
+pub(super) struct Gathered {
+    pub(super) channels: BTreeMap<usize, Channel>,
+    pub(super) listener: TcpListener,
+    pub(super) peers: Vec<Peer>,
+}
+
+/// Waits as rank 0 for all others.
+pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
+    let deadline = Instant::now() + settings.timeout;
+    let (listener, at) = listen(settings)?;
+    let data_listener = address::listen_for_data(settings, at.ip())?;
+    let unusable = |error| Error::system("setting up the rendezvous", &error);
+    let own = Record {
+        rank: 0,
+        peer: own_peer(settings, data_listener.local_addr().map_err(unusable)?),
+        agreed: settings.agreed.clone(),
+    };
+    let expected = Expected {
+        purpose: Purpose::Control,
+        world_size: u32::try_from(settings.world_size).unwrap_or(u32::MAX),
+        rank: 0,
+    };
+    let registry = poll.registry().try_clone().map_err(unusable)?;
+    let door = Door::new(registry, Some(listener), expected, settings.secret.clone());
+    let mut gathering = Gathering {
+        settings,
+        at,
+        door: door.map_err(unusable)?,
+        own,
+        arrived: BTreeMap::new(),
+        told: BTreeSet::new(),
+        failure: None,
+        strangers: 0,
+        last_stranger: None,
+        deadline,
+        next_notice: Instant::now() + WAITING_NOTICE_AFTER,
+    };
+    gathering.run(poll)?;
+    gathering.hand_out(poll)?;
+    gathering.door.close();
+    Ok(gathering.into_gathered(data_listener))
+}
+
+/// The rendezvous' listener: inherited, or on the address (and port, or the next) that was given.
+fn listen(settings: &Settings) -> Result<(TcpListener, SocketAddr)> {
+    let at = &settings.rendezvous;
+    if let Some(descriptor) = settings.listener_fd {
+        let unusable = |error: std::io::Error| {
+            Error::Configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
+        };
+        let listener = inherit::take_listener(descriptor).map_err(unusable)?;
+        listener.set_nonblocking(true).map_err(unusable)?;
+        let address = listener.local_addr().map_err(unusable)?;
+        if address.ip().is_unspecified() {
+            return Err(unusable(ErrorKind::AddrNotAvailable.into()));
+        }
+        address::check_secretless(settings, address.ip())?;
+        return Ok((TcpListener::from_std(listener), address));
+    }
+    let mut last = None;
+    for given in address::resolve(at)? {
+        address::check_secretless(settings, given.ip())?;
+        let mut address = given;
+        let mut result = address::listen(address);
+        let taken = |error: &std::io::Error| error.kind() == ErrorKind::AddrInUse;
+        if settings.next_port_too && result.as_ref().is_err_and(taken) && given.port() < u16::MAX {
+            address.set_port(given.port() + 1);
+            result = address::listen(address);
+        }
+        match result {
+            Ok(listener) => {
+                let address = listener.local_addr().unwrap_or(address);
+                return Ok((listener, address));
+            }
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    let (address, error) = last.expect("invariant: a rendezvous has at least one address");
+    let hint = match error.kind() {
+        ErrorKind::AddrInUse => "another process listens there (a second rank 0?)",
+        ErrorKind::AddrNotAvailable => "the rendezvous must be an address of rank 0's own host",
+        _ => "choose another port with RINGTREE_RENDEZVOUS=host:port",
+    };
+    Err(Error::Join(format!(
+        "rank 0 cannot listen at the rendezvous {at} ({address}): {error}; {hint}"
+    )))
+}
+
+/// A connection of a rank that has proven itself.
+struct Arrival {
+    channel: Channel,
+    remote: SocketAddr,
+    rank: usize,
+    record: Option<Record>,
+}
+
+struct Failed {
+    why: String,
+    /// When rank 0 stops telling it to those who come.
+    until: Instant,
+}
+
+struct Gathering<'a> {
+    settings: &'a Settings,
+    at: SocketAddr,
+    door: Door,
+    own: Record,
+    /// By the token of their connection.
+    arrived: BTreeMap<usize, Arrival>,
+    /// Ranks that were told of the failure.
+    told: BTreeSet<usize>,
+    failure: Option<Failed>,
+    strangers: usize,
+    last_stranger: Option<(IpAddr, String)>,
+    deadline: Instant,
+    next_notice: Instant,
+}
+
+impl Gathering<'_> {
+    /// Until every rank has sent its record, or everybody was told why not.
+    fn run(&mut self, poll: &mut Poll) -> Result<()> {
+        let mut events = Events::with_capacity(256);
+        while !self.is_complete() {
+            let now = Instant::now();
+            if let Some(failed) = &self.failure {
+                if now >= failed.until || self.all_told() {
+                    return Err(Error::Join(failed.why.clone()));
+                }
+            } else if now >= self.deadline {
+                let why = self.timeout_line();
+                self.fail(why, LAST_WORDS);
+            }
+            self.wait(poll, &mut events)?;
+            if self.failure.is_none() && Instant::now() >= self.next_notice {
+                self.next_notice = Instant::now() + WAITING_NOTICE_AFTER;
+                let waiting = Message::Waiting(format!("rank 0 waits for {}", self.missing()));
+                self.tell(&waiting);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something happens, and takes it in.
+    fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> Result<()> {
+        let end = self
+            .failure
+            .as_ref()
+            .map_or(self.deadline, |failed| failed.until);
+        let next = self
+            .door
+            .next_deadline()
+            .into_iter()
+            .chain([end, self.next_notice])
+            .min();
+        let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+        match poll.poll(events, left) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => {
+                return Err(Error::system("waiting for the other ranks", &error));
+            }
+            _ => {}
+        }
+        let mut outcomes = Vec::new();
+        for event in events.iter() {
+            match event.token() {
+                LISTENER => outcomes.extend(self.door.admit()),
+                token if self.arrived.contains_key(&token.0) => self.read(token),
+                token => outcomes.extend(self.door.advance(token)),
+            }
+        }
+        outcomes.extend(self.door.expire(Instant::now()));
+        for outcome in outcomes {
+            self.settle(outcome, poll);
+        }
+        Ok(())
+    }
+
+    /// A handshake ended.
+    fn settle(&mut self, outcome: Outcome, poll: &Poll) {
+        match outcome.result {
+            Ok(Greeted { stream, hello, key }) => {
+                let mut channel = Channel::new(stream, key, false);
+                let token = self.door.fresh_token();
+                if channel.register(poll.registry(), token).is_err() {
+                    return;
+                }
+                let arrival = Arrival {
+                    channel,
+                    remote: outcome.remote,
+                    rank: hello.from as usize,
+                    record: None,
+                };
+                self.arrived.insert(token.0, arrival);
+                self.read(token);
+            }
+            Err(Failure::Refused(refusal, Some(hello))) => {
+                self.refused(outcome.remote, refusal, hello);
+            }
+            Err(failure) => {
+                self.strangers += 1;
+                self.last_stranger = Some((outcome.remote.ip(), failure.to_string()));
+            }
+        }
+    }
+
+    /// A rank with the job's secret was refused all the same: the job is set up wrongly.
+    fn refused(&mut self, remote: SocketAddr, refusal: Refusal, hello: Hello) {
+        let rank = hello.from;
+        let why = match refusal {
+            Refusal::WorldSize { ours, theirs } => format!(
+                "WORLD_SIZE differs: it is {ours} on rank 0 but {theirs} on rank {rank} (from {})",
+                remote.ip()
+            ),
+            other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),
+        };
+        // The handshake has told this one.
+        self.told.insert(rank as usize);
+        self.fail(why, JOIN_FAILURE_NOTICE);
+    }
+
+    /// Reads what a rank sent.
+    fn read(&mut self, token: Token) {
+        loop {
+            let Some(arrival) = self.arrived.get_mut(&token.0) else {
+                return;
+            };
+            match arrival.channel.next() {
+                Received::Message(Message::Record(record)) if arrival.record.is_none() => {
+                    let (rank, remote) = (arrival.rank, arrival.remote);
+                    let objection = self.objection(&record, rank, remote);
+                    if let Some(arrival) = self.arrived.get_mut(&token.0) {
+                        arrival.record = Some(record);
+                    }
+                    match (objection, &self.failure) {
+                        (Some(why), _) => self.fail(why, JOIN_FAILURE_NOTICE),
+                        (None, Some(_)) => self.tell_failure(),
+                        (None, None) => {}
+                    }
+                }
+                Received::Empty => {
+                    if arrival.channel.flush().is_ok() {
+                        return;
+                    }
+                    self.arrived.remove(&token.0);
+                }
+                Received::Message(_) | Received::Lost(_) => {
+                    // It may come again; until then it counts as missing.
+                    self.arrived.remove(&token.0);
+                }
+            }
+        }
+    }
+
+    /// What is wrong with a rank's record.
+    fn objection(&self, record: &Record, rank: usize, remote: SocketAddr) -> Option<String> {
+        let Peer { host_name, pid, .. } = &record.peer;
+        if record.rank != rank {
+            return Some(format!(
+                "rank {rank} (from {remote}) calls itself rank {}",
+                record.rank
+            ));
+        }
+        let others = self
+            .arrived
+            .values()
+            .filter_map(|arrival| arrival.record.as_ref());
+        if let Some(first) = others.clone().find(|other| other.rank == rank) {
+            return Some(format!(
+                "two processes say they are rank {rank}: process {} on {} and process {pid} on \
+                 {host_name}",
+                first.peer.pid, first.peer.host_name
+            ));
+        }
+        let value = |record: &Record, name: &str| {
+            let found = record.agreed.iter().find(|(own, _)| own == name);
+            found.map_or_else(|| "unset".to_owned(), |(_, value)| format!("{value:?}"))
+        };
+        let names = self
+            .own
+            .agreed
+            .iter()
+            .chain(&record.agreed)
+            .map(|(name, _)| name);
+        let mut differing = names.filter(|name| value(&self.own, name) != value(record, name));
+        differing.next().map(|name| {
+            format!(
+                "{name} differs: it is {} on rank 0 (host {}) but {} on rank {rank} (host \
+                 {host_name}); it must be the same on all ranks",
+                value(&self.own, name),
+                self.own.peer.host_name,
+                value(record, name),
+            )
+        })
+    }
+
+    fn fail(&mut self, why: String, notice: Duration) {
+        if self.failure.is_none() {
+            let until = Instant::now() + notice;
+            let end = self.deadline.max(Instant::now() + LAST_WORDS);
+            self.failure = Some(Failed {
+                why,
+                until: until.min(end),
+            });
+        }
+        self.tell_failure();
+    }
+
+    /// Tells everybody who has come and does not know it yet.
+    fn tell_failure(&mut self) {
+        let Some(failed) = &self.failure else { return };
+        let message = Message::Failed(failed.why.clone());
+        for arrival in self.arrived.values_mut() {
+            // A second process of the same rank is told as well; both have sent their records.
+            if arrival.record.take().is_some() && arrival.channel.send(&message).is_ok() {
+                self.told.insert(arrival.rank);
+            }
+        }
+    }
+
+    fn all_told(&self) -> bool {
+        self.told.len() + 1 >= self.settings.world_size
+            && self
+                .arrived
+                .values()
+                .all(|arrival| arrival.channel.is_flushed())
+    }
+
+    fn tell(&mut self, message: &Message) {
+        for arrival in self.arrived.values_mut() {
+            // A lost connection is noticed when it is read.
+            let _ = arrival.channel.send(message);
+        }
+    }
+
+    fn present(&self) -> BTreeSet<usize> {
+        let records = self
+            .arrived
+            .values()
+            .filter_map(|arrival| arrival.record.as_ref());
+        records.map(|record| record.rank).collect()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.failure.is_none() && self.present().len() + 1 == self.settings.world_size
+    }
+
+    /// The ranks that have not come, in words.
+    fn missing(&self) -> String {
+        let present = self.present();
+        let missing = (1..self.settings.world_size).filter(|rank| !present.contains(rank));
+        let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+        let named = missing
+            .iter()
+            .take(RANKS_NAMED_MAX)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
+        let noun = if missing.len() == 1 { "rank" } else { "ranks" };
+        match missing.len().saturating_sub(RANKS_NAMED_MAX) {
+            0 => format!("{noun} {named}"),
+            more => format!("{noun} {named} and {more} more"),
+        }
+    }
+
+    fn timeout_line(&self) -> String {
+        let strangers = match &self.last_stranger {
+            None => String::new(),
+            Some((address, why)) => format!(
+                "; {} connections failed the handshake, the last from {address}: {why}",
+                self.strangers
+            ),
+        };
+        format!(
+            "of {} ranks {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
+            self.settings.world_size,
+            self.missing(),
+            self.settings.rendezvous,
+            self.at,
+            self.settings.timeout.as_millis(),
+            address::loopback_hint(self.settings, self.at.ip()),
+        )
+    }
+
+    /// Sends the table of all ranks to all ranks.
+    fn hand_out(&mut self, poll: &mut Poll) -> Result<()> {
+        for piece in messages::table(&self.peers(), CONTROL_MESSAGE_BYTES_MAX - 64) {
+            self.tell(&piece);
+        }
+        let mut events = Events::with_capacity(256);
+        let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
+        loop {
+            let mut flushed = true;
+            for arrival in self.arrived.values_mut() {
+                let whole = arrival
+                    .channel
+                    .flush()
+                    .map(|()| arrival.channel.is_flushed());
+                // One that is lost is reported by the control thread, as one lost later would be.
+                flushed &= whole.unwrap_or(true);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if flushed || left.is_zero() {
+                return Ok(());
+            }
+            match poll.poll(&mut events, Some(left)) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => {
+                    return Err(Error::system("handing out the table of ranks", &error));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        let records = self
+            .arrived
+            .values()
+            .filter_map(|arrival| arrival.record.as_ref());
+        let all = records.chain([&self.own]);
+        let sorted: BTreeMap<usize, Peer> = all
+            .map(|record| (record.rank, record.peer.clone()))
+            .collect();
+        sorted.into_values().collect()
+    }
+
+    fn into_gathered(self, listener: TcpListener) -> Gathered {
+        let peers = self.peers();
+        let joined = self
+            .arrived
+            .into_values()
+            .filter(|arrival| arrival.record.is_some());
+        Gathered {
+            channels: joined
+                .map(|arrival| (arrival.rank, arrival.channel))
+                .collect(),
+            listener,
+            peers,
+        }
+    }
+}

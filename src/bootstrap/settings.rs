@@ -1,0 +1,432 @@
+//! What a rank must know before it can meet the others.
+
+use crate::error::{Error, Result};
+use crate::limits::{DEADLINE_DEFAULT, WORLD_SIZE_MAX};
+use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::fs;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Settings whose meaning is fixed but which this version does not carry out, with the values that
+/// ask for nothing (unset and empty always do). Any other value is refused rather than ignored.
+const NOT_BUILT_YET: &[(&str, &[&str])] = &[
+    ("RINGTREE_ENCRYPT", &["0"]),
+    ("RINGTREE_CHECK", &[]),
+    ("RINGTREE_REPRODUCIBLE", &["0"]),
+    ("RINGTREE_LOG", &[]),
+    ("RINGTREE_TRANSPORT", &["auto", "tcp"]),
+];
+
+/// Settings that must be the same on all ranks, with what they are when unset.
+const AGREED: &[(&str, &str)] = &[
+    ("RINGTREE_TRANSPORT", "auto"),
+    ("RINGTREE_ALGORITHM", "auto"),
+    ("RINGTREE_REPRODUCIBLE", "0"),
+    ("RINGTREE_CHECK", ""),
+];
+
+/// What a rank must know before it can meet the others.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This process among all, from 0.
+    pub rank: usize,
+    /// How many processes there are.
+    pub world_size: usize,
+    /// This process among those of its host.
+    pub local_rank: usize,
+    /// How many processes its host has.
+    pub local_world_size: usize,
+    /// Where rank 0 waits for the others: `host:port`.
+    pub rendezvous: String,
+    /// Whether another service may hold the rendezvous port, so that the next one is tried too.
+    pub next_port_too: bool,
+    /// The job's secret; without one every address must be loopback.
+    pub secret: Option<Secret>,
+    /// How long the join may take.
+    pub timeout: Duration,
+    /// Name or address of the interface for data connections, if not the one that routes to the
+    /// rendezvous.
+    pub interface: Option<String>,
+    /// Ranks with different host ids share no memory; by default found from the system.
+    pub host_id: Option<String>,
+    /// The algorithm asked for, if not `auto`.
+    pub algorithm: Option<String>,
+    /// The tuning table to use instead of the built-in one.
+    pub tuning_file: Option<PathBuf>,
+    /// Settings that must be equal on all ranks, by name.
+    pub agreed: Vec<(String, String)>,
+    /// A listening socket for the rendezvous, inherited by rank 0 from its launcher.
+    pub listener_fd: Option<RawFd>,
+}
+
+impl Settings {
+    /// The settings of one rank that takes all else from the defaults.
+    ///
+    /// ```
+    /// use ringtree::bootstrap::settings::Settings;
+    /// let settings = Settings::new(0, 2, "127.0.0.1:29500");
+    /// assert_eq!(settings.local_world_size, 2);
+    /// ```
+    #[must_use]
+    pub fn new(rank: usize, world_size: usize, rendezvous: &str) -> Self {
+        Self {
+            rank,
+            world_size,
+            local_rank: rank,
+            local_world_size: world_size,
+            rendezvous: rendezvous.to_owned(),
+            next_port_too: false,
+            secret: None,
+            timeout: DEADLINE_DEFAULT,
+            interface: None,
+            host_id: None,
+            algorithm: None,
+            tuning_file: None,
+            agreed: versions(),
+            listener_fd: None,
+        }
+    }
+
+    /// The settings in an environment: torchrun's variables, then our own.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] names the variable and what it should be.
+    ///
+    /// ```
+    /// use ringtree::bootstrap::settings::Settings;
+    /// let settings = Settings::from_env(|name| match name {
+    ///     "RANK" => Some("1".into()),
+    ///     "WORLD_SIZE" => Some("2".into()),
+    ///     "MASTER_ADDR" => Some("127.0.0.1".into()),
+    ///     "MASTER_PORT" => Some("29500".into()),
+    ///     _ => None,
+    /// })?;
+    /// assert_eq!((settings.rank, settings.rendezvous.as_str()), (1, "127.0.0.1:29500"));
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        refuse_what_is_not_built(&set)?;
+        let rank = required(&set, "RANK", "this process's number among all, from 0")?;
+        let world_size = required(&set, "WORLD_SIZE", "the number of processes")?;
+        let (rendezvous, next_port_too) = rendezvous(&set, world_size)?;
+        let mut settings = Self::new(rank, world_size, &rendezvous);
+        settings.next_port_too = next_port_too;
+        let local = "a number, from 0";
+        settings.local_rank = optional(&set, "LOCAL_RANK", local)?.unwrap_or(rank);
+        settings.local_world_size =
+            optional(&set, "LOCAL_WORLD_SIZE", local)?.unwrap_or(world_size);
+        settings.secret = secret(&set)?;
+        if let Some(timeout_ms) = optional(&set, "RINGTREE_TIMEOUT_MS", "milliseconds")? {
+            settings.timeout = Duration::from_millis(timeout_ms);
+        }
+        settings.interface = set("RINGTREE_INTERFACE");
+        settings.host_id = set("RINGTREE_HOST_ID");
+        settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
+        settings.tuning_file = set("RINGTREE_TUNING").map(PathBuf::from);
+        settings.listener_fd = optional(&set, "RINGTREE_LISTENER_FD", "a file descriptor")?;
+        settings.agreed.extend(agreed(&set)?);
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Whether the numbers make sense together.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] names the one that does not.
+    pub fn check(&self) -> Result<()> {
+        let Self {
+            rank,
+            world_size,
+            local_world_size,
+            ..
+        } = *self;
+        if world_size == 0 || world_size > WORLD_SIZE_MAX {
+            let message = format!("WORLD_SIZE is {world_size}; it must be 1 to {WORLD_SIZE_MAX}");
+            return Err(Error::Configuration(message));
+        }
+        if rank >= world_size {
+            return Err(Error::Configuration(format!(
+                "RANK is {rank} but WORLD_SIZE is {world_size}: ranks count from 0 to {}",
+                world_size - 1
+            )));
+        }
+        if local_world_size == 0 || local_world_size > world_size {
+            return Err(Error::Configuration(format!(
+                "LOCAL_WORLD_SIZE is {local_world_size}; it must be 1 to WORLD_SIZE ({world_size})"
+            )));
+        }
+        if self.timeout.is_zero() {
+            let message = "RINGTREE_TIMEOUT_MS is 0; it must be at least 1".to_owned();
+            return Err(Error::Configuration(message));
+        }
+        Ok(())
+    }
+}
+
+fn malformed(name: &str, value: &str, meaning: &str) -> Error {
+    Error::Configuration(format!("{name} is {value:?}; it should be {meaning}"))
+}
+
+fn optional<T: FromStr>(
+    set: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    meaning: &str,
+) -> Result<Option<T>> {
+    match set(name) {
+        None => Ok(None),
+        Some(value) => match value.trim().parse() {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(_) => Err(malformed(name, &value, meaning)),
+        },
+    }
+}
+
+fn required<T: FromStr>(
+    set: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    meaning: &str,
+) -> Result<T> {
+    optional(set, name, meaning)?.ok_or_else(|| {
+        Error::Configuration(format!(
+            "{name} is not set; it should be {meaning} (`ringtree run` and torchrun set it)"
+        ))
+    })
+}
+
+fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
+    for (name, harmless) in NOT_BUILT_YET {
+        if let Some(value) = set(name).filter(|value| !harmless.contains(&value.trim())) {
+            return Err(Error::Configuration(format!(
+                "{name}={value} is not supported by ringtree {} yet: unset it",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Where to meet, and whether the next port is to be tried as well.
+fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Result<(String, bool)> {
+    let meaning = "the host:port at which rank 0 waits for the others";
+    if let Some(value) = set("RINGTREE_RENDEZVOUS") {
+        let value = value.trim();
+        let port = value
+            .rsplit_once(':')
+            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+        return match port {
+            Some(_) => Ok((value.to_owned(), false)),
+            None => Err(malformed("RINGTREE_RENDEZVOUS", value, meaning)),
+        };
+    }
+    if world_size == 1 && set("MASTER_ADDR").is_none() {
+        return Ok(("127.0.0.1:0".to_owned(), false));
+    }
+    let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
+    let port: u16 = required(set, "MASTER_PORT", "a port of rank 0's host, 1 to 65535")?;
+    let bracketed = host.contains(':') && !host.starts_with('[');
+    let rendezvous = if bracketed {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    };
+    Ok((rendezvous, true))
+}
+
+fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
+    let should = format!(
+        "{} hexadecimal digits (`openssl rand -hex 32`)",
+        2 * NONCE_BYTES
+    );
+    if let Some(text) = set("RINGTREE_SECRET") {
+        // The value itself is not shown: it may be the secret with a typing error.
+        let message = format!("RINGTREE_SECRET should be {should}");
+        return match Secret::from_hex(&text) {
+            Some(secret) => Ok(Some(secret)),
+            None => Err(Error::Configuration(message)),
+        };
+    }
+    let Some(path) = set("RINGTREE_SECRET_FILE") else {
+        return Ok(None);
+    };
+    let text = fs::read_to_string(path.trim()).map_err(|error| {
+        Error::Configuration(format!(
+            "RINGTREE_SECRET_FILE={path} cannot be read: {error}"
+        ))
+    })?;
+    match Secret::from_hex(&text) {
+        Some(secret) => Ok(Some(secret)),
+        None => Err(Error::Configuration(format!(
+            "RINGTREE_SECRET_FILE={path} should hold {should}"
+        ))),
+    }
+}
+
+fn versions() -> Vec<(String, String)> {
+    vec![
+        (
+            "ringtree's version".to_owned(),
+            env!("CARGO_PKG_VERSION").to_owned(),
+        ),
+        (
+            "ringtree's wire version".to_owned(),
+            WIRE_VERSION.to_string(),
+        ),
+    ]
+}
+
+fn agreed(set: &impl Fn(&str) -> Option<String>) -> Result<Vec<(String, String)>> {
+    let mut agreed = Vec::new();
+    for (name, unset) in AGREED {
+        let value = set(name).map_or_else(|| (*unset).to_owned(), |value| value.trim().to_owned());
+        agreed.push(((*name).to_owned(), value));
+    }
+    let tuning = match set("RINGTREE_TUNING") {
+        None => "built in".to_owned(),
+        Some(path) => {
+            let table = fs::read(path.trim()).map_err(|error| {
+                Error::Configuration(format!("RINGTREE_TUNING={path} cannot be read: {error}"))
+            })?;
+            let mut hash = String::from("content ");
+            for byte in &Sha256::digest(&table)[..8] {
+                // Writing to a string cannot fail.
+                let _ = write!(hash, "{byte:02x}");
+            }
+            hash
+        }
+    };
+    agreed.push(("RINGTREE_TUNING".to_owned(), tuning));
+    Ok(agreed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &[(&str, &str)] = &[
+        ("RANK", "3"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "10.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+
+    fn with(changes: &[(&str, &str)]) -> Result<Settings> {
+        Settings::from_env(|name| {
+            let all = changes.iter().chain(BASE);
+            let found = all.clone().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn refusal(changes: &[(&str, &str)]) -> String {
+        match with(changes) {
+            Err(Error::Configuration(message)) => message,
+            other => panic!("{changes:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn torchrun_variables_are_enough() {
+        let settings = with(&[]).unwrap();
+        assert_eq!((settings.rank, settings.world_size), (3, 8));
+        assert_eq!((settings.local_rank, settings.local_world_size), (1, 2));
+        assert_eq!(settings.rendezvous, "10.0.0.1:29500");
+        assert!(settings.next_port_too && settings.secret.is_none());
+    }
+
+    #[test]
+    fn our_own_settings_win() {
+        let settings = with(&[
+            ("RINGTREE_RENDEZVOUS", "h:1"),
+            ("RINGTREE_TIMEOUT_MS", "1500"),
+            ("RINGTREE_ALGORITHM", "ring"),
+            ("RINGTREE_HOST_ID", "x"),
+            ("RINGTREE_INTERFACE", "eth1"),
+        ])
+        .unwrap();
+        assert_eq!(
+            (settings.rendezvous.as_str(), settings.next_port_too),
+            ("h:1", false)
+        );
+        assert_eq!(settings.timeout, Duration::from_millis(1500));
+        assert_eq!(settings.algorithm.as_deref(), Some("ring"));
+        assert_eq!(settings.host_id.as_deref(), Some("x"));
+        assert_eq!(settings.interface.as_deref(), Some("eth1"));
+        let algorithm = ("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned());
+        assert!(settings.agreed.contains(&algorithm));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+            assert!(refusal(&[(name, "")]).starts_with(&format!("{name} is not set")));
+        }
+        for name in [
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "MASTER_PORT",
+            "RINGTREE_TIMEOUT_MS",
+        ] {
+            assert!(refusal(&[(name, "-1x")]).contains(&format!("{name} is \"-1x\"")));
+        }
+        assert!(refusal(&[("RANK", "8")]).contains("ranks count from 0 to 7"));
+        assert!(refusal(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE is 0"));
+        assert!(refusal(&[("RINGTREE_RENDEZVOUS", "nowhere")]).contains("host:port"));
+        assert!(refusal(&[("RINGTREE_TUNING", "/no/such")]).contains("/no/such"));
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_never_ignored() {
+        for (name, value) in [
+            ("RINGTREE_ENCRYPT", "1"),
+            ("RINGTREE_REPRODUCIBLE", "1"),
+            ("RINGTREE_CHECK", "calls"),
+            ("RINGTREE_LOG", "debug"),
+            ("RINGTREE_TRANSPORT", "shm"),
+        ] {
+            assert!(refusal(&[(name, value)]).starts_with(&format!("{name}={value} is not")));
+        }
+        with(&[("RINGTREE_ENCRYPT", "0"), ("RINGTREE_TRANSPORT", "tcp")]).unwrap();
+    }
+
+    #[test]
+    fn secrets_are_read_and_never_shown() {
+        let digits = "c0ffee".repeat(11)[..64].to_owned();
+        let settings = with(&[("RINGTREE_SECRET", &digits)]).unwrap();
+        assert!(settings.secret.is_some());
+        assert!(!format!("{settings:?}").contains("c0ffee"));
+        let message = refusal(&[("RINGTREE_SECRET", "c0ffee")]);
+        assert!(message.contains("64 hexadecimal digits") && !message.contains("c0ffee"));
+
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        fs::write(path, format!("{digits}\n")).unwrap();
+        assert!(
+            with(&[("RINGTREE_SECRET_FILE", path)])
+                .unwrap()
+                .secret
+                .is_some()
+        );
+        assert!(refusal(&[("RINGTREE_SECRET_FILE", "/no/such")]).contains("/no/such"));
+    }
+
+    #[test]
+    fn the_tuning_table_is_compared_by_content() {
+        let tuned = |content: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), content).unwrap();
+            with(&[("RINGTREE_TUNING", file.path().to_str().unwrap())])
+                .unwrap()
+                .agreed
+        };
+        assert_eq!(tuned("a"), tuned("a"));
+        assert_ne!(tuned("a"), tuned("b"));
+    }
+}

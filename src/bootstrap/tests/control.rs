@@ -1,0 +1,289 @@
+use super::*;
+use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+use crate::transport::Connector;
+use crate::transport::tcp::{Inbox, Reactor, TcpConnector, TcpLink};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+
+#[test]
+fn messages_reach_everybody_from_everybody_in_order() {
+    let ranks = running(4);
+    for (from, (membership, _)) in ranks.iter().enumerate() {
+        for number in 0..50_u8 {
+            for to in 0..4 {
+                membership.control.send(to, 7, &[from as u8, number]);
+            }
+        }
+        membership
+            .control
+            .send_all(8, &vec![from as u8; CONTROL_MESSAGE_BYTES_MAX]);
+    }
+    for (rank, (_, recorder)) in ranks.iter().enumerate() {
+        recorder.wait("200 messages and 3 to all", |seen| {
+            (seen.messages.len() == 203).then_some(())
+        });
+        let seen = recorder.seen.lock().unwrap();
+        for from in 0..4 {
+            let own = seen.messages.iter().filter(|message| message.0 == from);
+            let small: Vec<_> = own.clone().filter(|message| message.1 == 7).collect();
+            let numbers: Vec<u8> = small.iter().map(|message| message.2[1]).collect();
+            assert_eq!(
+                numbers,
+                (0..50).collect::<Vec<u8>>(),
+                "from {from} to {rank}"
+            );
+            let to_all = own.filter(|message| message.1 == 8).count();
+            assert_eq!(to_all, usize::from(from != rank));
+        }
+    }
+    shut_down(&ranks);
+    assert!(
+        ranks
+            .iter()
+            .all(|(_, recorder)| recorder.seen.lock().unwrap().failed.is_empty())
+    );
+}
+
+#[test]
+fn what_was_sent_before_leaving_arrives() {
+    for leaver in [0, 2] {
+        let ranks = running(3);
+        let control = &ranks[leaver].0.control;
+        for _ in 0..40 {
+            control.send_all(1, &[9; 20_000]);
+        }
+        control.send_all(1, b"goodbye");
+        control.shutdown();
+        for (rank, (_, recorder)) in ranks.iter().enumerate() {
+            if rank != leaver {
+                recorder.wait("a goodbye", |seen| {
+                    let last = seen.messages.last()?;
+                    (last.2 == b"goodbye" && seen.messages.len() == 41).then_some(())
+                });
+            }
+        }
+        // Rank 0 sees everybody leave; the others see only rank 0.
+        let witness = if leaver == 0 { 1 } else { 0 };
+        let (rank, why) = ranks[witness]
+            .1
+            .wait("a loss", |seen| seen.lost.first().cloned());
+        assert_eq!(
+            (rank, why.as_str()),
+            (leaver, "it closed its control connection")
+        );
+        shut_down(&ranks);
+    }
+}
+
+#[test]
+fn leaving_is_quick_and_silent_even_when_all_leave_at_once() {
+    let ranks = running(4);
+    let began = Instant::now();
+    shut_down(&ranks);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    // A second time is harmless.
+    shut_down(&ranks);
+}
+
+#[test]
+fn a_rank_that_dies_is_noticed_by_rank_0() {
+    let mut joined = join_all(world(3, PATIENCE), |_| 0);
+    drop(joined.pop());
+    let recorder = Arc::new(Recorder::default());
+    let rank_0 = joined.remove(0).unwrap();
+    let membership = rank_0.start(recorder.clone(), None).unwrap();
+    let (rank, _) = recorder.wait("the loss of rank 2", |seen| seen.lost.first().cloned());
+    assert_eq!(rank, 2);
+    drop(joined);
+    membership.control.shutdown();
+}
+
+#[test]
+fn poking_wakes_the_control_thread() {
+    let ranks = running(1);
+    let (membership, recorder) = &ranks[0];
+    let before = recorder.seen.lock().unwrap().awake;
+    membership.control.poke();
+    recorder.wait("being awake", |seen| (seen.awake > before).then_some(()));
+    membership.control.send(0, 3, b"to myself");
+    recorder.wait("a message to itself", |seen| seen.messages.pop());
+    shut_down(&ranks);
+}
+
+/// Streams for group 5 between each pair of ranks, dialed by one end, the other, or both.
+fn connected(ranks: &[(Membership, Arc<Recorder>)]) -> Vec<Vec<(usize, TcpStream)>> {
+    for (rank, (membership, _)) in ranks.iter().enumerate() {
+        for peer in (0..ranks.len()).filter(|peer| *peer != rank) {
+            membership.control.dial(5, 2, peer);
+        }
+    }
+    let others = ranks.len() - 1;
+    let take = |(_, recorder): &(Membership, Arc<Recorder>)| {
+        recorder.wait("streams", |seen| {
+            (seen.streams.len() == others).then_some(())
+        });
+        let streams = std::mem::take(&mut recorder.seen.lock().unwrap().streams);
+        let mut of_peer = Vec::new();
+        for (group, peer, stream) in streams {
+            assert_eq!(group, 5);
+            assert!(stream.nodelay().unwrap());
+            of_peer.push((peer, stream));
+        }
+        of_peer.sort_by_key(|(peer, _)| *peer);
+        of_peer
+    };
+    ranks.iter().map(take).collect()
+}
+
+/// Moves all of `sent` through `from` and `to`, sleeping in the reactor when nothing moves.
+fn transfer(reactor: &Reactor, from: &mut TcpLink, to: &mut TcpLink, sent: &[u8]) -> Vec<u8> {
+    let mut written = 0;
+    let mut received = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    while received.len() < sent.len() {
+        let mut moved = false;
+        if written < sent.len() {
+            match from.write(&sent[written..]) {
+                Ok(count) => (written, moved) = (written + count, true),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        match to.read(&mut piece) {
+            Ok(count) => {
+                received.extend_from_slice(&piece[..count]);
+                moved = true;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        if !moved {
+            reactor.sleep(PATIENCE);
+        }
+    }
+    received
+}
+
+#[test]
+fn bytes_flow_both_ways_on_every_data_connection() {
+    let ranks = running(3);
+    let reactor = Arc::new(Reactor::new().unwrap());
+    let connector = |streams: Vec<(usize, TcpStream)>| {
+        let inbox = Arc::new(Inbox::default());
+        for (peer, stream) in streams {
+            inbox.push(peer, stream);
+        }
+        TcpConnector::new(Arc::clone(&reactor), inbox, Box::new(|_| {}))
+    };
+    let mut links: Vec<Vec<(usize, TcpLink)>> = Vec::new();
+    for streams in connected(&ranks) {
+        let mut connector = connector(streams);
+        links.push(std::iter::from_fn(|| connector.ready()).collect());
+    }
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    for (low, high) in [(0, 1), (0, 2), (1, 2)] {
+        let mut here = links[low].remove(0);
+        let at = links[high]
+            .iter()
+            .position(|(peer, _)| *peer == low)
+            .unwrap();
+        let mut there = links[high].remove(at);
+        assert_eq!((here.0, there.0), (high, low));
+        assert!(transfer(&reactor, &mut here.1, &mut there.1, &sent) == sent);
+        assert!(transfer(&reactor, &mut there.1, &mut here.1, &sent) == sent);
+        drop(here);
+        let end = there.1.read(&mut [0; 8]);
+        assert!(
+            matches!(end, Ok(0) | Err(_)),
+            "nothing comes from a closed link"
+        );
+    }
+    shut_down(&ranks);
+}
+
+#[test]
+fn a_connector_asks_once_for_a_peer() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let dial = {
+        let asked = Arc::clone(&asked);
+        move |peer| asked.lock().unwrap().push(peer)
+    };
+    let reactor = Arc::new(Reactor::new().unwrap());
+    let mut connector = TcpConnector::new(reactor, Arc::default(), Box::new(dial));
+    for peer in [3, 1, 3, 3] {
+        connector.request(peer);
+    }
+    assert_eq!(*asked.lock().unwrap(), [3, 1]);
+    assert!(connector.ready().is_none());
+}
+
+#[test]
+fn waking_ends_a_sleep_before_and_during_it() {
+    let reactor = Arc::new(Reactor::new().unwrap());
+    reactor.wake();
+    reactor.sleep(PATIENCE * 10);
+    let waker = Arc::clone(&reactor);
+    let thread = thread::spawn(move || waker.wake());
+    reactor.sleep(PATIENCE * 10);
+    thread.join().unwrap();
+}
+
+#[test]
+fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
+    let reactor = Arc::new(Reactor::new().unwrap());
+    let recorder = Arc::new(Recorder::default());
+    let mut settings = world(1, PATIENCE);
+    let joined = join(&settings.remove(0)).unwrap();
+    let membership = joined
+        .start(recorder.clone(), Some(reactor.as_raw_fd()))
+        .unwrap();
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (near, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    let inbox = Arc::new(Inbox::default());
+    inbox.push(1, TcpStream::from_std(near));
+    let mut connector = TcpConnector::new(Arc::clone(&reactor), inbox, Box::new(|_| {}));
+    let (_, mut link) = connector.ready().unwrap();
+
+    for round in 0..3_u8 {
+        recorder.note(|seen| seen.wants_data_events = true);
+        membership.control.poke();
+        // Let the wake-ups of the poke and of the socket's being writable pass.
+        thread::sleep(Duration::from_millis(100));
+        let before = recorder.seen.lock().unwrap().awake;
+        far.write_all(&[round]).unwrap();
+        recorder.wait("data", |seen| (seen.awake > before).then_some(()));
+        let mut byte = [255];
+        assert_eq!(link.read(&mut byte).unwrap(), 1);
+        assert_eq!(byte, [round]);
+
+        recorder.note(|seen| seen.wants_data_events = false);
+        membership.control.poke();
+        thread::sleep(Duration::from_millis(100));
+        let before = recorder.seen.lock().unwrap().awake;
+        far.write_all(&[round]).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(recorder.seen.lock().unwrap().awake, before);
+        assert_eq!(link.read(&mut byte).unwrap(), 1);
+    }
+    membership.control.shutdown();
+}
+
+#[test]
+fn a_data_connection_to_nobody_fails_with_the_address() {
+    let mut settings = world(2, Duration::from_millis(400));
+    let second = settings.pop().unwrap();
+    let first = settings.pop().unwrap();
+    let thread = thread::spawn(move || join(&first));
+    let leaver = join(&second).unwrap();
+    let rank_0 = thread.join().unwrap().unwrap();
+    let address = leaver.membership().peers[1].address.to_string();
+    drop(leaver);
+    let recorder = Arc::new(Recorder::default());
+    let membership = rank_0.start(recorder.clone(), None).unwrap();
+    membership.control.dial(5, 0, 1);
+    let (group, peer, why) = recorder.wait("a failure", |seen| seen.failed.pop());
+    assert_eq!((group, peer), (5, 1));
+    assert!(why.contains(&address), "{why}");
+    membership.control.shutdown();
+}

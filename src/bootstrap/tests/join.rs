@@ -1,0 +1,350 @@
+use super::*;
+use crate::protocol::handshake::HELLO_BYTES;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::IntoRawFd;
+
+#[test]
+fn ranks_come_in_any_order_and_all_see_the_same_world() {
+    // Rank 0 last, first, in the middle.
+    let orders: [&[u64]; 3] = [&[90, 0, 30, 60], &[0, 60, 30, 90], &[40, 0, 80, 0]];
+    for delays in orders {
+        let joined = join_all(world(4, PATIENCE), |rank| delays[rank]);
+        let worlds: Vec<_> = joined
+            .iter()
+            .map(|joined| {
+                joined
+                    .as_ref()
+                    .map_err(ToString::to_string)
+                    .unwrap()
+                    .membership()
+            })
+            .collect();
+        for (rank, membership) in worlds.iter().enumerate() {
+            assert_eq!((membership.rank, membership.world_size), (rank, 4));
+            assert_eq!(membership.peers, worlds[0].peers);
+        }
+        let locals: Vec<_> = worlds[0].peers.iter().map(|peer| peer.local_rank).collect();
+        assert_eq!(locals, [0, 1, 2, 3]);
+        assert!(
+            worlds[0]
+                .peers
+                .iter()
+                .all(|peer| peer.pid == std::process::id())
+        );
+    }
+}
+
+#[test]
+fn a_world_of_one_needs_no_network() {
+    let mut settings = Settings::new(0, 1, "nowhere.invalid:1");
+    settings.timeout = Duration::from_millis(100);
+    let joined = join(&settings).map_err(|error| error.to_string()).unwrap();
+    assert_eq!(joined.membership().peers.len(), 1);
+}
+
+#[test]
+fn a_wrong_secret_is_named_where_it_is_wrong_and_counted_at_rank_0() {
+    let mut settings = world(3, Duration::from_millis(700));
+    settings[2].secret = Some(Secret::new([43; 32]));
+    let rendezvous = settings[0].rendezvous.clone();
+    let mut lines: Vec<_> = join_all(settings, |_| 0)
+        .into_iter()
+        .map(join_line)
+        .collect();
+    let expected = format!(
+        "rank 2: the rendezvous {rendezvous} refused the job secret (RINGTREE_SECRET differs?)"
+    );
+    assert_eq!(lines.pop().unwrap(), expected);
+    for line in lines {
+        assert!(line.contains("rank 2 did not come"), "{line}");
+        assert!(
+            line.contains("1 connections failed the handshake"),
+            "{line}"
+        );
+        assert!(line.contains("job secret"), "{line}");
+    }
+}
+
+#[test]
+fn a_missing_secret_is_a_wrong_secret() {
+    let mut settings = world(2, Duration::from_millis(500));
+    settings[1].secret = None;
+    let line = join_line(join_all(settings, |_| 0).pop().unwrap());
+    assert!(line.contains("refused the job secret"), "{line}");
+}
+
+#[test]
+fn a_wrong_world_size_is_told_to_everybody() {
+    let mut settings = world(3, PATIENCE);
+    settings[1].world_size = 5;
+    let began = Instant::now();
+    let lines: Vec<_> = join_all(settings, |_| 0)
+        .into_iter()
+        .map(join_line)
+        .collect();
+    assert!(began.elapsed() < PATIENCE / 2, "told, not timed out");
+    assert!(
+        lines[1].contains("WORLD_SIZE is 5 here, but 3 at rank 0"),
+        "{}",
+        lines[1]
+    );
+    for line in [&lines[0], &lines[2]] {
+        assert!(line.contains("it is 3 on rank 0 but 5 on rank 1"), "{line}");
+    }
+}
+
+#[test]
+fn two_processes_of_one_rank_are_named_to_everybody() {
+    let mut settings = world(4, PATIENCE);
+    settings[3] = settings[2].clone();
+    let lines: Vec<_> = join_all(settings, |_| 0)
+        .into_iter()
+        .map(join_line)
+        .collect();
+    for line in lines {
+        assert!(line.contains("two processes say they are rank 2"), "{line}");
+        let process = format!("process {}", std::process::id());
+        assert_eq!(line.matches(&process).count(), 2, "{line}");
+    }
+}
+
+#[test]
+fn a_second_rank_0_is_told_that_its_place_is_taken() {
+    let settings = world(2, Duration::from_millis(600));
+    let second = Settings {
+        timeout: Duration::from_millis(100),
+        ..settings[0].clone()
+    };
+    let first = thread::spawn(move || join(&settings[0]));
+    thread::sleep(Duration::from_millis(150));
+    let line = join_line(join(&second));
+    assert!(line.contains("a second rank 0?"), "{line}");
+    join_line(first.join().unwrap());
+}
+
+#[test]
+fn differing_settings_are_named_with_both_values_to_everybody() {
+    let mut settings = world(3, PATIENCE);
+    for (rank, value) in [(0, "auto"), (1, "auto"), (2, "ring")] {
+        let agreed = ("RINGTREE_ALGORITHM".to_owned(), value.to_owned());
+        settings[rank].agreed.push(agreed);
+    }
+    // Rank 1 comes when the failure is known.
+    let lines = join_all(settings, |rank| if rank == 1 { 300 } else { 0 });
+    for line in lines.into_iter().map(join_line) {
+        assert!(line.contains("RINGTREE_ALGORITHM differs"), "{line}");
+        assert!(line.contains("\"auto\" on rank 0"), "{line}");
+        assert!(line.contains("\"ring\" on rank 2"), "{line}");
+    }
+}
+
+#[test]
+fn a_missing_rank_is_named_to_everybody_at_the_timeout() {
+    let mut settings = world(5, Duration::from_millis(500));
+    settings.truncate(3);
+    let began = Instant::now();
+    for line in join_all(settings, |_| 0).into_iter().map(join_line) {
+        assert!(
+            line.contains("of 5 ranks ranks 3, 4 did not come"),
+            "{line}"
+        );
+        assert!(line.contains("within 500 ms"), "{line}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn an_unreachable_rendezvous_is_named_with_the_system_s_reason() {
+    let mut settings = world(2, Duration::from_millis(200));
+    let client = settings.pop().unwrap();
+    let line = join_line(join(&client));
+    assert!(line.contains(&client.rendezvous), "{line}");
+    assert!(
+        line.contains("refused") && line.contains("200 ms"),
+        "{line}"
+    );
+}
+
+#[test]
+fn an_unresolvable_rendezvous_is_named() {
+    let mut settings = Settings::new(1, 2, "no-such-host.invalid:29500");
+    settings.timeout = Duration::from_millis(200);
+    let line = join_line(join(&settings));
+    assert!(line.contains("no-such-host.invalid:29500"), "{line}");
+}
+
+#[test]
+fn without_a_secret_only_loopback_is_used() {
+    // A documentation address: nobody is there, and nobody is asked.
+    for rank in [0, 1] {
+        let mut settings = Settings::new(rank, 2, "192.0.2.1:29500");
+        settings.timeout = Duration::from_millis(300);
+        let Err(Error::Configuration(line)) = join(&settings) else {
+            panic!("refused");
+        };
+        assert!(line.contains("RINGTREE_SECRET is not set"), "{line}");
+    }
+    let mut settings = world(2, PATIENCE);
+    for settings in &mut settings {
+        settings.secret = None;
+    }
+    for joined in join_all(settings, |_| 0) {
+        joined.map_err(|error| error.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn a_taken_port_moves_the_rendezvous_to_the_next_one() {
+    let mut settings = world(3, PATIENCE);
+    let port: u16 = settings[0]
+        .rendezvous
+        .rsplit_once(':')
+        .unwrap()
+        .1
+        .parse()
+        .unwrap();
+    // One service that accepts and says nothing, as a store that waits for its own protocol does.
+    let other_service = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    for settings in &mut settings {
+        settings.next_port_too = true;
+    }
+    for joined in join_all(settings, |_| 0) {
+        joined.map_err(|error| error.to_string()).unwrap();
+    }
+    drop(other_service);
+}
+
+#[test]
+fn a_given_rendezvous_that_is_taken_is_an_error() {
+    let mut settings = world(2, Duration::from_millis(300));
+    let taken = TcpListener::bind(&settings[0].rendezvous).unwrap();
+    let line = join_line(join(&settings.remove(0)));
+    assert!(line.contains("another process listens there"), "{line}");
+    drop(taken);
+}
+
+#[test]
+fn an_inherited_listener_is_used_for_the_rendezvous() {
+    let mut settings = world(2, PATIENCE);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap().to_string();
+    for settings in &mut settings {
+        settings.rendezvous.clone_from(&rendezvous);
+    }
+    settings[0].listener_fd = Some(listener.into_raw_fd());
+    for joined in join_all(settings, |_| 0) {
+        joined.map_err(|error| error.to_string()).unwrap();
+    }
+}
+
+/// Waits until somebody listens at `rendezvous`.
+fn connect(rendezvous: &str) -> std::net::TcpStream {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match std::net::TcpStream::connect(rendezvous) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn garbage_at_the_port_does_not_disturb_the_join() {
+    let settings = world(3, PATIENCE);
+    let rendezvous = settings[0].rendezvous.clone();
+    let strangers = thread::spawn(move || {
+        let mut held = Vec::new();
+        for round in 0..100_u8 {
+            let mut stream = connect(&rendezvous);
+            let bytes = [round.wrapping_mul(37); 3 * HELLO_BYTES];
+            match round % 4 {
+                0 => drop(stream),
+                1 => drop(stream.write_all(&bytes)),
+                2 => {
+                    // The beginning of a true hello, then nothing.
+                    let _ = stream.write_all(b"ringtree");
+                    held.push(stream);
+                }
+                _ => held.push(stream),
+            }
+        }
+        held
+    });
+    for joined in join_all(settings, |rank| 200 * (rank as u64)) {
+        joined.map_err(|error| error.to_string()).unwrap();
+    }
+    drop(strangers.join().unwrap());
+}
+
+#[test]
+fn more_silent_strangers_than_places_only_delay_the_join() {
+    let settings = world(2, PATIENCE);
+    let rendezvous = settings[0].rendezvous.clone();
+    let client = settings[1].clone();
+    let rank_0 = thread::spawn(move || join(&settings[0]));
+    let held: Vec<_> = (0..crate::limits::HANDSHAKES_PENDING_MAX * 2)
+        .map(|_| connect(&rendezvous))
+        .collect();
+    join(&client).map_err(|error| error.to_string()).unwrap();
+    rank_0
+        .join()
+        .unwrap()
+        .map_err(|error| error.to_string())
+        .unwrap();
+    drop(held);
+}
+
+#[test]
+fn a_stranger_is_cut_off_in_time_and_learns_nothing() {
+    let settings = world(2, PATIENCE);
+    let rendezvous = settings[0].rendezvous.clone();
+    let client = settings[1].clone();
+    let rank_0 = thread::spawn(move || join(&settings[0]));
+    let mut stream = connect(&rendezvous);
+    stream.write_all(&[7; HELLO_BYTES]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = Vec::new();
+    // Closed or reset; either way without an answer.
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+    join(&client).map_err(|error| error.to_string()).unwrap();
+    rank_0
+        .join()
+        .unwrap()
+        .map_err(|error| error.to_string())
+        .unwrap();
+}
+
+#[test]
+fn no_socket_of_the_library_listens_on_the_wildcard() {
+    let settings = world(2, PATIENCE);
+    let rendezvous: std::net::SocketAddr = settings[0].rendezvous.parse().unwrap();
+    let joined = join_all(settings, |_| 0);
+    let membership = joined[0]
+        .as_ref()
+        .map_err(ToString::to_string)
+        .unwrap()
+        .membership();
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    // Column 1 is address:port in hexadecimal, column 3 the state, 0A for listening.
+    let listeners: Vec<(&str, u16)> = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let (address, port) = columns[1].split_once(':')?;
+            (columns[3] == "0A").then_some((address, u16::from_str_radix(port, 16).ok()?))
+        })
+        .collect();
+    for peer in membership.peers.iter() {
+        let of_port = listeners
+            .iter()
+            .filter(|(_, port)| *port == peer.address.port());
+        let bound: Vec<&str> = of_port.map(|(address, _)| *address).collect();
+        assert_eq!(bound, ["0100007F"], "127.0.0.1 and nothing else");
+    }
+    let closed = listeners.iter().all(|(_, port)| *port != rendezvous.port());
+    assert!(closed, "the rendezvous closes when all have come");
+}

@@ -1,0 +1,157 @@
+//! Ranks as threads of one process, over loopback.
+
+mod control;
+mod join;
+
+use super::*;
+use crate::error::{Error, Result};
+use crate::protocol::handshake::Secret;
+use mio::net::TcpStream;
+use std::net::TcpListener;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A port that was free a moment ago, and its successor too.
+fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The settings of every rank of a world at a fresh rendezvous.
+fn world(world_size: usize, timeout: Duration) -> Vec<Settings> {
+    let rendezvous = format!("127.0.0.1:{}", free_port());
+    let one = |rank| {
+        let mut settings = Settings::new(rank, world_size, &rendezvous);
+        settings.timeout = timeout;
+        settings.secret = Some(Secret::new([42; 32]));
+        settings
+    };
+    (0..world_size).map(one).collect()
+}
+
+/// Joins with all of `settings` at once, each after its delay in milliseconds.
+fn join_all(settings: Vec<Settings>, delay_ms: impl Fn(usize) -> u64) -> Vec<Result<Joined>> {
+    let start = |(at, settings): (usize, Settings)| {
+        let delay = Duration::from_millis(delay_ms(at));
+        thread::spawn(move || {
+            thread::sleep(delay);
+            join(&settings)
+        })
+    };
+    let threads: Vec<_> = settings.into_iter().enumerate().map(start).collect();
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
+}
+
+fn join_line(result: Result<Joined>) -> String {
+    match result {
+        Err(Error::Join(line)) => {
+            assert!(!line.contains('\n'), "one line: {line}");
+            line
+        }
+        Err(other) => panic!("not a join error: {other:?}"),
+        Ok(_) => panic!("joined"),
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    messages: Vec<(usize, u32, Vec<u8>)>,
+    lost: Vec<(usize, String)>,
+    streams: Vec<(u32, usize, TcpStream)>,
+    failed: Vec<(u32, usize, String)>,
+    awake: usize,
+    wants_data_events: bool,
+}
+
+/// A handler that writes down everything.
+#[derive(Default)]
+struct Recorder {
+    seen: Mutex<Seen>,
+    changed: Condvar,
+}
+
+impl Recorder {
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.seen.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `ready` of what was seen.
+    fn wait<T>(&self, what: &str, mut ready: impl FnMut(&mut Seen) -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        let mut seen = self.seen.lock().unwrap();
+        loop {
+            if let Some(found) = ready(&mut seen) {
+                return found;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(
+                !left.is_zero(),
+                "waited in vain for {what}; lost: {:?}",
+                seen.lost
+            );
+            seen = self.changed.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+}
+
+impl Handler for Recorder {
+    fn control(&self, from: usize, group: u32, payload: &[u8]) {
+        self.note(|seen| seen.messages.push((from, group, payload.to_vec())));
+    }
+
+    fn control_lost(&self, rank: usize, why: String) {
+        self.note(|seen| seen.lost.push((rank, why)));
+    }
+
+    fn stream(&self, group: u32, peer: usize, stream: TcpStream) {
+        self.note(|seen| seen.streams.push((group, peer, stream)));
+    }
+
+    fn stream_failed(&self, group: u32, peer: usize, why: String) {
+        self.note(|seen| seen.failed.push((group, peer, why)));
+    }
+
+    fn wake_after(&self) -> Option<Duration> {
+        None
+    }
+
+    fn awake(&self) {
+        self.note(|seen| seen.awake += 1);
+    }
+
+    fn wants_data_events(&self) -> bool {
+        self.seen.lock().unwrap().wants_data_events
+    }
+}
+
+/// A world whose ranks have joined and whose control threads run.
+fn running(world_size: usize) -> Vec<(Membership, Arc<Recorder>)> {
+    let joined = join_all(world(world_size, PATIENCE), |_| 0);
+    let start = |joined: Result<Joined>| {
+        let recorder = Arc::new(Recorder::default());
+        let handler: Arc<dyn Handler> = recorder.clone();
+        (joined.unwrap().start(handler, None).unwrap(), recorder)
+    };
+    joined.into_iter().map(start).collect()
+}
+
+/// Ends all ranks at once.
+fn shut_down(ranks: &[(Membership, Arc<Recorder>)]) {
+    thread::scope(|scope| {
+        for (membership, _) in ranks {
+            scope.spawn(|| membership.control.shutdown());
+        }
+    });
+}

@@ -1,0 +1,412 @@
+//! The collectives.
+//!
+//! A buffer of `count` elements has the same count on all ranks. Reduce-scatter and all-gather see
+//! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
+//! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
+
+use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::planned::{Planned, Wanted};
+use super::work::Work;
+use super::{Communicator, Entered};
+use crate::dtype::{Dtype, Element};
+use crate::engine::group::{ChannelKind, Posting};
+use crate::error::{Error, Result};
+use crate::op::ReduceOp;
+use crate::plan::spec::{Algorithm, Collective};
+use crate::sys::memory::{Region, lend};
+
+/// What a collective is asked to do, beside its buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) collective: Collective,
+    pub(crate) op: Option<ReduceOp>,
+    pub(crate) root: usize,
+    pub(crate) forced: Option<Algorithm>,
+}
+
+impl Ask {
+    pub(crate) fn new(collective: Collective) -> Self {
+        Self {
+            collective,
+            op: None,
+            root: 0,
+            forced: None,
+        }
+    }
+
+    fn op(self, op: ReduceOp) -> Self {
+        Self {
+            op: Some(op),
+            ..self
+        }
+    }
+
+    fn root(self, root: usize) -> Self {
+        Self { root, ..self }
+    }
+}
+
+impl Communicator {
+    /// Every rank's `buffer` becomes the reduction of all of them.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let means = ringtree::simulate(2, |comm| {
+    ///     let mut gradients = vec![comm.rank() as f32; 3];
+    ///     comm.all_reduce(&mut gradients, ReduceOp::Avg).map(|()| gradients)
+    /// });
+    /// assert_eq!(means[0], Ok(vec![0.5; 3]));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn all_reduce<B: BufferMut + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
+        self.in_place(Ask::new(Collective::AllReduce).op(op), buffer)
+    }
+
+    /// As [`Communicator::all_reduce`], from `input`, which stays as it is, into `output`.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let largest = ringtree::simulate(3, |comm| {
+    ///     let mut output = [0];
+    ///     comm.all_reduce_into(&[comm.rank() as i32], &mut output, ReduceOp::Max).map(|()| output)
+    /// });
+    /// assert_eq!(largest, vec![Ok([2]); 3]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
+    pub fn all_reduce_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        copy_whole(input, output)?;
+        self.all_reduce(output, op)
+    }
+
+    /// Every rank's `buffer` becomes the root's.
+    ///
+    /// ```
+    /// let weights = ringtree::simulate(4, |comm| {
+    ///     let mut weights = [comm.rank() as f64; 2];
+    ///     comm.broadcast(&mut weights, 1).map(|()| weights)
+    /// });
+    /// assert_eq!(weights, vec![Ok([1.0, 1.0]); 4]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn broadcast<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
+        self.in_place(Ask::new(Collective::Broadcast).root(root), buffer)
+    }
+
+    /// The root's `buffer` becomes the reduction of all of them; the others' are unspecified.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(4, |comm| {
+    ///     let mut number = [1u64 << comm.rank()];
+    ///     comm.reduce(&mut number, ReduceOp::Sum, 2).map(|()| number)
+    /// });
+    /// assert_eq!(sums[2], Ok([15]));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn reduce<B>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()>
+    where
+        B: BufferMut + ?Sized,
+    {
+        self.in_place(Ask::new(Collective::Reduce).op(op).root(root), buffer)
+    }
+
+    /// As [`Communicator::reduce`], from `input` into `output`, which is unspecified but on the
+    /// root.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
+    pub fn reduce_into<I, O>(
+        &self,
+        input: &I,
+        output: &mut O,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        copy_whole(input, output)?;
+        self.reduce(output, op, root)
+    }
+
+    /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
+    /// rest is unspecified.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let blocks = ringtree::simulate(2, |comm| {
+    ///     let mut numbers = [1, 2, 3];
+    ///     comm.reduce_scatter(&mut numbers, ReduceOp::Sum)?;
+    ///     Ok::<_, ringtree::Error>(numbers[comm.block(3)].to_vec())
+    /// });
+    /// assert_eq!(blocks, [Ok(vec![2, 4]), Ok(vec![6])]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn reduce_scatter<B>(&self, buffer: &mut B, op: ReduceOp) -> Result<()>
+    where
+        B: BufferMut + ?Sized,
+    {
+        self.in_place(Ask::new(Collective::ReduceScatter).op(op), buffer)
+    }
+
+    /// As [`Communicator::reduce_scatter`], from the whole `input` into `output`, which is as long
+    /// as this rank's block.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Usage`] if `output` is not as long as the block.
+    pub fn reduce_scatter_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        let Memory::Host(input) = input.memory();
+        let MemoryMut::Host(output) = output.memory_mut();
+        let block = self.block(input.len());
+        check_length("output", output.len(), block.len())?;
+        let mut whole = input.to_vec();
+        self.reduce_scatter(&mut whole, op)?;
+        output.copy_from_slice(&whole[block]);
+        Ok(())
+    }
+
+    /// Every rank's `buffer` becomes all ranks' own blocks, in rank order; before, only the own
+    /// block of each counts.
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(3, |comm| {
+    ///     let mut ranks = [0u8; 3];
+    ///     ranks[comm.rank()] = comm.rank() as u8;
+    ///     comm.all_gather(&mut ranks).map(|()| ranks)
+    /// });
+    /// assert_eq!(gathered, vec![Ok([0, 1, 2]); 3]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn all_gather<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
+        self.in_place(Ask::new(Collective::AllGather), buffer)
+    }
+
+    /// `output` becomes all ranks' `input`s, in rank order.
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(2, |comm| {
+    ///     let mut output = [0.0; 4];
+    ///     comm.all_gather_into(&[comm.rank() as f32; 2], &mut output).map(|()| output)
+    /// });
+    /// assert_eq!(gathered[1], Ok([0.0, 0.0, 1.0, 1.0]));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Usage`] if `input` is not as long as this rank's block of
+    /// `output`.
+    pub fn all_gather_into<I, O>(&self, input: &I, output: &mut O) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        let Memory::Host(input) = input.memory();
+        let MemoryMut::Host(output) = output.memory_mut();
+        let block = self.block(output.len());
+        check_length("input", input.len(), block.len())?;
+        output[block].copy_from_slice(input);
+        self.in_place(Ask::new(Collective::AllGather), output)
+    }
+
+    /// Nobody returns before everybody has called.
+    ///
+    /// ```
+    /// assert!(ringtree::simulate(5, |comm| comm.barrier()).into_iter().all(|end| end.is_ok()));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn barrier(&self) -> Result<()> {
+        self.in_place(Ask::new(Collective::Barrier).op(ReduceOp::Bor), &mut [0u8])
+    }
+
+    /// Starts an all-reduce and returns at once; `work.wait()` gives the buffer back.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(2, |comm| {
+    ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
+    ///     // ... compute something else ...
+    ///     work.wait()
+    /// });
+    /// assert_eq!(sums[0], Ok(vec![2.0; 4]));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`], or the first cause if the communicator has failed; the rest comes from
+    /// `wait`.
+    pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
+        self.start(Ask::new(Collective::AllReduce).op(op), buffer)
+    }
+
+    /// Starts a broadcast, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
+        self.start(Ask::new(Collective::Broadcast).root(root), buffer)
+    }
+
+    /// Starts a reduce, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reduce_async<T: Element>(
+        &self,
+        buffer: Vec<T>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<Work<T>> {
+        self.start(Ask::new(Collective::Reduce).op(op).root(root), buffer)
+    }
+
+    /// Starts a reduce-scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reduce_scatter_async<T: Element>(
+        &self,
+        buffer: Vec<T>,
+        op: ReduceOp,
+    ) -> Result<Work<T>> {
+        self.start(Ask::new(Collective::ReduceScatter).op(op), buffer)
+    }
+
+    /// Starts an all-gather, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
+        self.start(Ask::new(Collective::AllGather), buffer)
+    }
+}
+
+/// Issuing.
+impl Communicator {
+    /// Runs a collective on `buffer` to its end.
+    pub(crate) fn in_place<B>(&self, ask: Ask, buffer: &mut B) -> Result<()>
+    where
+        B: BufferMut + ?Sized,
+    {
+        let entered = self.enter()?;
+        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
+        let runtime = &self.0.parts.runtime;
+        let mut planned = self.issue(&entered, wanted)?;
+        lend(slice, |region| {
+            let posting = self.posting(&mut planned, region);
+            runtime.run(self.0.parts.group, ChannelKind::Collectives, posting)
+        })
+    }
+
+    fn start<T: Element>(&self, ask: Ask, buffer: Vec<T>) -> Result<Work<T>> {
+        let entered = self.enter()?;
+        let wanted = self.wanted(ask, buffer.len(), T::DTYPE)?;
+        let mut planned = self.issue(&entered, wanted)?;
+        let posting = self.posting(&mut planned, Region::own(buffer));
+        let (group, kind) = (self.0.parts.group, ChannelKind::Collectives);
+        match self.0.parts.runtime.post(group, kind, posting) {
+            Ok(ticket) => Ok(Work::new(std::sync::Arc::clone(&self.0), ticket)),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
+        let Ask {
+            collective,
+            op,
+            root,
+            forced,
+        } = ask;
+        self.check_peer("root", root)?;
+        let own = self.0.parts.algorithm;
+        // A forced algorithm holds where it can be used; the rest is chosen as ever.
+        let own = own.filter(|own| crate::plan::algorithms::entry(collective, *own).is_some());
+        Ok(Wanted {
+            collective,
+            count,
+            dtype,
+            op,
+            root,
+            forced: forced.or(own),
+        })
+    }
+
+    /// The next call of the group's order.
+    fn issue(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<Planned> {
+        let mut issued = entered.issued();
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let sequence = issued.collectives + 1;
+        let planned = issued
+            .planned
+            .get(wanted, rank, world_size, &self.0.parts.tuning)?;
+        let mut planned = planned.clone();
+        planned.call.sequence = sequence;
+        issued.collectives = sequence;
+        Ok(planned)
+    }
+
+    pub(super) fn posting(&self, planned: &mut Planned, buffer: Region) -> Posting {
+        Posting {
+            call: planned.call.clone(),
+            digest: planned.digest,
+            program: std::sync::Arc::clone(&planned.program),
+            buffer,
+            arithmetic: planned.arithmetic,
+            timeout: self.0.parts.timeout,
+        }
+    }
+
+    /// What would run for such a call, and how long it is expected to take in seconds.
+    pub(crate) fn preview(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<(Algorithm, f64)> {
+        let entered = self.enter()?;
+        let wanted = self.wanted(ask, count, dtype)?;
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let mut issued = entered.issued();
+        let planned = issued
+            .planned
+            .get(wanted, rank, world_size, &self.0.parts.tuning)?;
+        Ok((planned.algorithm, planned.predicted_s))
+    }
+}
+
+fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
+    if length == wanted {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{what} has {length} elements, but must have {wanted}"
+    )))
+}
+
+fn copy_whole<I, O>(input: &I, output: &mut O) -> Result<()>
+where
+    I: Buffer + ?Sized,
+    O: BufferMut<Element = I::Element> + ?Sized,
+{
+    let Memory::Host(input) = input.memory();
+    let MemoryMut::Host(output) = output.memory_mut();
+    check_length("output", output.len(), input.len())?;
+    output.copy_from_slice(input);
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! What a rank lives on: a process among others, or the simulator.
+
+use crate::protocol::session::To;
+use std::time::Duration;
+
+/// How the host spent the time it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Spun, or let other threads run.
+    Briefly,
+    /// Slept; time has passed.
+    Asleep,
+}
+
+/// The world around a runtime.
+pub(crate) trait Host: Send + Sync {
+    /// Time since some fixed moment; never goes back.
+    fn now(&self) -> Duration;
+
+    /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may.
+    fn give_way(&self, idle_passes: u32) -> Waited;
+
+    /// Ends a sleep in `give_way` early.
+    fn wake(&self);
+
+    /// Operations are under way and the caller goes on without polling them.
+    fn background_work(&self);
+
+    /// Sends a control message.
+    fn send_control(&self, to: To, group: u32, payload: &[u8]);
+
+    /// A control message that came: group, sender, bytes. Hosts with a control thread deliver
+    /// theirs through `Runtime::control` instead.
+    fn receive_control(&self) -> Option<(u32, usize, Vec<u8>)> {
+        None
+    }
+
+    /// A group has said its goodbye, and its links are about to close.
+    fn left(&self) {}
+}

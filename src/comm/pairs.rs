@@ -1,0 +1,84 @@
+//! Point to point: send and receive, in one order for each directed pair of ranks.
+
+use super::Communicator;
+use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::planned;
+use crate::engine::group::ChannelKind;
+use crate::error::{Error, Result};
+use crate::sys::memory::{Region, lend};
+
+impl Communicator {
+    /// Sends `buffer` to `peer`, which must receive as many elements of the same type. May return
+    /// before it does, and may wait until it does.
+    ///
+    /// ```
+    /// let received = ringtree::simulate(2, |comm| {
+    ///     let mut number = [0u32];
+    ///     if comm.rank() == 0 {
+    ///         comm.send(&[42u32], 1)?;
+    ///     } else {
+    ///         comm.recv(&mut number, 0)?;
+    ///     }
+    ///     Ok::<_, ringtree::Error>(number[0])
+    /// });
+    /// assert_eq!(received, [Ok(0), Ok(42)]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Mismatch`] if the peer receives something else.
+    pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
+        let Memory::Host(slice) = buffer.memory();
+        self.pair(true, peer, slice.len(), Region::own(slice.to_vec()))
+            .1
+    }
+
+    /// Receives into `buffer` what `peer` sends.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Mismatch`] if the peer sends something else.
+    pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
+        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let count = slice.len();
+        lend(slice, |region| self.pair(false, peer, count, region))
+    }
+
+    fn pair(&self, sends: bool, peer: usize, count: usize, region: Region) -> (Region, Result<()>) {
+        let mut planned = match self.next_of_pair(sends, peer, count, &region) {
+            Ok(planned) => planned,
+            Err(error) => return (region, Err(error)),
+        };
+        let _entered = match self.enter() {
+            Ok(entered) => entered,
+            Err(error) => return (region, Err(error)),
+        };
+        let posting = self.posting(&mut planned, region);
+        self.0
+            .parts
+            .runtime
+            .run(self.0.parts.group, ChannelKind::Pairs, posting)
+    }
+
+    fn next_of_pair(
+        &self,
+        sends: bool,
+        peer: usize,
+        count: usize,
+        region: &Region,
+    ) -> Result<planned::Planned> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        self.check_peer("peer", peer)?;
+        if peer == rank {
+            return Err(Error::Usage(format!(
+                "rank {rank} cannot send to or receive from itself"
+            )));
+        }
+        let entered = self.enter()?;
+        let mut issued = entered.issued();
+        let key = if sends { (rank, peer) } else { (peer, rank) };
+        let sequence = issued.pairs.entry(key).or_insert(0);
+        *sequence += 1;
+        let mut planned = planned::pair(sends, rank, peer, world_size, count, region.dtype());
+        planned.call.sequence = *sequence;
+        Ok(planned)
+    }
+}

@@ -1,0 +1,161 @@
+//! A rank that is a process: real clock, real sockets, one control thread.
+
+use super::host::{Host, Waited};
+use super::runtime::Runtime;
+use crate::bootstrap::control::{ControlHandle, Handler};
+use crate::limits::{IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
+use crate::protocol::session::To;
+use crate::transport::Transport;
+use crate::transport::stream::StreamTransport;
+use crate::transport::tcp::{Inbox, Reactor, TcpConnector};
+use mio::net::TcpStream;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// The wire's number of a group's channel: collectives first, pairs second.
+pub(super) fn channel_number(group: u32, channel: u32) -> u32 {
+    group * 2 + channel
+}
+
+/// What the threads of the process share.
+pub(super) struct Links {
+    reactor: Arc<Reactor>,
+    inboxes: Mutex<HashMap<u32, Arc<Inbox>>>,
+    control: OnceLock<ControlHandle>,
+}
+
+impl Links {
+    pub(super) fn new(reactor: Arc<Reactor>) -> Self {
+        Self {
+            reactor,
+            inboxes: Mutex::default(),
+            control: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn started(&self, control: ControlHandle) {
+        // Called once, right after the control thread was started.
+        let _ = self.control.set(control);
+    }
+
+    fn inbox(&self, channel: u32) -> Arc<Inbox> {
+        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(inboxes.entry(channel).or_default())
+    }
+
+    /// A transport for a channel; links are dialed by `control` when a plan first needs them.
+    pub(super) fn transport(
+        &self,
+        channel: u32,
+        world_size: usize,
+        control: &ControlHandle,
+    ) -> Box<dyn Transport> {
+        let control = control.clone();
+        let dial = Box::new(move |peer| control.dial(channel, 0, peer));
+        let connector = TcpConnector::new(Arc::clone(&self.reactor), self.inbox(channel), dial);
+        Box::new(StreamTransport::new(connector, channel, 0, world_size))
+    }
+}
+
+/// The host of a process's runtime.
+pub(super) struct ProcessHost {
+    pub(super) links: Arc<Links>,
+    pub(super) start: Instant,
+    /// Whether every rank of this host has a core to itself.
+    pub(super) has_own_core: bool,
+}
+
+impl Host for ProcessHost {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn give_way(&self, idle_passes: u32) -> Waited {
+        let spins = if self.has_own_core { SPIN_PASSES } else { 0 };
+        if idle_passes <= spins {
+            std::hint::spin_loop();
+            Waited::Briefly
+        } else if idle_passes <= spins + YIELD_PASSES {
+            std::thread::yield_now();
+            Waited::Briefly
+        } else {
+            self.links.reactor.sleep(IDLE_SLEEP);
+            Waited::Asleep
+        }
+    }
+
+    fn wake(&self) {
+        self.links.reactor.wake();
+    }
+
+    fn background_work(&self) {
+        if let Some(control) = self.links.control.get() {
+            control.poke();
+        }
+    }
+
+    fn send_control(&self, to: To, group: u32, payload: &[u8]) {
+        let Some(control) = self.links.control.get() else {
+            return;
+        };
+        match to {
+            To::Rank(rank) => control.send(rank, group, payload),
+            To::All => control.send_all(group, payload),
+        }
+    }
+}
+
+impl Drop for ProcessHost {
+    fn drop(&mut self) {
+        if let Some(control) = self.links.control.get() {
+            control.shutdown();
+        }
+    }
+}
+
+/// What the control thread calls.
+pub(super) struct Callbacks {
+    pub(super) runtime: Weak<Runtime>,
+    pub(super) links: Arc<Links>,
+}
+
+impl Callbacks {
+    fn with<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
+        self.runtime
+            .upgrade()
+            .map(|runtime| act(&runtime))
+            .unwrap_or_default()
+    }
+}
+
+impl Handler for Callbacks {
+    fn control(&self, from: usize, group: u32, payload: &[u8]) {
+        self.with(|runtime| runtime.control(group, from, payload));
+    }
+
+    fn control_lost(&self, rank: usize, why: String) {
+        self.with(|runtime| runtime.control_lost(rank, &why));
+    }
+
+    fn stream(&self, channel: u32, peer: usize, stream: TcpStream) {
+        self.links.inbox(channel).push(peer, stream);
+        self.links.reactor.wake();
+    }
+
+    fn stream_failed(&self, _channel: u32, peer: usize, why: String) {
+        self.with(|runtime| runtime.control_lost(peer, &why));
+    }
+
+    fn wake_after(&self) -> Option<Duration> {
+        self.with(|runtime| runtime.wants_poller().then_some(IDLE_SLEEP))
+    }
+
+    fn awake(&self) {
+        self.with(Runtime::poll_in_background);
+    }
+
+    fn wants_data_events(&self) -> bool {
+        self.with(Runtime::wants_poller)
+    }
+}

@@ -1,0 +1,240 @@
+//! Who polls the engine.
+//!
+//! Polling is a token. A blocked caller takes it and advances every operation of the process until
+//! its own is done; callers that find it taken sleep until something has finished or the token is
+//! free. The control thread takes it when operations are under way and nobody is blocked.
+
+use super::host::{Host, Waited};
+use crate::engine::group::{ChannelKind, Group, Posting};
+use crate::engine::{Engine, Ticket};
+use crate::error::{Error, Result};
+use crate::limits::POLLER_NAP;
+use crate::sys::memory::Region;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Idle passes between two looks at the clock, while a poller spins.
+const PASSES_PER_TICK: u32 = 64;
+
+/// One per process, or one per simulated rank.
+pub(crate) struct Runtime {
+    engine: Mutex<Engine>,
+    /// Signalled when operations finish and when the token is free.
+    changed: Condvar,
+    token: AtomicBool,
+    /// Threads that want the engine or the token while another polls.
+    others: AtomicUsize,
+    host: Box<dyn Host>,
+}
+
+/// Holding the token.
+struct Polling<'a>(&'a Runtime);
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.token.store(false, Ordering::Release);
+        if self.0.others.load(Ordering::Acquire) > 0 {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Runtime {
+    pub(crate) fn new(host: Box<dyn Host>) -> Self {
+        Self {
+            engine: Mutex::default(),
+            changed: Condvar::new(),
+            token: AtomicBool::new(false),
+            others: AtomicUsize::new(0),
+            host,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine, for a thread that may have to compete with a poller.
+    fn lock_beside_poller(&self) -> MutexGuard<'_, Engine> {
+        if let Ok(engine) = self.engine.try_lock() {
+            return engine;
+        }
+        self.others.fetch_add(1, Ordering::AcqRel);
+        let engine = self.lock();
+        self.others.fetch_sub(1, Ordering::AcqRel);
+        engine
+    }
+
+    fn take_token(&self) -> Option<Polling<'_>> {
+        let is_free = !self.token.load(Ordering::Relaxed);
+        (is_free && !self.token.swap(true, Ordering::Acquire)).then_some(Polling(self))
+    }
+
+    pub(crate) fn add_group(&self, number: u32, group: Group) {
+        self.lock_beside_poller().add_group(number, group);
+    }
+
+    /// Starts an operation and leaves it to whoever polls.
+    pub(crate) fn post(
+        &self,
+        group: u32,
+        channel: ChannelKind,
+        posting: Posting,
+    ) -> std::result::Result<Ticket, (Error, Region)> {
+        let mut engine = self.lock_beside_poller();
+        let ticket = engine.post(group, channel, posting)?;
+        engine.poll();
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.host.background_work();
+        Ok(ticket)
+    }
+
+    /// Runs an operation to its end.
+    pub(crate) fn run(
+        &self,
+        group: u32,
+        channel: ChannelKind,
+        posting: Posting,
+    ) -> (Region, Result<()>) {
+        let ticket = match self.lock_beside_poller().post(group, channel, posting) {
+            Ok(ticket) => ticket,
+            Err((error, region)) => return (region, Err(error)),
+        };
+        self.wait(ticket)
+    }
+
+    /// Waits for an operation; returns by its deadline.
+    pub(crate) fn wait(&self, ticket: Ticket) -> (Region, Result<()>) {
+        loop {
+            if let Some(token) = self.take_token() {
+                let outcome = self.poll_until(ticket);
+                drop(token);
+                if self.lock_beside_poller().is_busy() {
+                    self.host.background_work();
+                }
+                return outcome;
+            }
+            self.others.fetch_add(1, Ordering::AcqRel);
+            let engine = self.lock();
+            let woken = self.changed.wait_timeout(engine, POLLER_NAP);
+            self.others.fetch_sub(1, Ordering::AcqRel);
+            let (mut engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            if let Some(outcome) = engine.take(ticket) {
+                return outcome;
+            }
+        }
+    }
+
+    fn poll_until(&self, ticket: Ticket) -> (Region, Result<()>) {
+        let mut idle_passes = 0;
+        let mut waited = Waited::Briefly;
+        loop {
+            let mut engine = self.lock();
+            while let Some((group, from, payload)) = self.host.receive_control() {
+                engine.control(group, from, &payload);
+            }
+            let advanced = engine.poll();
+            if !advanced && (idle_passes % PASSES_PER_TICK == 1 || waited == Waited::Asleep) {
+                engine.tick(self.host.now());
+            }
+            self.send_controls(&mut engine);
+            if let Some(outcome) = engine.take(ticket) {
+                return outcome;
+            }
+            drop(engine);
+            if self.others.load(Ordering::Relaxed) > 0 {
+                self.changed.notify_all();
+                std::thread::yield_now();
+            }
+            if advanced {
+                idle_passes = 0;
+                waited = Waited::Briefly;
+            } else {
+                idle_passes = idle_passes.saturating_add(1);
+                waited = self.host.give_way(idle_passes);
+            }
+        }
+    }
+
+    /// For the control thread: advances what is under way while nobody else does.
+    pub(crate) fn poll_in_background(&self) {
+        let Some(token) = self.take_token() else {
+            return;
+        };
+        let mut engine = self.lock();
+        while engine.poll() {
+            self.send_controls(&mut engine);
+            drop(engine);
+            if self.others.load(Ordering::Relaxed) > 0 {
+                self.changed.notify_all();
+                std::thread::yield_now();
+            }
+            engine = self.lock();
+        }
+        engine.tick(self.host.now());
+        self.send_controls(&mut engine);
+        drop(engine);
+        drop(token);
+    }
+
+    /// Whether operations are under way that nobody polls.
+    pub(crate) fn wants_poller(&self) -> bool {
+        !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
+    }
+
+    /// A control message came.
+    pub(crate) fn control(&self, group: u32, from: usize, payload: &[u8]) {
+        let mut engine = self.lock_beside_poller();
+        engine.control(group, from, payload);
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.changed.notify_all();
+        self.host.wake();
+    }
+
+    /// The control connection of `rank` is gone.
+    pub(crate) fn control_lost(&self, rank: usize, why: &str) {
+        let mut engine = self.lock_beside_poller();
+        engine.control_lost(rank, why);
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.changed.notify_all();
+        self.host.wake();
+    }
+
+    /// Lets an operation end by itself.
+    pub(crate) fn abandon(&self, ticket: Ticket) {
+        self.lock_beside_poller().abandon(ticket);
+    }
+
+    /// Ends the group: what is under way is finished (or fails by its deadline), then goodbye.
+    pub(crate) fn leave(&self, number: u32, at_most: Duration) {
+        let start = self.host.now();
+        while self.lock_beside_poller().is_busy() && self.host.now() < start + at_most {
+            if self.take_token().is_some_and(|_token| !self.lock().poll()) {
+                let mut engine = self.lock();
+                engine.tick(self.host.now());
+                self.send_controls(&mut engine);
+                drop(engine);
+                self.host.give_way(u32::MAX);
+            }
+        }
+        let mut engine = self.lock_beside_poller();
+        if let Some(group) = engine.group(number) {
+            group.leave();
+        }
+        self.send_controls(&mut engine);
+        let group = engine.remove_group(number);
+        drop(engine);
+        self.host.left();
+        drop(group);
+    }
+
+    fn send_controls(&self, engine: &mut Engine) {
+        while let Some((group, to, payload)) = engine.next_control() {
+            self.host.send_control(to, group, &payload);
+        }
+    }
+}

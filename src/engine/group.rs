@@ -1,0 +1,334 @@
+//! The operations of one set of ranks.
+
+use super::operation::{Arithmetic, Broken, Operation, Turns};
+use super::program::Program;
+use crate::error::{Error, Result};
+use crate::limits::WAITING_NOTICE_AFTER;
+use crate::protocol::call::Call;
+use crate::protocol::message::Message;
+use crate::protocol::session::{Session, To};
+use crate::sys::memory::Region;
+use crate::transport::{LinkError, Transport};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which of a group's two orders an operation belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// Collectives: one order for the whole group.
+    Collectives,
+    /// Send and receive: one order for each directed pair of ranks.
+    Pairs,
+}
+
+/// What it takes to start an operation.
+pub struct Posting {
+    /// What all ranks must agree on.
+    pub call: Call,
+    /// The call's digest.
+    pub digest: u32,
+    /// What to do.
+    pub program: Arc<Program>,
+    /// What to do it on.
+    pub buffer: Region,
+    /// How to fold.
+    pub arithmetic: Arithmetic,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// A place for an operation. Places are reused.
+#[derive(Default)]
+struct Slot {
+    operation: Operation,
+    timeout: Duration,
+    /// When time first passed over it.
+    since: Option<Duration>,
+    has_told: bool,
+    is_abandoned: bool,
+    result: Option<Result<()>>,
+}
+
+/// Operations that share links and an order.
+struct Channel {
+    transport: Box<dyn Transport>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    queue: VecDeque<usize>,
+    turns: Turns,
+}
+
+/// One set of ranks, as one of them sees it.
+pub struct Group {
+    rank: usize,
+    session: Session,
+    collectives: Channel,
+    pairs: Channel,
+}
+
+impl Group {
+    /// The group as `rank` of `world_size` sees it, with a transport for each channel.
+    #[must_use]
+    pub fn new(
+        rank: usize,
+        world_size: usize,
+        collectives: Box<dyn Transport>,
+        pairs: Box<dyn Transport>,
+    ) -> Self {
+        Self {
+            rank,
+            session: Session::new(rank),
+            collectives: Channel::new(collectives, world_size),
+            pairs: Channel::new(pairs, world_size),
+        }
+    }
+
+    fn channel(&mut self, kind: ChannelKind) -> &mut Channel {
+        match kind {
+            ChannelKind::Collectives => &mut self.collectives,
+            ChannelKind::Pairs => &mut self.pairs,
+        }
+    }
+
+    /// What went wrong first, if anything has.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&Error> {
+        self.session.verdict()
+    }
+
+    /// Starts an operation; returns its slot.
+    pub(super) fn post(
+        &mut self,
+        kind: ChannelKind,
+        posting: Posting,
+    ) -> std::result::Result<usize, (Error, Region)> {
+        if let Some(error) = self.session.verdict() {
+            return Err((error.clone(), posting.buffer));
+        }
+        if kind == ChannelKind::Collectives {
+            self.session.enter(&posting.call);
+        }
+        Ok(self.channel(kind).start(posting))
+    }
+
+    pub(super) fn poll(&mut self) -> bool {
+        if self.session.is_troubled() {
+            return self.settle();
+        }
+        let mut advanced = false;
+        for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
+            match self.channel(kind).poll() {
+                Ok(moved) => advanced |= moved,
+                Err((call, broken)) => {
+                    self.broken(&call, broken);
+                    return true;
+                }
+            }
+        }
+        if self.collectives.queue.is_empty() {
+            self.session.idle();
+        }
+        advanced
+    }
+
+    pub(super) fn tick(&mut self, now: Duration) {
+        self.session.tick(now);
+        if self.session.is_troubled() {
+            self.settle();
+            return;
+        }
+        for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
+            let (channel, session) = match kind {
+                ChannelKind::Collectives => (&mut self.collectives, &mut self.session),
+                ChannelKind::Pairs => (&mut self.pairs, &mut self.session),
+            };
+            for slot in &channel.queue {
+                let slot = &mut channel.slots[*slot];
+                let since = *slot.since.get_or_insert(now);
+                let Some(call) = slot.operation.call.as_ref() else {
+                    continue;
+                };
+                if now >= since + slot.timeout {
+                    let error = overdue(self.rank, call, slot, session);
+                    session.failed(error);
+                    break;
+                }
+                if kind == ChannelKind::Collectives
+                    && !slot.has_told
+                    && now >= since + WAITING_NOTICE_AFTER
+                {
+                    slot.has_told = true;
+                    session.waited(call, &slot.operation.awaited());
+                }
+            }
+        }
+    }
+
+    /// Ends every operation with the first cause, once there is one.
+    fn settle(&mut self) -> bool {
+        let Some(error) = self.session.verdict().cloned() else {
+            return false;
+        };
+        let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
+        self.session.idle();
+        ended
+    }
+
+    fn broken(&mut self, call: &Call, Broken { peer, error }: Broken) {
+        match error {
+            LinkError::Closed(why) => self.session.link_lost(peer, call, &why),
+            LinkError::Unexpected(_) => self.session.mismatched(peer, call),
+            LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
+                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
+                 library the same version on all ranks?",
+                self.rank,
+                call.name()
+            ))),
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
+    }
+
+    pub(super) fn take(&mut self, kind: ChannelKind, slot: usize) -> Option<(Region, Result<()>)> {
+        self.channel(kind).take(slot)
+    }
+
+    pub(super) fn abandon(&mut self, kind: ChannelKind, slot: usize) {
+        let channel = self.channel(kind);
+        if channel.take(slot).is_none() {
+            channel.slots[slot].is_abandoned = true;
+        }
+    }
+
+    pub(super) fn control(&mut self, from: usize, message: Message) {
+        self.session.receive(from, message);
+        self.settle();
+    }
+
+    pub(super) fn control_lost(&mut self, rank: usize, why: &str) {
+        self.session.control_lost(rank, why);
+        self.settle();
+    }
+
+    /// Says goodbye to the other ranks.
+    pub fn leave(&mut self) {
+        self.session.leave();
+    }
+
+    pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
+        self.session.next_message()
+    }
+}
+
+impl Channel {
+    fn new(transport: Box<dyn Transport>, world_size: usize) -> Self {
+        Self {
+            transport,
+            slots: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            turns: Turns::new(world_size),
+        }
+    }
+
+    fn start(&mut self, posting: Posting) -> usize {
+        let Posting {
+            call,
+            digest,
+            program,
+            buffer,
+            arithmetic,
+            timeout,
+        } = posting;
+        for peer in program.peers() {
+            self.transport.open(peer);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[index];
+        slot.operation
+            .start(call, digest, program, buffer, arithmetic);
+        slot.timeout = timeout;
+        slot.since = None;
+        slot.has_told = false;
+        slot.is_abandoned = false;
+        slot.result = None;
+        self.queue.push_back(index);
+        index
+    }
+
+    fn poll(&mut self) -> std::result::Result<bool, (Call, Broken)> {
+        let mut advanced = false;
+        self.turns.begin_pass();
+        let mut at = 0;
+        while let Some(index) = self.queue.get(at).copied() {
+            let operation = &mut self.slots[index].operation;
+            match operation.poll(&mut *self.transport, &mut self.turns) {
+                Ok(moved) => advanced |= moved,
+                Err(broken) => {
+                    let call = operation.call.clone();
+                    // Every started operation has a call.
+                    return call.map_or(Ok(true), |call| Err((call, broken)));
+                }
+            }
+            if operation.is_done() {
+                self.queue.remove(at);
+                self.finish(index, Ok(()));
+                advanced = true;
+            } else {
+                at += 1;
+                if at < self.queue.len() {
+                    operation.claim(&mut self.turns);
+                }
+            }
+        }
+        Ok(advanced)
+    }
+
+    fn finish(&mut self, index: usize, result: Result<()>) {
+        let slot = &mut self.slots[index];
+        slot.result = Some(result);
+        if slot.is_abandoned {
+            self.take(index);
+        }
+    }
+
+    fn fail(&mut self, error: &Error) -> bool {
+        let ended = !self.queue.is_empty();
+        while let Some(index) = self.queue.pop_front() {
+            self.finish(index, Err(error.clone()));
+        }
+        ended
+    }
+
+    fn take(&mut self, index: usize) -> Option<(Region, Result<()>)> {
+        let slot = &mut self.slots[index];
+        let result = slot.result.take()?;
+        self.free.push(index);
+        slot.operation.take_buffer().map(|buffer| (buffer, result))
+    }
+}
+
+/// The error of an operation that ran out of time: who is missing, and where they are.
+fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
+    let awaited = slot.operation.awaited();
+    let who: Vec<_> = awaited
+        .iter()
+        .map(|peer| session.whereabouts(*peer))
+        .collect();
+    Error::Deadline(format!(
+        "rank {rank} gave up on {call} after {:.1} s, waiting for {}; look at those ranks, or \
+         raise the timeout if they are merely slow",
+        slot.timeout.as_secs_f64(),
+        if who.is_empty() {
+            "nobody".into()
+        } else {
+            who.join(", ")
+        }
+    ))
+}

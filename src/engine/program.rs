@@ -1,0 +1,360 @@
+//! A plan bound to a buffer's length: steps over byte ranges, and the bytes they wait for.
+//!
+//! Every step is a stream of bytes: its ranges, one after another. A [`Dependency`] says that
+//! byte `at + i` of a step's stream waits for byte `from + i` of an earlier step's. They come from
+//! the chunks the steps have in common: what a step reads must have been written, and what it
+//! overwrites must have been read, in plan order. Steps and messages that turn out empty are
+//! dropped; both ends drop the same ones.
+
+use crate::plan::layout::Layout;
+use crate::plan::{ChunkRange, Plan, Source, Step};
+
+/// Where bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// In the caller's buffer.
+    Buffer,
+    /// In the operation's scratch.
+    Scratch,
+}
+
+/// A run of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// In which memory.
+    pub space: Space,
+    /// From which byte on.
+    pub offset: usize,
+    /// How many bytes.
+    pub bytes: usize,
+}
+
+/// Bytes `at..at + bytes` of a step's stream wait for bytes `from..from + bytes` of `step`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dependency {
+    /// First byte of the waiting stream.
+    pub at: usize,
+    /// How many.
+    pub bytes: usize,
+    /// The step waited for.
+    pub step: usize,
+    /// First byte of its stream.
+    pub from: usize,
+}
+
+/// One peer's message into a fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// The peer's receive lane.
+    pub lane: usize,
+    /// The peer.
+    pub peer: usize,
+    /// The message's number on that link.
+    pub number: u32,
+}
+
+/// What a step does with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sends them; one flow a peer, `flows` of them from `first_flow` on.
+    Send {
+        /// The first of the step's flows.
+        first_flow: usize,
+        /// How many.
+        flows: usize,
+    },
+    /// Stores a message.
+    Store(Operand),
+    /// Folds messages, with the bytes already there as operand number `own`.
+    Fold {
+        /// The messages, in order.
+        operands: Vec<Operand>,
+        /// Where the own bytes stand among the operands.
+        own: Option<usize>,
+        /// Whether the result is complete.
+        completes: bool,
+    },
+    /// Copies from another place of this rank.
+    Copy(Piece),
+    /// Folds in what another place of this rank holds.
+    Reduce {
+        /// The other place.
+        from: Piece,
+        /// Whether the result is complete.
+        completes: bool,
+    },
+}
+
+/// One step over bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramStep {
+    /// What is done.
+    pub action: Action,
+    /// The bytes, in stream order.
+    pub pieces: Vec<Piece>,
+    /// Their number.
+    pub bytes: usize,
+    /// The plan's round.
+    pub round: usize,
+    /// What the bytes wait for, by increasing `at`.
+    pub dependencies: Vec<Dependency>,
+}
+
+/// The messages of one link and direction, in order: (step, flow).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The peer.
+    pub peer: usize,
+    /// Step and, for sends, flow of each message.
+    pub messages: Vec<(usize, usize)>,
+}
+
+/// A bound plan. It depends on the plan, the count and the element size, on nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// The steps, in plan order.
+    pub steps: Vec<ProgramStep>,
+    /// One lane for each rank sent to.
+    pub sends: Vec<Lane>,
+    /// One lane for each rank received from.
+    pub receives: Vec<Lane>,
+    /// The local steps.
+    pub locals: Vec<usize>,
+    /// How many flows there are.
+    pub flows: usize,
+    /// Bytes of scratch.
+    pub scratch_bytes: usize,
+}
+
+impl Program {
+    /// Binds `plan` to a buffer of `count` elements of `element_bytes` each.
+    #[must_use]
+    pub fn bind(plan: &Plan, count: usize, element_bytes: usize) -> Self {
+        let layout = Layout::new(
+            plan.request.collective,
+            plan.request.world_size,
+            plan.chunks,
+            count,
+        );
+        let mut binder = Binder {
+            chunks: plan.chunks,
+            start: &|chunk| layout.start(chunk) * element_bytes,
+            program: Program::default(),
+            last: vec![Touch::default(); plan.chunks + plan.scratch],
+        };
+        for (round, steps) in plan.rounds.iter().enumerate() {
+            for step in steps {
+                binder.add(round, step);
+            }
+        }
+        let mut program = binder.program;
+        program.scratch_bytes = layout.start(plan.scratch) * element_bytes;
+        program
+    }
+
+    /// Every rank this one exchanges messages with.
+    pub fn peers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.sends
+            .iter()
+            .chain(&self.receives)
+            .map(|lane| lane.peer)
+    }
+}
+
+/// Who touched a chunk last: (step, byte of its stream).
+#[derive(Clone, Default)]
+struct Touch {
+    write: Option<(usize, usize)>,
+    reads: Vec<(usize, usize)>,
+}
+
+struct Binder<'a> {
+    chunks: usize,
+    start: &'a dyn Fn(usize) -> usize,
+    program: Program,
+    last: Vec<Touch>,
+}
+
+impl Binder<'_> {
+    fn chunk(&self, chunk: usize) -> Piece {
+        let (space, chunk) = if chunk < self.chunks {
+            (Space::Buffer, chunk)
+        } else {
+            (Space::Scratch, chunk - self.chunks)
+        };
+        let offset = (self.start)(chunk);
+        Piece {
+            space,
+            offset,
+            bytes: (self.start)(chunk + 1) - offset,
+        }
+    }
+
+    fn range(&self, range: ChunkRange) -> Piece {
+        let (first, last) = (self.chunk(range.first), self.chunk(range.end() - 1));
+        Piece {
+            bytes: last.offset + last.bytes - first.offset,
+            ..first
+        }
+    }
+
+    fn add(&mut self, round: usize, step: &Step) {
+        let one;
+        let (written, read_only): (&[ChunkRange], &[ChunkRange]) = match step {
+            Step::Send { ranges, .. } => (&[], ranges),
+            Step::Receive { ranges, .. } => (ranges, &[]),
+            Step::Copy { from, to } | Step::Reduce { from, to, .. } => {
+                one = [*to, *from];
+                (&one[..1], &one[1..])
+            }
+        };
+        let streamed = if written.is_empty() {
+            read_only
+        } else {
+            written
+        };
+        let pieces: Vec<_> = streamed.iter().map(|range| self.range(*range)).collect();
+        let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+        if bytes == 0 {
+            return;
+        }
+        let index = self.program.steps.len();
+        let action = self.action(index, step);
+        let mut dependencies = Vec::new();
+        // A receive that only stores reads nothing, but waiting for the last writer is the same.
+        self.touch(index, written, true, &mut dependencies);
+        self.touch(index, read_only, false, &mut dependencies);
+        dependencies.sort_by_key(|dependency| dependency.at);
+        self.program.steps.push(ProgramStep {
+            action,
+            pieces,
+            bytes,
+            round,
+            dependencies,
+        });
+    }
+
+    /// Notes that step `index` writes or reads `ranges`, and what it must wait for.
+    fn touch(
+        &mut self,
+        index: usize,
+        ranges: &[ChunkRange],
+        writes: bool,
+        dependencies: &mut Vec<Dependency>,
+    ) {
+        let mut at = 0;
+        for chunk in ranges.iter().flat_map(|range| range.first..range.end()) {
+            let bytes = self.chunk(chunk).bytes;
+            let touch = &mut self.last[chunk];
+            if bytes > 0 {
+                let reads = if writes { touch.reads.as_slice() } else { &[] };
+                for (step, from) in touch.write.iter().chain(reads) {
+                    add_dependency(
+                        dependencies,
+                        Dependency {
+                            at,
+                            bytes,
+                            step: *step,
+                            from: *from,
+                        },
+                    );
+                }
+            }
+            if writes {
+                touch.write = Some((index, at));
+                touch.reads.clear();
+            } else {
+                touch.reads.push((index, at));
+            }
+            at += bytes;
+        }
+    }
+
+    fn action(&mut self, index: usize, step: &Step) -> Action {
+        match step {
+            Step::Send { peers, .. } => {
+                let first_flow = self.program.flows;
+                self.program.flows += peers.len();
+                for (nth, peer) in peers.iter().enumerate() {
+                    let flow = first_flow + nth;
+                    lane(&mut self.program.sends, *peer)
+                        .1
+                        .messages
+                        .push((index, flow));
+                }
+                Action::Send {
+                    first_flow,
+                    flows: peers.len(),
+                }
+            }
+            Step::Receive {
+                sources, completes, ..
+            } => {
+                let own = sources.iter().position(|source| *source == Source::Own);
+                let peers = sources.iter().filter_map(|source| match source {
+                    Source::Own => None,
+                    Source::Peer(peer) => Some(*peer),
+                });
+                let operands: Vec<_> = peers
+                    .map(|peer| {
+                        let (at, lane) = lane(&mut self.program.receives, peer);
+                        lane.messages.push((index, 0));
+                        // Far fewer messages than 2^32.
+                        let number = (lane.messages.len() - 1) as u32;
+                        Operand {
+                            lane: at,
+                            peer,
+                            number,
+                        }
+                    })
+                    .collect();
+                match (operands.as_slice(), own) {
+                    ([operand], None) => Action::Store(*operand),
+                    _ => Action::Fold {
+                        operands,
+                        own,
+                        completes: *completes,
+                    },
+                }
+            }
+            Step::Copy { from, .. } => {
+                self.program.locals.push(index);
+                Action::Copy(self.range(*from))
+            }
+            Step::Reduce {
+                from, completes, ..
+            } => {
+                self.program.locals.push(index);
+                Action::Reduce {
+                    from: self.range(*from),
+                    completes: *completes,
+                }
+            }
+        }
+    }
+}
+
+fn lane(lanes: &mut Vec<Lane>, peer: usize) -> (usize, &mut Lane) {
+    let at = lanes
+        .iter()
+        .position(|lane| lane.peer == peer)
+        .unwrap_or_else(|| {
+            lanes.push(Lane {
+                peer,
+                messages: Vec::new(),
+            });
+            lanes.len() - 1
+        });
+    (at, &mut lanes[at])
+}
+
+/// Adds a dependency, as part of the one before it where it goes on from there.
+fn add_dependency(dependencies: &mut Vec<Dependency>, new: Dependency) {
+    let joins = |old: &&mut Dependency| {
+        old.step == new.step && old.at + old.bytes == new.at && old.from + old.bytes == new.from
+    };
+    match dependencies.iter_mut().rev().take(4).find(joins) {
+        Some(old) => old.bytes += new.bytes,
+        None => dependencies.push(new),
+    }
+}

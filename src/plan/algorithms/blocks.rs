@@ -1,0 +1,59 @@
+//! What the algorithms share: logarithms, runs of blocks on a circle, and virtual ranks.
+
+use crate::plan::cost::Cost;
+use crate::plan::ir::ChunkRange;
+
+/// What a plan without messages costs.
+pub(super) const FREE: Cost = Cost {
+    rounds: 0,
+    messages_on_path: 0.0,
+    volume_on_path: 0.0,
+    folded_on_path: 0.0,
+    max_sent_per_rank: 0.0,
+};
+
+/// ⌈log₂ n⌉ for n ≥ 1.
+pub(super) fn ceil_log2(n: usize) -> usize {
+    n.next_power_of_two().trailing_zeros() as usize
+}
+
+/// (n − 1)/n: what is left of a buffer when one of n blocks is taken away.
+pub(super) fn all_but_one(n: usize) -> f64 {
+    (n - 1) as f64 / n as f64
+}
+
+/// All chunks of the buffer.
+pub(super) fn whole(chunks: usize) -> Vec<ChunkRange> {
+    vec![ChunkRange::new(0, chunks)]
+}
+
+/// The chunks of one block of `pieces` chunks.
+pub(super) fn block(index: usize, pieces: usize) -> Vec<ChunkRange> {
+    vec![ChunkRange::new(index * pieces, pieces)]
+}
+
+/// The chunks of `count` blocks from block `first` on, of `n` blocks that lie on a circle: one
+/// range, or two when the run passes the end. `count` is 1 to `n`.
+///
+/// ```text
+/// n = 6, first = 4, count = 3:   [0] 1 2 3 [4 5]   →   4..6, 0..1
+/// ```
+pub(super) fn circle(first: usize, count: usize, n: usize, pieces: usize) -> Vec<ChunkRange> {
+    let first = first % n;
+    let before_the_end = count.min(n - first);
+    let mut ranges = vec![ChunkRange::new(first * pieces, before_the_end * pieces)];
+    if count > before_the_end {
+        ranges.push(ChunkRange::new(0, (count - before_the_end) * pieces));
+    }
+    ranges
+}
+
+/// The number of `rank` when one counts from the root on.
+pub(super) fn virtual_rank(rank: usize, root: usize, n: usize) -> usize {
+    (rank + n - root) % n
+}
+
+/// The rank whose virtual number is `virtual_rank`.
+pub(super) fn real_rank(virtual_rank: usize, root: usize, n: usize) -> usize {
+    (virtual_rank + root) % n
+}

@@ -1,0 +1,140 @@
+//! Circulant graphs: as few rounds and as few bytes as there can be, for *every* number of ranks.
+//!
+//! Rank r talks to r ± s for the skips s = ⌈n/2⌉, ⌈⌈n/2⌉/2⌉, …, 1, that is k = ⌈log₂ n⌉ of them.
+//!
+//! ```text
+//! reduce-scatter of 6    round 0   r → r+3, 3 blocks
+//!                        round 1   r → r+2, 1 block
+//!                        round 2   r → r+1, 1 block      5 = n−1 blocks in 3 rounds
+//! ```
+//!
+//! *Purpose.* [`exchange`] holds reduce-scatter kα + (n−1)/n·m(β + γ), all-gather
+//! kα + (n−1)/n·mβ and all-reduce, their sum; [`pipeline`] the broadcast in b pieces,
+//! (b−1+k)(α + mβ/b), and the reduce, its mirror image, (b−1+k)(α + m(β + γ)/b); [`schedule`] says
+//! which piece travels when. The best b is √((k−1)·mβ/α), with β + γ for the reduce.
+//!
+//! *Invariants.* No scratch; blocks are addressed where they lie, a run past the end of the buffer
+//! being two ranges of one message.
+//!
+//! *May import* what algorithms import: `plan::{ir, spec, cost}` and `limits`.
+//!
+//! Source: Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms"
+//! (arXiv 2410.14234), §2; Träff, "Optimal Broadcast Schedules in Logarithmic Time with
+//! Applications to Broadcast, All-Broadcast, Reduction and All-Reduction" (arXiv 2407.18004), §2.
+
+pub(super) mod exchange;
+mod pipeline;
+mod schedule;
+
+use super::Entry;
+use super::blocks::{FREE, all_but_one, ceil_log2};
+use crate::limits::PIECES_MAX;
+use crate::plan::cost::{Cost, Question};
+use crate::plan::ir::{Request, Round};
+use crate::plan::spec::{Algorithm, Collective};
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    algorithm: Algorithm::Circulant,
+    collectives: &[
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Broadcast,
+        Collective::Reduce,
+    ],
+    source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
+    is_symmetric: |collective| !collective.is_rooted(),
+    chunks: |collective, world_size, pieces| {
+        if collective.is_rooted() {
+            pieces
+        } else {
+            world_size * pieces
+        }
+    },
+    scratch: |_| 0,
+    build,
+    cost,
+    pieces,
+};
+
+/// The skips, smallest first: 1, …, ⌈n/2⌉, n.
+fn skips(world_size: usize) -> Vec<usize> {
+    let mut skips = vec![world_size];
+    while let Some(&last) = skips.last().filter(|&&skip| skip > 1) {
+        skips.push(last.div_ceil(2));
+    }
+    skips.reverse();
+    skips
+}
+
+fn build(request: &Request) -> Vec<Round> {
+    let Request {
+        rank,
+        world_size,
+        pieces,
+        ..
+    } = *request;
+    if world_size == 1 {
+        return Vec::new();
+    }
+    let all_gather = || exchange::all_gather(rank, world_size, pieces, |rank| rank);
+    match request.collective {
+        Collective::Broadcast => pipeline::broadcast(request),
+        Collective::Reduce => pipeline::reduce(request),
+        Collective::ReduceScatter => exchange::reduce_scatter(rank, world_size, pieces),
+        Collective::AllGather => all_gather(),
+        _ => {
+            let mut rounds = exchange::reduce_scatter(rank, world_size, pieces);
+            rounds.extend(all_gather());
+            rounds
+        }
+    }
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    let levels = ceil_log2(n);
+    let exchange = |passes: usize, folds: f64| Cost {
+        rounds: passes * levels,
+        messages_on_path: (passes * levels) as f64,
+        volume_on_path: passes as f64 * all_but_one(n),
+        folded_on_path: folds * all_but_one(n),
+        max_sent_per_rank: passes as f64 * all_but_one(n),
+    };
+    let rounds = request.pieces - 1 + levels;
+    let passed = rounds as f64 / request.pieces as f64;
+    let pipeline = |folded: f64, sent: f64| Cost {
+        rounds,
+        messages_on_path: rounds as f64,
+        volume_on_path: passed,
+        folded_on_path: folded,
+        max_sent_per_rank: sent,
+    };
+    match request.collective {
+        Collective::Broadcast => pipeline(0.0, passed),
+        Collective::Reduce => pipeline(passed, 1.0),
+        Collective::ReduceScatter => exchange(1, 1.0),
+        Collective::AllGather => exchange(1, 0.0),
+        _ => exchange(2, 1.0),
+    }
+}
+
+/// Where the derivative of the pipeline's cost by b is zero; the exchanges gain nothing by pieces.
+fn pieces(question: &Question) -> usize {
+    let levels = ceil_log2(question.world_size);
+    let seconds_per_byte = match question.collective {
+        Collective::Broadcast => question.link.beta_s_per_byte,
+        Collective::Reduce => question.link.beta_s_per_byte + question.link.gamma_s_per_byte,
+        _ => return 1,
+    };
+    if levels < 2 {
+        return 1;
+    }
+    let whole_s = question.bytes as f64 * seconds_per_byte;
+    let best = ((levels - 1) as f64 * whole_s / question.link.alpha_s).sqrt();
+    (best.round() as usize).clamp(1, PIECES_MAX)
+}

@@ -1,0 +1,88 @@
+//! Scatter-allgather: the root deals one block to each rank along a binomial tree, then all ranks
+//! gather all blocks over circulant skips.
+//!
+//! ```text
+//! 4 ranks from 0   scatter     0→2 blocks 2,3      0→1 block 1   2→3 block 3
+//!                  all-gather  r→r−1 1 block       r→r−2 2 blocks
+//! ```
+//!
+//! Nothing is sent to the root in the second half: it has everything. With k = ⌈log₂ n⌉, for every
+//! n: 2kα + 2(n−1)/n·mβ.
+//!
+//! Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, "Interprocessor collective
+//! communication library (InterCom)" (SHPCC 1994), §5; the all-gather is Träff's
+//! (arXiv 2410.14234), which any number of ranks may use.
+
+use super::Entry;
+use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, virtual_rank};
+use super::circulant::exchange::all_gather;
+use crate::plan::cost::Cost;
+use crate::plan::ir::{ChunkRange, Request, Round, Step};
+use crate::plan::spec::{Algorithm, Collective};
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    algorithm: Algorithm::ScatterAllgather,
+    collectives: &[Collective::Broadcast],
+    source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
+    is_symmetric: |_| false,
+    chunks: |_, world_size, pieces| world_size * pieces,
+    scratch: |_| 0,
+    build,
+    cost,
+    pieces: |_| 1,
+};
+
+fn build(request: &Request) -> Vec<Round> {
+    let (n, root) = (request.world_size, request.root);
+    let own = virtual_rank(request.rank, root, n);
+    let mut rounds = scatter(request, own);
+    let gathering = all_gather(own, n, request.pieces, |place| real_rank(place, root, n));
+    let useful = |step: &Step| match step {
+        Step::Send { peers, .. } => !peers.contains(&root),
+        _ => own != 0,
+    };
+    rounds.extend(gathering.into_iter().map(|mut round| {
+        round.retain(useful);
+        round
+    }));
+    rounds
+}
+
+/// The place `own` is responsible for the blocks up to the next place of its parent's.
+fn scatter(request: &Request, own: usize) -> Vec<Round> {
+    let (n, pieces) = (request.world_size, request.pieces);
+    let real = |place: usize| real_rank(place, request.root, n);
+    let round = |level: usize| {
+        let stride = 1_usize << level;
+        let blocks_from = |first: usize| {
+            let count = stride.min(n - first);
+            vec![ChunkRange::new(first * pieces, count * pieces)]
+        };
+        if !own.is_multiple_of(stride) {
+            Vec::new()
+        } else if own & stride != 0 {
+            vec![Step::store(real(own - stride), blocks_from(own))]
+        } else if own + stride < n {
+            vec![Step::send(real(own + stride), blocks_from(own + stride))]
+        } else {
+            Vec::new()
+        }
+    };
+    (0..ceil_log2(n)).rev().map(round).collect()
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    let rounds = 2 * ceil_log2(n);
+    Cost {
+        rounds,
+        messages_on_path: rounds as f64,
+        volume_on_path: 2.0 * all_but_one(n),
+        folded_on_path: 0.0,
+        max_sent_per_rank: 2.0 * all_but_one(n),
+    }
+}

@@ -1,0 +1,57 @@
+//! Two-shot: the flat reduce-scatter, then the flat all-gather.
+//!
+//! ```text
+//! round 0   everybody sends block j to rank j, who folds all n in rank order
+//! round 1   rank j sends the finished block j to everybody
+//! ```
+//!
+//! Two rounds with the least possible bytes, at n−1 messages a round:
+//! 2(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
+//!
+//! Source: the spread-out reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA
+//! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
+
+use super::Entry;
+use super::blocks::{FREE, all_but_one};
+use super::flat::{all_gather_round, reduce_scatter_round};
+use crate::plan::cost::Cost;
+use crate::plan::ir::{Request, Round};
+use crate::plan::spec::{Algorithm, Collective};
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    algorithm: Algorithm::TwoShot,
+    collectives: &[Collective::AllReduce],
+    source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
+    is_symmetric: |_| true,
+    chunks: |_, world_size, pieces| world_size * pieces,
+    scratch: |_| 0,
+    build,
+    cost,
+    pieces: |_| 1,
+};
+
+fn build(request: &Request) -> Vec<Round> {
+    let (rank, n, pieces) = (request.rank, request.world_size, request.pieces);
+    if n == 1 {
+        return Vec::new();
+    }
+    vec![
+        reduce_scatter_round(rank, n, pieces),
+        all_gather_round(rank, n, pieces),
+    ]
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    Cost {
+        rounds: 2,
+        messages_on_path: 2.0 * (n - 1) as f64,
+        volume_on_path: 2.0 * all_but_one(n),
+        folded_on_path: all_but_one(n),
+        max_sent_per_rank: 2.0 * all_but_one(n),
+    }
+}

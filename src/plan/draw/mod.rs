@@ -1,0 +1,69 @@
+//! The picture of a plan: who sends what to whom in which round, and who holds what after it.
+//!
+//! *Purpose.* [`text`] for the terminal, [`svg`] for pages, [`timeline`] for measured or virtual
+//! time. All draw what [`holdings`] finds by replaying the plan.
+//!
+//! *Invariants.* Pictures are pure functions of the plans; an SVG is one self-contained file that
+//! reads well on light and on dark pages.
+//!
+//! *May import* the plan's own files and `limits`.
+
+pub mod holdings;
+mod svg;
+mod text;
+mod timeline;
+
+pub use svg::svg;
+pub use text::text;
+pub use timeline::{Panel, timeline};
+
+use super::cost::Traffic;
+use super::ir::Plan;
+use super::spec::Collective;
+use super::units::{Bytes, Seconds};
+
+/// What the caption of a picture tells besides the plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Caption {
+    /// Bytes of the whole buffer.
+    pub bytes: usize,
+    /// The predicted time in seconds.
+    pub time_s: f64,
+    /// What the plan sends.
+    pub traffic: Traffic,
+}
+
+/// "broadcast by binomial, 8 ranks, root 0".
+fn title(plans: &[Plan]) -> Option<String> {
+    let request = plans.first()?.request;
+    let root = if request.collective.is_rooted() {
+        format!(", root {}", request.root)
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "{} by {}, {} ranks{root}",
+        request.collective, request.algorithm, request.world_size
+    ))
+}
+
+/// "3 rounds · 7 messages · 1 MiB, at most 3 MiB sent by a rank · predicted 2.52 ms".
+fn facts(collective: Collective, caption: &Caption) -> String {
+    let traffic = &caption.traffic;
+    let mut facts = vec![count(traffic.rounds, "round")];
+    facts.extend(traffic.messages.map(|messages| count(messages, "message")));
+    if collective != Collective::Barrier {
+        facts.push(format!(
+            "buffer {}, busiest rank sends {}",
+            Bytes(caption.bytes as f64),
+            Bytes(traffic.max_bytes_sent_per_rank as f64)
+        ));
+    }
+    facts.push(format!("predicted {}", Seconds(caption.time_s)));
+    facts.join(" · ")
+}
+
+fn count(number: usize, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{ending}")
+}

@@ -1,0 +1,192 @@
+//! Who holds what when: several runs of one collective above a shared axis of seconds.
+
+use super::svg::{STYLE, open, write_anchored, write_rect, write_text};
+use std::fmt::Write;
+
+/// Pixels of the picture and its parts.
+const WIDTH: f64 = 960.0;
+const MARGIN: f64 = 28.0;
+const NAMES_WIDTH: f64 = 196.0;
+const FINISH_WIDTH: f64 = 86.0;
+const HEAD_HEIGHT: f64 = 96.0;
+const LANE_HEIGHT: f64 = 10.0;
+const LANE_PITCH: f64 = 13.0;
+const PANEL_GAP: f64 = 26.0;
+const AXIS_HEIGHT: f64 = 60.0;
+/// At most so many ticks stand on the axis.
+const TICKS_MAX: f64 = 9.0;
+
+/// What a timeline adds to the style of a plan's picture.
+const TIMELINE_STYLE: &str = "
+.name{font-size:15px;font-weight:650}.finish{font-size:21px;font-weight:700}
+.rank{font-size:9.5px;fill:#5f6c7b}.track{fill:#f0f3f7}.end{stroke:#1f2933;stroke-width:1.5}
+.grid{stroke:#d9dee5;stroke-width:1;stroke-dasharray:2 4}
+@media (prefers-color-scheme:dark){.rank{fill:#93a1b1}.track{fill:#1a222c}.end{stroke:#e6edf3}
+.grid{stroke:#2b333d}}
+";
+
+/// One run of a collective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// What ran: "Binomial tree".
+    pub name: String,
+    /// A few words on how: "3 rounds of the whole file".
+    pub note: String,
+    /// By rank: (seconds, part held from then on, 0 to 1), in ascending order of time. Before the
+    /// first sample a rank holds nothing.
+    pub lanes: Vec<Vec<(f64, f64)>>,
+}
+
+impl Panel {
+    /// The time at which the last rank's part last grew, in seconds.
+    #[must_use]
+    pub fn finish_s(&self) -> f64 {
+        let growth = |lane: &Vec<(f64, f64)>| {
+            let most = lane.iter().map(|(_, part)| *part).fold(0.0, f64::max);
+            let reached = lane.iter().find(|(_, part)| *part >= most);
+            reached.map_or(0.0, |(time_s, _)| *time_s)
+        };
+        self.lanes.iter().map(growth).fold(0.0, f64::max)
+    }
+
+    fn height(&self) -> f64 {
+        self.lanes.len() as f64 * LANE_PITCH
+    }
+}
+
+/// `panels` one above the other over one axis of seconds, as a self-contained SVG: a lane a rank,
+/// blue and as high as the part of the data it holds, green once it holds all.
+#[must_use]
+pub fn timeline(title: &str, note: &str, panels: &[Panel]) -> String {
+    let panels_height: f64 = panels.iter().map(|panel| panel.height() + PANEL_GAP).sum();
+    let bottom = HEAD_HEIGHT + panels_height - PANEL_GAP;
+    let longest_s = panels.iter().map(Panel::finish_s).fold(0.0, f64::max);
+    let axis = Axis::new(longest_s);
+    let mut out = String::new();
+    let style = format!("{STYLE}{TIMELINE_STYLE}");
+    open(&mut out, (WIDTH, bottom + AXIS_HEIGHT), &style);
+    write_text(&mut out, (MARGIN, 42.0), "title", title);
+    write_text(&mut out, (MARGIN, 64.0), "note", note);
+    legend(&mut out);
+    axis.draw(&mut out, bottom);
+    let mut top = HEAD_HEIGHT;
+    for panel in panels {
+        draw_panel(&mut out, panel, &axis, top);
+        top += panel.height() + PANEL_GAP;
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn legend(out: &mut String) {
+    let mut x = WIDTH - MARGIN - 262.0;
+    for (class, text, width) in [
+        ("track", "nothing", 82.0),
+        ("h3", "a part", 74.0),
+        ("done", "everything", 90.0),
+    ] {
+        write_rect(out, class, (x, 54.0), (12.0, 12.0), 3.0);
+        write_text(out, (x + 18.0, 64.0), "note", text);
+        x += width;
+    }
+}
+
+/// Seconds to pixels.
+struct Axis {
+    end_s: f64,
+    tick_s: f64,
+}
+
+impl Axis {
+    fn new(end_s: f64) -> Self {
+        let end_s = if end_s > 0.0 { end_s } else { 1.0 };
+        // The smallest of 1, 2, 5 times a power of ten that leaves few enough ticks.
+        let rough = end_s / TICKS_MAX;
+        let power = 10_f64.powf(rough.log10().floor());
+        let factor = [1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .find(|factor| factor * power >= rough)
+            .unwrap_or(10.0);
+        Self {
+            end_s,
+            tick_s: factor * power,
+        }
+    }
+
+    fn x(&self, time_s: f64) -> f64 {
+        let span = WIDTH - 2.0 * MARGIN - NAMES_WIDTH - FINISH_WIDTH;
+        MARGIN + NAMES_WIDTH + time_s / self.end_s * span
+    }
+
+    fn draw(&self, out: &mut String, bottom: f64) {
+        let ticks = (self.end_s / self.tick_s + 1e-9).floor() as usize;
+        let decimals = (-self.tick_s.log10().floor()).max(0.0) as usize;
+        for tick in 0..=ticks {
+            let time_s = tick as f64 * self.tick_s;
+            let x = self.x(time_s);
+            let _ = writeln!(
+                out,
+                "<path class=\"grid\" d=\"M{x:.1} {:.1}V{:.1}\"/>",
+                HEAD_HEIGHT - 6.0,
+                bottom + 8.0
+            );
+            let text = format!("{time_s:.decimals$} s");
+            write_anchored(out, (x, bottom + 26.0), "note", "middle", &text);
+        }
+    }
+}
+
+fn draw_panel(out: &mut String, panel: &Panel, axis: &Axis, top: f64) {
+    let finish_s = panel.finish_s();
+    let (begin, end) = (axis.x(0.0), axis.x(finish_s));
+    let middle = top + panel.height() / 2.0;
+    write_text(out, (MARGIN, middle - 3.0), "name", &panel.name);
+    write_text(out, (MARGIN, middle + 15.0), "note", &panel.note);
+    for (rank, lane) in panel.lanes.iter().enumerate() {
+        let y = top + rank as f64 * LANE_PITCH + (LANE_PITCH - LANE_HEIGHT) / 2.0;
+        let base = y + LANE_HEIGHT;
+        write_anchored(
+            out,
+            (begin - 6.0, base - 1.5),
+            "rank",
+            "end",
+            &rank.to_string(),
+        );
+        write_rect(out, "track", (begin, y), (end - begin, LANE_HEIGHT), 2.0);
+        draw_lane(out, lane, axis, (base, finish_s));
+    }
+    let (above, below) = (top - 3.0, top + panel.height() + 3.0);
+    let _ = writeln!(
+        out,
+        "<path class=\"end\" d=\"M{end:.1} {above:.1}V{below:.1}\"/>"
+    );
+    let text = format!("{finish_s:.1} s");
+    write_text(out, (end + 10.0, middle + 7.0), "finish", &text);
+}
+
+/// Steps up to the moment the rank has everything, then one solid bar.
+fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s): (f64, f64)) {
+    let complete_s = lane
+        .iter()
+        .find(|(_, part)| *part >= 1.0)
+        .map_or(finish_s, |(time_s, _)| *time_s);
+    let mut path = String::new();
+    let mut end = axis.x(complete_s);
+    for (time_s, part) in lane.iter().filter(|(time_s, _)| *time_s < complete_s) {
+        let x = axis.x(*time_s);
+        let y = base - LANE_HEIGHT * part.clamp(0.0, 1.0);
+        if path.is_empty() {
+            let _ = write!(path, "M{x:.1} {base:.1}");
+        }
+        let _ = write!(path, "H{x:.1}V{y:.1}");
+    }
+    if !path.is_empty() {
+        let _ = writeln!(out, "<path class=\"h3\" d=\"{path}H{end:.1}V{base:.1}Z\"/>");
+    }
+    if lane.iter().any(|(_, part)| *part >= 1.0) {
+        // The last to finish would have a bar of no width: it gets a sliver.
+        end = end.min(axis.x(finish_s) - 2.0);
+        let size = (axis.x(finish_s) - end, LANE_HEIGHT);
+        write_rect(out, "done", (end, base - LANE_HEIGHT), size, 1.0);
+    }
+}

@@ -1,0 +1,286 @@
+//! Plans for other programs: every transfer of every rank as one flat list, and the JSON object.
+
+use super::cost::Traffic;
+use super::ir::{ChunkRange, Plan, Round, Source, Step};
+use super::spec::{Algorithm, Collective};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Chunks that move from one rank to another, or within a rank.
+///
+/// *Replay.* All transfers of a round read the state before the round; then they are applied in
+/// list order: stored, or folded into what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Transfer {
+    /// The round, from 0; a round of local copies and folds has a number of its own.
+    pub round: usize,
+    /// Which message of the collective it is part of; none for a local copy or fold.
+    pub message: Option<usize>,
+    /// The rank that sends.
+    pub from: usize,
+    /// The first chunk read.
+    pub from_chunk: usize,
+    /// The rank that receives.
+    pub to: usize,
+    /// The first chunk written.
+    pub to_chunk: usize,
+    /// How many chunks.
+    pub chunks: usize,
+    /// Whether what arrives is folded into what is there, rather than stored.
+    pub reduce: bool,
+}
+
+/// Every transfer of `plans` (one a rank, in rank order), in rounds.
+///
+/// # Errors
+/// A sentence, when the plans do not fit together: a receive without its send in the same round,
+/// a send nobody receives, or lengths that differ. [`super::verify`] says more.
+pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
+    let mut list = List::default();
+    let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
+    for index in 0..rounds.unwrap_or(0) {
+        let rounds: Vec<&Round> = plans
+            .iter()
+            .map(|plan| plan.rounds.get(index).unwrap_or(const { &Vec::new() }))
+            .collect();
+        if rounds.iter().copied().flatten().any(Step::is_message) {
+            list.add_messages(&rounds)?;
+        } else {
+            list.add_local(&rounds);
+        }
+    }
+    Ok(list.transfers)
+}
+
+#[derive(Default)]
+struct List {
+    round: usize,
+    messages: usize,
+    transfers: Vec<Transfer>,
+}
+
+/// The messages of a round that wait for their receive: by (from, to), oldest first.
+type Mail<'a> = BTreeMap<(usize, usize), VecDeque<(usize, &'a [ChunkRange])>>;
+
+impl List {
+    fn add_messages(&mut self, rounds: &[&Round]) -> Result<(), String> {
+        let mut mail = self.post(rounds);
+        for (to, round) in rounds.iter().enumerate() {
+            for step in round.iter() {
+                let Step::Receive {
+                    sources, ranges, ..
+                } = step
+                else {
+                    continue;
+                };
+                let mut reduce = sources.contains(&Source::Own);
+                for source in sources {
+                    let Source::Peer(from) = *source else {
+                        continue;
+                    };
+                    let (message, sent) = mail
+                        .get_mut(&(from, to))
+                        .and_then(VecDeque::pop_front)
+                        .ok_or_else(|| {
+                        let round = self.round;
+                        format!("round {round}: rank {to} expects a message of rank {from}")
+                    })?;
+                    self.add_message(message, (from, sent), (to, ranges), reduce)?;
+                    // The first operand is stored when the own chunks are not one.
+                    reduce = true;
+                }
+            }
+        }
+        if let Some(((from, to), _)) = mail.iter().find(|(_, waiting)| !waiting.is_empty()) {
+            let round = self.round;
+            return Err(format!(
+                "round {round}: rank {to} ignores a message of rank {from}"
+            ));
+        }
+        self.round += 1;
+        Ok(())
+    }
+
+    /// Numbers the messages of a round, in the order of sender and step.
+    fn post<'a>(&mut self, rounds: &[&'a Round]) -> Mail<'a> {
+        let mut mail = Mail::new();
+        for (from, round) in rounds.iter().enumerate() {
+            for step in round.iter() {
+                let Step::Send { peers, ranges } = step else {
+                    continue;
+                };
+                for to in peers {
+                    let message = (self.messages, ranges.as_slice());
+                    mail.entry((from, *to)).or_default().push_back(message);
+                    self.messages += 1;
+                }
+            }
+        }
+        mail
+    }
+
+    /// Cuts one message at every border of a range on either side.
+    fn add_message(
+        &mut self,
+        message: usize,
+        (from, sent): (usize, &[ChunkRange]),
+        (to, received): (usize, &[ChunkRange]),
+        reduce: bool,
+    ) -> Result<(), String> {
+        let (mut sent, mut received) = (sent.to_vec(), received.to_vec());
+        sent.reverse();
+        received.reverse();
+        while let (Some(source), Some(target)) = (sent.last_mut(), received.last_mut()) {
+            let chunks = source.count.min(target.count);
+            self.transfers.push(Transfer {
+                round: self.round,
+                message: Some(message),
+                from,
+                from_chunk: source.first,
+                to,
+                to_chunk: target.first,
+                chunks,
+                reduce,
+            });
+            *source = ChunkRange::new(source.first + chunks, source.count - chunks);
+            *target = ChunkRange::new(target.first + chunks, target.count - chunks);
+            sent.pop_if(|range| range.count == 0);
+            received.pop_if(|range| range.count == 0);
+        }
+        if sent.is_empty() && received.is_empty() {
+            return Ok(());
+        }
+        let round = self.round;
+        Err(format!(
+            "round {round}: rank {from} sends rank {to} a message of another length than expected"
+        ))
+    }
+
+    /// Local steps run one after the other, transfers of a round do not: a step that reads what an
+    /// earlier one wrote goes into a later round.
+    fn add_local(&mut self, rounds: &[&Round]) {
+        let mut levels: Vec<Vec<Transfer>> = Vec::new();
+        for (rank, round) in rounds.iter().enumerate() {
+            let mut level = 0;
+            let mut written: Vec<ChunkRange> = Vec::new();
+            for step in round.iter() {
+                let (from, to, reduce) = match step {
+                    Step::Copy { from, to } => (*from, *to, false),
+                    Step::Reduce { from, to, .. } => (*from, *to, true),
+                    Step::Send { .. } | Step::Receive { .. } => continue,
+                };
+                if written.iter().any(|range| overlap(range, &from)) {
+                    level += 1;
+                    written.clear();
+                }
+                written.push(to);
+                if levels.len() <= level {
+                    levels.push(Vec::new());
+                }
+                levels[level].push(Transfer {
+                    round: self.round + level,
+                    message: None,
+                    from: rank,
+                    from_chunk: from.first,
+                    to: rank,
+                    to_chunk: to.first,
+                    chunks: to.count,
+                    reduce,
+                });
+            }
+        }
+        self.round += levels.len();
+        self.transfers.extend(levels.into_iter().flatten());
+    }
+}
+
+fn overlap(one: &ChunkRange, other: &ChunkRange) -> bool {
+    one.first < other.end() && other.first < one.end()
+}
+
+/// What `ringtree plan --format json` prints for one algorithm, one object a line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// What is done.
+    pub collective: &'static str,
+    /// How.
+    pub algorithm: &'static str,
+    /// How many ranks.
+    pub ranks: usize,
+    /// The root; 0 where the collective has none.
+    pub root: usize,
+    /// Chunks of a rank's buffer; null when unsupported, as all counts below.
+    pub chunks: Option<usize>,
+    /// Chunks of scratch after them.
+    pub scratch: Option<usize>,
+    /// Rounds with messages.
+    pub rounds: Option<usize>,
+    /// Messages over all ranks; null also where they are too many to count.
+    pub messages: Option<usize>,
+    /// Bytes that the rank which sends most sends.
+    pub max_bytes_sent_per_rank: Option<usize>,
+    /// The predicted time in microseconds.
+    pub time_us: Option<f64>,
+    /// Whether the proof succeeded; null when it was not run.
+    pub verified: Option<bool>,
+    /// Whether all ranks end with the same bits; null when the proof was not run.
+    pub bits_agree: Option<bool>,
+    /// Why there is no plan, or why its proof failed; null when all is well.
+    pub why_not: Option<String>,
+    /// Every transfer; absent for more ranks than [`crate::limits::DRAWN_RANKS_MAX`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sends: Option<Vec<Transfer>>,
+}
+
+impl Report {
+    /// The report of an algorithm that does not carry out the collective, and why.
+    #[must_use]
+    pub fn unsupported(
+        (collective, algorithm): (Collective, Algorithm),
+        (ranks, root): (usize, usize),
+        why_not: String,
+    ) -> Self {
+        Self {
+            collective: collective.name(),
+            algorithm: algorithm.name(),
+            ranks,
+            root,
+            chunks: None,
+            scratch: None,
+            rounds: None,
+            messages: None,
+            max_bytes_sent_per_rank: None,
+            time_us: None,
+            verified: None,
+            bits_agree: None,
+            why_not: Some(why_not),
+            sends: None,
+        }
+    }
+
+    /// The report of an algorithm that costs `traffic` and `time_s` seconds; not yet verified.
+    #[must_use]
+    pub fn priced(
+        names: (Collective, Algorithm),
+        size: (usize, usize),
+        traffic: &Traffic,
+        time_s: f64,
+    ) -> Self {
+        Self {
+            chunks: Some(traffic.chunks),
+            scratch: Some(traffic.scratch),
+            rounds: Some(traffic.rounds),
+            messages: traffic.messages,
+            max_bytes_sent_per_rank: Some(traffic.max_bytes_sent_per_rank),
+            time_us: Some((time_s * 1e10).round() / 1e4),
+            why_not: None,
+            ..Self::unsupported(names, size, String::new())
+        }
+    }
+
+    /// The object as one line of JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("invariant: names and numbers are valid JSON")
+    }
+}

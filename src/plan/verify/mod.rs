@@ -1,0 +1,176 @@
+//! The proof of a plan by symbolic execution.
+//!
+//! *Purpose.* [`verify`] takes the plans of all ranks of one request and runs them on symbols
+//! instead of numbers: a chunk holds an association tree whose leaves are ranks. `shape` checks
+//! what one rank's plan says by itself, `run` executes all plans together, `values` interns
+//! the trees, `outcome` compares the end with what the collective demands.
+//!
+//! *What a proof says.*
+//! - Every demanded chunk holds exactly the demanded contributions, each combined once (barrier:
+//!   at least once), in place: content never moves to a chunk of another index, so lengths agree.
+//! - Every message has its receive, in order between two ranks, in the same round, as long.
+//! - Nothing conflicts within a round; sends come before receives; `completes` is true exactly
+//!   where a fold brings the last contribution in; every index is in bounds.
+//! - No deadlock, although a rank takes its steps strictly in order, a send waits until its channel
+//!   is empty and a channel between two ranks holds one message.
+//!
+//! *Why that covers every window and the engine.* Channels are first-in first-out with one writer
+//! and one reader, and no rank asks whether a message is there, so this is a Kahn network: what a
+//! chunk holds does not depend on who runs when. The run found here is a total order of all steps
+//! in which every step comes after what it needs: the steps before it on its rank, its messages,
+//! the room in its channels. A larger window or an engine that overlaps rounds needs a subset of
+//! that (only the steps with common chunks, more room), and what it needs, once there, stays there
+//! until used. So at any moment the first step of that order which is not done can be done: no
+//! execution that goes on while anything can be done gets stuck.
+//!
+//! *Invariants.* No step is trusted: a plan from anywhere may be verified.
+//!
+//! *May import* `plan::{ir, spec}`.
+
+mod outcome;
+mod run;
+mod shape;
+mod values;
+
+use super::ir::Plan;
+use std::fmt;
+
+/// What has been proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// Rounds with messages.
+    pub rounds: usize,
+    /// Messages over all ranks; one of several ranges is one, one to several peers is several.
+    pub messages: usize,
+    /// Chunks sent by the rank that sends most.
+    pub max_chunks_sent: usize,
+    /// Chunks sent by all ranks.
+    pub chunks_sent: usize,
+    /// Whether all ranks end with the same association tree for a chunk, hence with the same bits.
+    pub bits_agree: bool,
+    /// Whether all chunks end with the same association tree, so that the place in the buffer
+    /// changes no bit.
+    pub position_independent: bool,
+    /// A hash of the association tree, or of all of them when they depend on the place; equal for
+    /// equal trees of any two plans. 0 where nothing is combined.
+    pub fingerprint: u64,
+}
+
+/// Where a plan is wrong, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Whose plan.
+    pub rank: usize,
+    /// In which round; `None` for what is wrong with the plan as a whole or at its end.
+    pub round: Option<usize>,
+    /// At which step of the round.
+    pub step: Option<usize>,
+    /// In which chunk of the rank's array.
+    pub chunk: Option<usize>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl Fault {
+    fn new(at: At, problem: impl Into<String>) -> Self {
+        Self {
+            rank: at.rank,
+            round: at.round,
+            step: at.step,
+            chunk: at.chunk,
+            problem: problem.into(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "rank {}", self.rank)?;
+        for (what, number) in [
+            ("round", self.round),
+            ("step", self.step),
+            ("chunk", self.chunk),
+        ] {
+            if let Some(number) = number {
+                write!(formatter, ", {what} {number}")?;
+            }
+        }
+        write!(formatter, ": {}", self.problem)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A place in the plans, named ever more closely.
+#[derive(Clone, Copy)]
+struct At {
+    rank: usize,
+    round: Option<usize>,
+    step: Option<usize>,
+    chunk: Option<usize>,
+}
+
+impl At {
+    const fn rank(rank: usize) -> Self {
+        Self {
+            rank,
+            round: None,
+            step: None,
+            chunk: None,
+        }
+    }
+
+    const fn step(rank: usize, round: usize, step: usize) -> Self {
+        Self {
+            rank,
+            round: Some(round),
+            step: Some(step),
+            chunk: None,
+        }
+    }
+
+    const fn chunk(self, chunk: usize) -> Self {
+        Self {
+            chunk: Some(chunk),
+            ..self
+        }
+    }
+}
+
+/// Proves the plans of all ranks of one request, in rank order.
+///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, Request, plan, verify::verify};
+///
+/// let request = |rank| Request {
+///     collective: Collective::AllReduce,
+///     algorithm: Algorithm::Circulant,
+///     world_size: 6,
+///     rank,
+///     root: 0,
+///     pieces: 1,
+/// };
+/// let plans: Vec<_> = (0..6).map(|rank| plan(&request(rank)).unwrap()).collect();
+/// let proof = verify(&plans).unwrap();
+/// assert_eq!(proof.rounds, 6); // 2⌈log₂ 6⌉
+/// assert_eq!(proof.max_chunks_sent, 10); // 2(n − 1) of n = 6 chunks
+/// assert!(proof.bits_agree);
+/// ```
+///
+/// # Errors
+/// The first fault found.
+pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
+    shape::check(plans)?;
+    let finished = run::execute(plans)?;
+    let trees = outcome::check(plans, &finished)?;
+    let traffic = finished.traffic;
+    Ok(Proof {
+        rounds: traffic.round_has_message.iter().filter(|&&has| has).count(),
+        messages: traffic.messages,
+        max_chunks_sent: traffic.chunks_sent.iter().copied().max().unwrap_or(0),
+        chunks_sent: traffic.chunks_sent.iter().sum(),
+        bits_agree: trees.agree_across_ranks,
+        position_independent: trees.agree_across_chunks,
+        fingerprint: trees.fingerprint,
+    })
+}

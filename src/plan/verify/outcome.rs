@@ -1,0 +1,75 @@
+//! What the ranks hold at the end against what the collective demands.
+
+use super::run::Finished;
+use super::values::{Value, mix};
+use super::{At, Fault};
+use crate::plan::ir::Plan;
+use crate::plan::spec::Demand;
+
+/// What the association trees at the end have in common.
+pub(super) struct Trees {
+    pub(super) agree_across_ranks: bool,
+    pub(super) agree_across_chunks: bool,
+    pub(super) fingerprint: u64,
+}
+
+/// Checks every demanded chunk and compares the trees of those that are combinations.
+pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault> {
+    let request = plans[0].request;
+    let chunks = plans[0].chunks;
+    let pieces = chunks / request.world_size;
+    let mut tree_of_chunk: Vec<Option<Value>> = vec![None; chunks];
+    let mut agree_across_ranks = true;
+    for rank in 0..plans.len() {
+        for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
+            let block = chunk.checked_div(pieces).unwrap_or(0);
+            let demand = request.collective.demands(rank, request.root, block);
+            let value = finished.chunks[rank][chunk];
+            let at = At::rank(rank).chunk(chunk);
+            let Some(value) = satisfied(finished, demand, value, at)? else {
+                continue;
+            };
+            agree_across_ranks &= *tree.get_or_insert(value) == value;
+        }
+    }
+    let trees: Vec<Value> = tree_of_chunk.into_iter().flatten().collect();
+    let agree_across_chunks = trees.windows(2).all(|pair| pair[0] == pair[1]);
+    let prints = trees.iter().map(|&tree| finished.values.fingerprint(tree));
+    let fingerprint = if agree_across_chunks {
+        prints.take(1).sum()
+    } else {
+        prints.fold(0, mix)
+    };
+    Ok(Trees {
+        agree_across_ranks,
+        agree_across_chunks,
+        fingerprint,
+    })
+}
+
+/// The value, if it is a demanded combination.
+fn satisfied(
+    finished: &Finished,
+    demand: Demand,
+    value: Option<Value>,
+    at: At,
+) -> Result<Option<Value>, Fault> {
+    let values = &finished.values;
+    let is_right = match (demand, value) {
+        (Demand::Anything, _) => true,
+        (Demand::Of(rank), value) => value == Some(values.leaf(rank)),
+        (Demand::Everyone, value) => value.is_some_and(|value| values.is_complete(value)),
+    };
+    if is_right {
+        return Ok(value.filter(|_| demand == Demand::Everyone));
+    }
+    let has = value.map_or("nothing".to_owned(), |value| {
+        format!("the contribution of rank {}", values.describe(value))
+    });
+    let demanded = match demand {
+        Demand::Of(rank) => format!("rank {rank}"),
+        _ => "every rank".to_owned(),
+    };
+    let problem = format!("ends with {has}, not with that of {demanded}");
+    Err(Fault::new(at, problem))
+}

@@ -1,0 +1,337 @@
+//! All ranks' plans, run together on symbols under the tightest discipline there is: every rank in
+//! its own order, one message in each channel.
+
+use super::shape::peers_of;
+use super::values::{Value, Values};
+use super::{At, Fault};
+use crate::plan::ir::{ChunkRange, Plan, Source, Step};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+/// What is there when all ranks are done.
+pub(super) struct Finished {
+    pub(super) values: Values,
+    /// Rank by rank, chunk by chunk; `None` where nothing ever was.
+    pub(super) chunks: Vec<Vec<Option<Value>>>,
+    pub(super) traffic: Traffic,
+}
+
+/// What went over the channels.
+pub(super) struct Traffic {
+    pub(super) round_has_message: Vec<bool>,
+    pub(super) messages: usize,
+    /// Rank by rank.
+    pub(super) chunks_sent: Vec<usize>,
+}
+
+/// A message under way.
+struct Message {
+    sent_at: At,
+    round: usize,
+    /// Each chunk's place in the buffer, and what it holds.
+    content: Rc<[(usize, Value)]>,
+}
+
+/// Where a rank is in its plan.
+#[derive(Clone, Copy, Default)]
+struct Position {
+    round: usize,
+    step: usize,
+    /// Peers of a send that have been served.
+    served: usize,
+}
+
+struct Run<'a> {
+    plans: &'a [Plan],
+    positions: Vec<Position>,
+    channels: HashMap<(usize, usize), Message>,
+    ready: VecDeque<usize>,
+    is_ready: Vec<bool>,
+    state: Finished,
+}
+
+/// Runs plans whose shape has been checked.
+pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
+    let ranks = plans.len();
+    let mut run = Run {
+        plans,
+        positions: vec![Position::default(); ranks],
+        channels: HashMap::new(),
+        ready: (0..ranks).collect(),
+        is_ready: vec![true; ranks],
+        state: at_the_start(plans),
+    };
+    while let Some(rank) = run.ready.pop_front() {
+        run.is_ready[rank] = false;
+        while run.advance(rank)? {}
+    }
+    run.all_is_done()?;
+    Ok(run.state)
+}
+
+fn at_the_start(plans: &[Plan]) -> Finished {
+    let request = plans[0].request;
+    let values = Values::new(plans.len(), request.collective.is_union());
+    let held = |(rank, plan): (usize, &Plan)| {
+        let pieces = plan.chunks / plan.request.world_size;
+        let mut chunks = vec![None; plan.chunks + plan.scratch];
+        for (chunk, content) in chunks[..plan.chunks].iter_mut().enumerate() {
+            let block = chunk.checked_div(pieces).unwrap_or(0);
+            let contributes = request.collective.contributes(rank, request.root, block);
+            *content = contributes.then(|| values.leaf(rank));
+        }
+        chunks
+    };
+    Finished {
+        chunks: plans.iter().enumerate().map(held).collect(),
+        values,
+        traffic: Traffic {
+            round_has_message: vec![false; plans[0].rounds.len()],
+            messages: 0,
+            chunks_sent: vec![0; plans.len()],
+        },
+    }
+}
+
+impl<'a> Run<'a> {
+    /// The step a rank is at.
+    fn current(&self, rank: usize) -> Option<&'a Step> {
+        let position = self.positions[rank];
+        self.plans[rank]
+            .rounds
+            .get(position.round)?
+            .get(position.step)
+    }
+
+    /// Takes one step or serves one peer; false if the rank must wait or is done.
+    fn advance(&mut self, rank: usize) -> Result<bool, Fault> {
+        let position = self.positions[rank];
+        let at = At::step(rank, position.round, position.step);
+        let Some(step) = self.current(rank) else {
+            let is_over = position.round >= self.plans[rank].rounds.len();
+            if !is_over {
+                self.positions[rank] = Position {
+                    round: position.round + 1,
+                    ..Position::default()
+                };
+            }
+            return Ok(!is_over);
+        };
+        match step {
+            Step::Send { peers, ranges } => {
+                let peer = peers[position.served];
+                if self.channels.contains_key(&(rank, peer)) {
+                    return Ok(false);
+                }
+                self.send(at, peer, ranges)?;
+                self.positions[rank].served += 1;
+                if self.positions[rank].served < peers.len() {
+                    return Ok(true);
+                }
+            }
+            Step::Receive {
+                sources,
+                ranges,
+                completes,
+            } => {
+                let peers = peers_of(sources);
+                if !peers
+                    .iter()
+                    .all(|&peer| self.channels.contains_key(&(peer, rank)))
+                {
+                    return Ok(false);
+                }
+                self.receive(at, sources, ranges, *completes)?;
+            }
+            Step::Copy { from, to } => {
+                for (source, target) in (from.first..from.end()).zip(to.first..) {
+                    let value = self.content(at, source)?;
+                    self.same_place(at, target, source)?;
+                    self.state.chunks[rank][target] = Some(value);
+                }
+            }
+            Step::Reduce {
+                from,
+                to,
+                completes,
+            } => {
+                for (source, target) in (from.first..from.end()).zip(to.first..) {
+                    let operands = [self.content(at, target)?, self.content(at, source)?];
+                    self.same_place(at, target, source)?;
+                    self.fold(at.chunk(target), &operands, *completes)?;
+                }
+            }
+        }
+        self.positions[rank] = Position {
+            step: position.step + 1,
+            served: 0,
+            ..position
+        };
+        Ok(true)
+    }
+
+    fn wake(&mut self, rank: usize) {
+        if !std::mem::replace(&mut self.is_ready[rank], true) {
+            self.ready.push_back(rank);
+        }
+    }
+
+    fn send(&mut self, at: At, peer: usize, ranges: &[ChunkRange]) -> Result<(), Fault> {
+        let chunks = ranges.iter().flat_map(|range| range.first..range.end());
+        let place = |chunk| Ok((self.place(at.rank, chunk), self.content(at, chunk)?));
+        let content: Rc<[(usize, Value)]> = chunks.map(place).collect::<Result<_, Fault>>()?;
+        let round = self.positions[at.rank].round;
+        let traffic = &mut self.state.traffic;
+        traffic.round_has_message[round] = true;
+        traffic.messages += 1;
+        traffic.chunks_sent[at.rank] += content.len();
+        let message = Message {
+            sent_at: at,
+            round,
+            content,
+        };
+        self.channels.insert((at.rank, peer), message);
+        self.wake(peer);
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        at: At,
+        sources: &[Source],
+        ranges: &[ChunkRange],
+        completes: bool,
+    ) -> Result<(), Fault> {
+        let chunks: Vec<usize> = ranges
+            .iter()
+            .flat_map(|range| range.first..range.end())
+            .collect();
+        let mut arrived = Vec::with_capacity(sources.len());
+        for source in sources {
+            arrived.push(match *source {
+                Source::Own => None,
+                Source::Peer(peer) => Some(self.take(at, peer, &chunks)?),
+            });
+        }
+        let mut operands = Vec::with_capacity(sources.len());
+        for (index, &chunk) in chunks.iter().enumerate() {
+            operands.clear();
+            for content in &arrived {
+                operands.push(match content {
+                    None => self.content(at, chunk)?,
+                    Some(content) => content[index].1,
+                });
+            }
+            self.fold(at.chunk(chunk), &operands, completes)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the message from `peer` out of its channel if it is the one for `chunks`.
+    fn take(
+        &mut self,
+        at: At,
+        peer: usize,
+        chunks: &[usize],
+    ) -> Result<Rc<[(usize, Value)]>, Fault> {
+        let message = self
+            .channels
+            .remove(&(peer, at.rank))
+            .expect("invariant: a receive runs when all its messages are there");
+        let fault = |problem: String| Err(Fault::new(at, problem));
+        let round = self.positions[at.rank].round;
+        if message.round != round {
+            return fault(format!(
+                "rank {peer} sent this message in round {}",
+                message.round
+            ));
+        }
+        let (sent, expected) = (message.content.len(), chunks.len());
+        if sent != expected {
+            return fault(format!(
+                "rank {peer} sent {sent} chunks, {expected} are expected"
+            ));
+        }
+        for (&chunk, &(place, _)) in chunks.iter().zip(message.content.iter()) {
+            if self.place(at.rank, chunk) != place {
+                let problem = format!("rank {peer} sent chunk {place} to be put there");
+                return Err(Fault::new(at.chunk(chunk), problem));
+            }
+        }
+        self.wake(peer);
+        Ok(message.content)
+    }
+
+    /// Puts one fold of the operands into the chunk `at` names.
+    fn fold(&mut self, at: At, operands: &[Value], completes: bool) -> Result<(), Fault> {
+        let chunk = at.chunk.expect("invariant: a fold names its chunk");
+        let values = &mut self.state.values;
+        let (value, is_complete) = match *operands {
+            [stored] => (stored, false),
+            _ => {
+                let value = values.fold(operands).map_err(|rank| {
+                    Fault::new(
+                        at,
+                        format!("the contribution of rank {rank} is combined twice"),
+                    )
+                })?;
+                (value, values.is_complete(value))
+            }
+        };
+        if completes != is_complete {
+            let has = values.describe(value);
+            let problem = format!("completes is {completes}, but the result is that of {has}");
+            return Err(Fault::new(at, problem));
+        }
+        self.state.chunks[at.rank][chunk] = Some(value);
+        Ok(())
+    }
+
+    fn content(&self, at: At, chunk: usize) -> Result<Value, Fault> {
+        let nothing = || Fault::new(at.chunk(chunk), "nothing is there yet");
+        self.state.chunks[at.rank][chunk].ok_or_else(nothing)
+    }
+
+    /// The chunk of the buffer whose content may lie in `chunk`, which may be scratch.
+    fn place(&self, rank: usize, chunk: usize) -> usize {
+        chunk % self.plans[rank].chunks
+    }
+
+    fn same_place(&self, at: At, one: usize, other: usize) -> Result<(), Fault> {
+        if self.place(at.rank, one) == self.place(at.rank, other) {
+            return Ok(());
+        }
+        let problem = format!("chunk {other} may have another length");
+        Err(Fault::new(at.chunk(one), problem))
+    }
+
+    /// After the last step that could be taken: nobody waits, nothing is under way.
+    fn all_is_done(&self) -> Result<(), Fault> {
+        for (rank, position) in self.positions.iter().enumerate() {
+            let Some(step) = self.current(rank) else {
+                continue;
+            };
+            let at = At::step(rank, position.round, position.step);
+            let problem = match step {
+                Step::Send { peers, .. } => {
+                    let peer = peers[position.served];
+                    format!("waits for ever for rank {peer} to receive an earlier message")
+                }
+                Step::Receive { sources, .. } => {
+                    let mut peers = peers_of(sources);
+                    peers.retain(|&peer| !self.channels.contains_key(&(peer, rank)));
+                    format!("waits for ever for a message from rank {}", peers[0])
+                }
+                _ => continue,
+            };
+            return Err(Fault::new(at, problem));
+        }
+        match self.channels.iter().min_by_key(|(ranks, _)| **ranks) {
+            Some((&(_, peer), message)) => {
+                let problem = format!("rank {peer} never receives this message");
+                Err(Fault::new(message.sent_at, problem))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What can be said of each rank's plan without running it.
+
+use super::{At, Fault};
+use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
+
+type Checked = Result<(), Fault>;
+
+/// Checks that the plans belong together and that each is well formed.
+pub(super) fn check(plans: &[Plan]) -> Checked {
+    let Some(first) = plans.first() else {
+        return Err(Fault::new(At::rank(0), "there is no plan to verify"));
+    };
+    for (rank, plan) in plans.iter().enumerate() {
+        belongs(plan, first, rank, plans.len())?;
+        let mut written_in = vec![None; plan.chunks + plan.scratch];
+        for (round, steps) in plan.rounds.iter().enumerate() {
+            if steps.iter().any(Step::is_message) {
+                check_messages(plan, rank, round, &mut written_in)?;
+            } else {
+                check_local(plan, rank, round)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
+    let expected = Request {
+        rank,
+        ..first.request
+    };
+    let blocks = if expected.collective.is_blocked() {
+        ranks
+    } else {
+        1
+    };
+    let problem = if plan.request != expected {
+        "the request differs from that of rank 0 in more than the rank"
+    } else if expected.world_size != ranks || expected.root >= ranks {
+        "there is not one plan for each rank of the world, or the root is not one of them"
+    } else if plan.chunks == 0 || plan.chunks != first.chunks {
+        "the number of chunks is 0 or not that of rank 0"
+    } else if !plan.chunks.is_multiple_of(blocks) {
+        "the chunks are not a multiple of the ranks although each rank has a block"
+    } else if plan.scratch > plan.chunks {
+        "there is more scratch than buffer"
+    } else if plan.rounds.len() != first.rounds.len() {
+        "the number of rounds is not that of rank 0"
+    } else {
+        return Ok(());
+    };
+    Err(Fault::new(At::rank(rank), problem))
+}
+
+/// Checks a round of messages; `written_in` tells for each chunk the last round that received it.
+fn check_messages(
+    plan: &Plan,
+    rank: usize,
+    round: usize,
+    written_in: &mut [Option<usize>],
+) -> Checked {
+    let ranks = plan.request.world_size;
+    let mut has_received = false;
+    for (index, step) in plan.rounds[round].iter().enumerate() {
+        let at = At::step(rank, round, index);
+        let fault = |problem: &str| Err(Fault::new(at, problem));
+        match step {
+            Step::Send { peers, ranges } => {
+                if has_received {
+                    return fault("a send comes after a receive of its round");
+                }
+                check_peers(peers, at, ranks)?;
+                check_ranges(ranges, at, written_in.len())?;
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                has_received = true;
+                if sources.iter().filter(|&&one| one == Source::Own).count() > 1 {
+                    return fault("the own operand is named twice");
+                }
+                check_peers(&peers_of(sources), at, ranks)?;
+                check_ranges(ranges, at, written_in.len())?;
+                for chunk in ranges.iter().flat_map(|range| range.first..range.end()) {
+                    if written_in[chunk].replace(round) == Some(round) {
+                        let problem = "the chunk is received twice in one round";
+                        return Err(Fault::new(at.chunk(chunk), problem));
+                    }
+                }
+            }
+            _ => return fault("a local step is in a round of messages"),
+        }
+    }
+    Ok(())
+}
+
+/// The ranks among the sources.
+pub(super) fn peers_of(sources: &[Source]) -> Vec<usize> {
+    let peer = |source: &Source| match *source {
+        Source::Peer(peer) => Some(peer),
+        Source::Own => None,
+    };
+    sources.iter().filter_map(peer).collect()
+}
+
+fn check_peers(peers: &[usize], at: At, ranks: usize) -> Checked {
+    if peers.is_empty() {
+        return Err(Fault::new(at, "no peer is named"));
+    }
+    let mut sorted = peers.to_vec();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Fault::new(at, "a peer is named twice"));
+    }
+    match peers.iter().find(|&&peer| peer >= ranks || peer == at.rank) {
+        Some(peer) => Err(Fault::new(at, format!("rank {peer} is no other rank"))),
+        None => Ok(()),
+    }
+}
+
+fn check_ranges(ranges: &[ChunkRange], at: At, chunks: usize) -> Checked {
+    if ranges.is_empty() {
+        return Err(Fault::new(at, "no chunk is named"));
+    }
+    for range in ranges {
+        let end = range.first.checked_add(range.count);
+        if range.count == 0 || end.is_none_or(|end| end > chunks) {
+            let problem = format!("{} chunks from there are not in 0..{chunks}", range.count);
+            return Err(Fault::new(at.chunk(range.first), problem));
+        }
+    }
+    Ok(())
+}
+
+fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
+    let steps: &Round = &plan.rounds[round];
+    let operands: Vec<(ChunkRange, ChunkRange)> = steps.iter().filter_map(operands).collect();
+    for (index, &(from, to)) in operands.iter().enumerate() {
+        let at = At::step(rank, round, index);
+        check_ranges(&[from, to], at, plan.chunks + plan.scratch)?;
+        if from.count != to.count {
+            return Err(Fault::new(at, "the two ranges are not equally long"));
+        }
+        if overlap(from, to) {
+            return Err(Fault::new(at.chunk(to.first), "the two ranges overlap"));
+        }
+        let conflicts = |&(other_from, other_to): &(ChunkRange, ChunkRange)| {
+            overlap(to, other_from) || overlap(to, other_to) || overlap(from, other_to)
+        };
+        if operands[..index].iter().any(conflicts) {
+            let problem = "a chunk written by one local step is used by another of the round";
+            return Err(Fault::new(at.chunk(to.first), problem));
+        }
+    }
+    Ok(())
+}
+
+fn operands(step: &Step) -> Option<(ChunkRange, ChunkRange)> {
+    match *step {
+        Step::Copy { from, to } | Step::Reduce { from, to, .. } => Some((from, to)),
+        _ => None,
+    }
+}
+
+fn overlap(one: ChunkRange, other: ChunkRange) -> bool {
+    one.first < other.end() && other.first < one.end()
+}

@@ -1,0 +1,212 @@
+//! Interned association trees: equal trees have equal numbers.
+
+use std::collections::HashMap;
+
+/// A tree's number. Those below the world size are the leaves: the ranks' own contributions.
+pub(super) type Value = u32;
+
+/// Every tree met so far.
+pub(super) struct Values {
+    /// Combining is the union of sets: idempotent, and the tree is forgotten.
+    is_union: bool,
+    world_size: usize,
+    trees: Vec<Tree>,
+    pairs: HashMap<(Value, Value), Value>,
+    folds: HashMap<Box<[Value]>, Value>,
+    unions: HashMap<Runs, Value>,
+}
+
+struct Tree {
+    contributors: Runs,
+    fingerprint: u64,
+}
+
+/// A set of ranks as sorted, disjoint, non-adjacent half-open runs: exact, and short for the arcs
+/// and aligned groups that algorithms build.
+type Runs = Vec<(u32, u32)>;
+
+impl Values {
+    pub(super) fn new(world_size: usize, is_union: bool) -> Self {
+        let leaf = |rank: u32| Tree {
+            contributors: vec![(rank, rank + 1)],
+            fingerprint: mix(1, u64::from(rank)),
+        };
+        let ranks = u32::try_from(world_size).expect("invariant: a rank fits 32 bits");
+        let mut values = Self {
+            is_union,
+            world_size,
+            trees: (0..ranks).map(leaf).collect(),
+            pairs: HashMap::new(),
+            folds: HashMap::new(),
+            unions: HashMap::new(),
+        };
+        for rank in 0..ranks {
+            values.unions.insert(vec![(rank, rank + 1)], rank);
+        }
+        values
+    }
+
+    /// A rank's own contribution.
+    pub(super) fn leaf(&self, rank: usize) -> Value {
+        rank as Value
+    }
+
+    /// One fold of the operands: of two, whose order does not matter; of more, in that order.
+    ///
+    /// # Errors
+    /// A rank whose contribution would be combined twice.
+    pub(super) fn fold(&mut self, operands: &[Value]) -> Result<Value, usize> {
+        if self.is_union {
+            return self.union(operands);
+        }
+        if let [one, other] = *operands {
+            let pair = (one.min(other), one.max(other));
+            if let Some(&known) = self.pairs.get(&pair) {
+                return Ok(known);
+            }
+            let tree = self.combined(operands)?;
+            let value = self.insert(tree);
+            self.pairs.insert(pair, value);
+            return Ok(value);
+        }
+        if let Some(&known) = self.folds.get(operands) {
+            return Ok(known);
+        }
+        let tree = self.combined(operands)?;
+        let value = self.insert(tree);
+        self.folds.insert(operands.into(), value);
+        Ok(value)
+    }
+
+    fn insert(&mut self, tree: Tree) -> Value {
+        self.trees.push(tree);
+        Value::try_from(self.trees.len() - 1).expect("invariant: fewer than 2³² trees in memory")
+    }
+
+    fn combined(&self, operands: &[Value]) -> Result<Tree, usize> {
+        let mut contributors = Runs::new();
+        for &operand in operands {
+            let more = &self.trees[operand as usize].contributors;
+            contributors = unite(&contributors, more, false)?;
+        }
+        let mut prints: Vec<u64> = operands.iter().map(|&one| self.fingerprint(one)).collect();
+        if prints.len() == 2 {
+            prints.sort_unstable();
+        }
+        let fingerprint = prints
+            .iter()
+            .fold(prints.len() as u64, |so_far, &print| mix(so_far, print));
+        Ok(Tree {
+            contributors,
+            fingerprint,
+        })
+    }
+
+    fn union(&mut self, operands: &[Value]) -> Result<Value, usize> {
+        let mut contributors = Runs::new();
+        for &operand in operands {
+            let more = &self.trees[operand as usize].contributors;
+            contributors = unite(&contributors, more, true)?;
+        }
+        if let Some(&known) = self.unions.get(&contributors) {
+            return Ok(known);
+        }
+        let value = self.insert(Tree {
+            contributors: contributors.clone(),
+            fingerprint: 0,
+        });
+        self.unions.insert(contributors, value);
+        Ok(value)
+    }
+
+    /// Whether every rank has contributed.
+    pub(super) fn is_complete(&self, value: Value) -> bool {
+        self.trees[value as usize].contributors == [(0, self.world_size as u32)]
+    }
+
+    /// A hash of the tree that does not depend on when it was met.
+    pub(super) fn fingerprint(&self, value: Value) -> u64 {
+        self.trees[value as usize].fingerprint
+    }
+
+    /// The contributors, for a reader.
+    pub(super) fn describe(&self, value: Value) -> String {
+        let runs = &self.trees[value as usize].contributors;
+        let describe = |&(first, end): &(u32, u32)| {
+            if end == first + 1 {
+                first.to_string()
+            } else {
+                format!("{first}..={}", end - 1)
+            }
+        };
+        runs.iter().map(describe).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The union of two sets, or a rank in both unless `may_overlap`.
+fn unite(one: &[(u32, u32)], other: &[(u32, u32)], may_overlap: bool) -> Result<Runs, usize> {
+    let mut all: Runs = [one, other].concat();
+    all.sort_unstable();
+    let mut united = Runs::with_capacity(all.len());
+    for (first, end) in all {
+        match united.last_mut() {
+            Some((_, last_end)) if first < *last_end && !may_overlap => {
+                return Err(first as usize);
+            }
+            Some((_, last_end)) if first <= *last_end => *last_end = end.max(*last_end),
+            _ => united.push((first, end)),
+        }
+    }
+    Ok(united)
+}
+
+/// One step of a 64-bit hash whose every input bit reaches every output bit.
+pub(super) fn mix(state: u64, more: u64) -> u64 {
+    let product =
+        u128::from(state ^ 0x9E37_79B9_7F4A_7C15) * u128::from(more ^ 0xD1B5_4A32_D192_ED03);
+    let folded = (product as u64) ^ ((product >> 64) as u64);
+    folded.rotate_left(23).wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ state.rotate_left(41)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_unordered_and_longer_folds_are_ordered() {
+        let mut values = Values::new(4, false);
+        assert_eq!(values.fold(&[0, 1]), values.fold(&[1, 0]));
+        assert_ne!(values.fold(&[0, 1, 2]), values.fold(&[1, 0, 2]));
+        let left = values.fold(&[0, 1]).unwrap();
+        assert_ne!(values.fold(&[left, 2]), values.fold(&[0, 1, 2]));
+        let (one, other) = (
+            values.fold(&[0, 1, 2]).unwrap(),
+            values.fold(&[left, 2]).unwrap(),
+        );
+        assert_ne!(values.fingerprint(one), values.fingerprint(other));
+    }
+
+    #[test]
+    fn a_contribution_counts_once_in_a_sum_and_as_often_as_it_likes_in_a_union() {
+        let mut sums = Values::new(4, false);
+        let pair = sums.fold(&[1, 2]).unwrap();
+        assert_eq!(sums.fold(&[pair, 2]), Err(2));
+        let mut unions = Values::new(4, true);
+        let pair = unions.fold(&[1, 2]).unwrap();
+        assert_eq!(unions.fold(&[pair, 2]), Ok(pair));
+        let all = unions.fold(&[0, pair, 3]).unwrap();
+        assert!(unions.is_complete(all));
+        assert!(!unions.is_complete(pair));
+    }
+
+    #[test]
+    fn fingerprints_do_not_depend_on_the_order_in_which_trees_are_met() {
+        let mut values = Values::new(4, false);
+        let mut others = Values::new(4, false);
+        others.fold(&[2, 3]).unwrap();
+        let one = values.fold(&[0, 1]).unwrap();
+        let other = others.fold(&[1, 0]).unwrap();
+        assert_ne!(one, other);
+        assert_eq!(values.fingerprint(one), others.fingerprint(other));
+    }
+}

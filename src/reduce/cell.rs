@@ -1,0 +1,153 @@
+//! How elements lie in bytes and how they are computed with: loaded, widened, rounded, stored.
+
+use super::number::Number;
+use crate::sys::simd::{HALF_LANES, Isa};
+use half::{bf16, f16};
+
+/// The smallest piece that a loop loads, computes and stores: an element, or as many as are
+/// converted at once. Bytes, so that any alignment will do.
+pub(super) trait Cell {
+    /// The cell in memory.
+    type Bytes: bytemuck::Pod;
+    /// What is computed with.
+    type Wide: Number;
+    /// An accumulator of one block.
+    type Block: AsMut<[Self::Wide]>;
+    /// A fresh accumulator.
+    const BLOCK: Self::Block;
+
+    /// The exact value.
+    fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide;
+
+    /// The value rounded to nearest even; every NaN becomes the canonical quiet one: positive,
+    /// with only the first bit of its payload set.
+    fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes;
+}
+
+/// The cells of a block's accumulator: small beside the first-level cache, large beside the cost
+/// of starting a loop.
+const BLOCK_CELLS: usize = 1024;
+
+/// An accumulator, aligned so that no vector crosses a line of the cache.
+#[repr(align(64))]
+pub(super) struct Block<W, const CELLS: usize>([W; CELLS]);
+
+impl<W, const CELLS: usize> AsMut<[W]> for Block<W, CELLS> {
+    #[inline(always)]
+    fn as_mut(&mut self) -> &mut [W] {
+        &mut self.0
+    }
+}
+
+macro_rules! integer_cells {
+    ($($integer:ident)*) => {$(
+        impl Cell for $integer {
+            type Bytes = [u8; size_of::<$integer>()];
+            type Wide = $integer;
+            type Block = Block<$integer, BLOCK_CELLS>;
+            const BLOCK: Self::Block = Block([0; BLOCK_CELLS]);
+
+            #[inline(always)]
+            fn load<I: Isa>(_: I, bytes: Self::Bytes) -> $integer {
+                $integer::from_ne_bytes(bytes)
+            }
+
+            #[inline(always)]
+            fn store<I: Isa>(_: I, wide: $integer) -> Self::Bytes {
+                wide.to_ne_bytes()
+            }
+        }
+    )*};
+}
+
+integer_cells! { i8 u8 i16 u16 i32 u32 i64 u64 }
+
+macro_rules! float_cells {
+    ($($float:ident $bits:ident $canonical:ident = $canonical_bits:literal;)*) => {$(
+        const $canonical: $bits = $canonical_bits;
+
+        impl Cell for $float {
+            type Bytes = [u8; size_of::<$float>()];
+            type Wide = $float;
+            type Block = Block<$float, BLOCK_CELLS>;
+            const BLOCK: Self::Block = Block([0.0; BLOCK_CELLS]);
+
+            #[inline(always)]
+            fn load<I: Isa>(_: I, bytes: Self::Bytes) -> $float {
+                $float::from_ne_bytes(bytes)
+            }
+
+            #[inline(always)]
+            fn store<I: Isa>(_: I, wide: $float) -> Self::Bytes {
+                let bits = if wide.is_nan() { $canonical } else { wide.to_bits() };
+                bits.to_ne_bytes()
+            }
+        }
+    )*};
+}
+
+float_cells! {
+    f32 u32 CANONICAL_NAN_F32 = 0x7fc0_0000;
+    f64 u64 CANONICAL_NAN_F64 = 0x7ff8_0000_0000_0000;
+}
+
+/// Two neighbours at a time: either is an f32 where it stands in a 32-bit word, but for a shift or
+/// a mask, which costs less than spreading the elements over vectors and packing them again.
+impl Cell for bf16 {
+    type Bytes = [u8; 4];
+    type Wide = [f32; 2];
+    type Block = Block<[f32; 2], { BLOCK_CELLS / 2 }>;
+    const BLOCK: Self::Block = Block([[0.0; 2]; BLOCK_CELLS / 2]);
+
+    #[inline(always)]
+    fn load<I: Isa>(_: I, bytes: Self::Bytes) -> Self::Wide {
+        let word = u32::from_ne_bytes(bytes);
+        [
+            f32::from_bits(word << 16),
+            f32::from_bits(word & 0xffff_0000),
+        ]
+    }
+
+    #[inline(always)]
+    fn store<I: Isa>(_: I, wide: Self::Wide) -> Self::Bytes {
+        let [low, high] = wide.map(round_to_bf16);
+        (low >> 16 | high & 0xffff_0000).to_ne_bytes()
+    }
+}
+
+/// The bits of the nearest bf16 in the upper half. Adding just under half of the last place, and
+/// one more if the value is odd, carries into the upper half exactly where nearest even rounds up;
+/// from the largest value to infinity.
+#[inline(always)]
+fn round_to_bf16(single: f32) -> u32 {
+    let bits = if single.is_nan() {
+        CANONICAL_NAN_F32
+    } else {
+        single.to_bits()
+    };
+    bits.wrapping_add(0x7fff + ((bits >> 16) & 1))
+}
+
+impl Cell for f16 {
+    type Bytes = [u8; 2 * HALF_LANES];
+    type Wide = [f32; HALF_LANES];
+    type Block = Block<[f32; HALF_LANES], { BLOCK_CELLS / HALF_LANES }>;
+    const BLOCK: Self::Block = Block([[0.0; HALF_LANES]; BLOCK_CELLS / HALF_LANES]);
+
+    #[inline(always)]
+    fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide {
+        isa.widen_f16(bytemuck::cast(bytes))
+    }
+
+    #[inline(always)]
+    fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes {
+        let canonical = wide.map(|lane| {
+            f32::from_bits(if lane.is_nan() {
+                CANONICAL_NAN_F32
+            } else {
+                lane.to_bits()
+            })
+        });
+        bytemuck::cast(isa.narrow_f16(canonical))
+    }
+}

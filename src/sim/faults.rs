@@ -1,0 +1,124 @@
+//! What can go wrong in a simulated network, and the seeded chance that decides when.
+
+use std::time::Duration;
+
+/// The faults a network injects. The default is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Every packet and control message is late by a random time up to this. Order within a
+    /// connection is kept; order between connections is not.
+    pub delay_max: Duration,
+    /// How likely a rank is to stall when something happens to it: 0 never, 1 always.
+    pub stall_probability: f64,
+    /// A stalled rank is not scheduled for a random time up to this.
+    pub stall_max: Duration,
+    /// Reads and writes move a random part of what they could.
+    pub short_io: bool,
+}
+
+impl Faults {
+    /// How late the next packet is, in nanoseconds.
+    pub(crate) fn delay_ns(&self, chance: &mut SplitMix64) -> u64 {
+        match nanoseconds(self.delay_max) {
+            0 => 0,
+            most => chance.below(most.saturating_add(1)),
+        }
+    }
+
+    /// How long the rank that something just happened to stalls, in nanoseconds; mostly not at
+    /// all.
+    pub(crate) fn stall_ns(&self, chance: &mut SplitMix64) -> Option<u64> {
+        if self.stall_probability <= 0.0 || self.stall_max.is_zero() {
+            return None;
+        }
+        let stalls = chance.unit() < self.stall_probability;
+        stalls.then(|| 1 + chance.below(nanoseconds(self.stall_max)))
+    }
+
+    /// How many of `bytes` a read or write moves: at least one, if there is one.
+    pub(crate) fn accepted_bytes(&self, bytes: usize, chance: &mut SplitMix64) -> usize {
+        if !self.short_io || bytes < 2 || chance.below(2) == 0 {
+            return bytes;
+        }
+        1 + chance.below(bytes as u64) as usize
+    }
+}
+
+/// A duration in whole nanoseconds; beyond 584 years it saturates.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A small seeded generator of random numbers (Steele, Lea, Flood: Fast Splittable Pseudorandom
+/// Number Generators, OOPSLA 2014). Good enough to shuffle events; no secret depends on it.
+#[derive(Clone, Debug)]
+pub struct SplitMix64 {
+    state: u64,
+}
+
+impl SplitMix64 {
+    /// The generator that `seed` determines.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        SplitMix64 { state: seed }
+    }
+
+    /// The next 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// A random number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A random number in [0, 1).
+    fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_gives_the_published_sequence() {
+        let mut chance = SplitMix64::new(1_234_567);
+        let first: Vec<u64> = (0..2).map(|_| chance.next_u64()).collect();
+        assert_eq!(
+            first,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]
+        );
+    }
+
+    #[test]
+    fn bounded_draws_reach_both_ends_and_stay_inside() {
+        let mut chance = SplitMix64::new(7);
+        let mut seen = [0; 3];
+        for _ in 0..300 {
+            seen[chance.below(3) as usize] += 1;
+        }
+        assert!(seen.iter().all(|&count| count > 50), "{seen:?}");
+    }
+
+    #[test]
+    fn short_transfers_move_at_least_one_byte_and_never_more_than_offered() {
+        let faults = Faults {
+            short_io: true,
+            ..Faults::default()
+        };
+        let mut chance = SplitMix64::new(1);
+        let moved: Vec<usize> = (0..200)
+            .map(|_| faults.accepted_bytes(10, &mut chance))
+            .collect();
+        assert!(moved.iter().all(|bytes| (1..=10).contains(bytes)));
+        assert!(moved.iter().any(|&bytes| bytes < 10));
+        assert_eq!(faults.accepted_bytes(0, &mut chance), 0);
+    }
+}

@@ -1,0 +1,579 @@
+//! A network in virtual time: byte streams between ranks over ports of limited bandwidth.
+//!
+//! # What a packet costs
+//!
+//! Every rank has an up-port and a down-port, each shared by all its connections. A packet of `k`
+//! bytes offered at time `t` holds the sender's up-port for `k / bandwidth` from when it is free;
+//! its first byte is at the receiver's down-port one latency later and holds that for
+//! `k / bandwidth` from when it is free; it can be read when its last byte is through. A port
+//! serves packets in the order in which they reach it.
+//!
+//! # Driving it
+//!
+//! Nothing moves by itself: [`Network::advance`] jumps to the next event. The ranks it touched are
+//! in [`Network::take_touched`], in a fixed order; polling only those is enough.
+
+use super::faults::{Faults, SplitMix64, nanoseconds};
+use super::pipe::{Packet, Pipe, Pool, gather};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// What the links are like.
+#[derive(Clone, Debug)]
+pub struct NetworkConfig {
+    /// Time from a port to another, one way.
+    pub latency: Duration,
+    /// What each port carries, in bytes per second; infinity for no limit.
+    pub bandwidth_bytes_per_s: f64,
+    /// Bytes a connection holds per direction, in flight and unread together, before writes block.
+    pub window_bytes: usize,
+    /// A write is cut into packets of at most this many bytes, which share the ports.
+    pub quantum_bytes: usize,
+    /// Decides every random choice.
+    pub seed: u64,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+impl Default for NetworkConfig {
+    /// A latency of 10 µs, no limit on bandwidth, no faults.
+    fn default() -> Self {
+        NetworkConfig {
+            latency: Duration::from_micros(10),
+            bandwidth_bytes_per_s: f64::INFINITY,
+            window_bytes: 256 << 10,
+            quantum_bytes: 16 << 10,
+            seed: 0,
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// One packet's journey, as [`Network::transfers`] records it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// When its first byte entered the sender's port.
+    pub start: Duration,
+    /// When its last byte left the receiver's port.
+    pub end: Duration,
+    /// The sending rank.
+    pub from: usize,
+    /// The receiving rank.
+    pub to: usize,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// A small message beside the streams: sender, group, payload.
+pub type ControlMessage = (usize, u32, Vec<u8>);
+
+/// The simulated network; see the module's text.
+#[derive(Debug)]
+pub struct Network {
+    config: NetworkConfig,
+    latency_ns: u64,
+    now_ns: u64,
+    chance: SplitMix64,
+    ranks: Vec<Rank>,
+    /// A connection is the pair `2i`, `2i + 1`: each is the other's reverse direction.
+    pipes: Vec<Pipe>,
+    pool: Pool,
+    events: BinaryHeap<Reverse<Event>>,
+    events_made: u64,
+    timers: BTreeSet<(u64, usize)>,
+    /// When the last control message of a directed pair arrives.
+    control_last_ns: BTreeMap<(usize, usize), u64>,
+    touched: Vec<usize>,
+    transfers: Option<Vec<Transfer>>,
+}
+
+#[derive(Debug, Default)]
+struct Rank {
+    /// Outgoing pipes as ((group, peer), pipe), sorted; the incoming one is its pair.
+    pipes: Vec<((u32, u32), u32)>,
+    up_free_ns: u64,
+    down_free_ns: u64,
+    stalled_until_ns: u64,
+    timer_ns: Option<u64>,
+    closed_ns: Option<u64>,
+    touched: bool,
+    bytes_sent: u64,
+    control: VecDeque<ControlMessage>,
+}
+
+#[derive(Debug)]
+enum Happening {
+    /// The next packet of the pipe is at the receiver's port.
+    AtPort(usize),
+    /// The next packet of the pipe is through that port.
+    Arrived(usize),
+    StallEnd(usize),
+    Control {
+        to: usize,
+        message: ControlMessage,
+    },
+}
+
+/// Ordered by time, then by when it was made.
+#[derive(Debug)]
+struct Event {
+    at_ns: u64,
+    number: u64,
+    what: Happening,
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
+
+/// Time and scheduling.
+impl Network {
+    /// A network of `ranks` ranks without connections; those are made when first used.
+    ///
+    /// # Panics
+    /// If the bandwidth is not positive, or the window or the quantum is 0.
+    #[must_use]
+    pub fn new(config: NetworkConfig, ranks: usize) -> Self {
+        assert!(
+            config.bandwidth_bytes_per_s > 0.0,
+            "the bandwidth must be positive"
+        );
+        assert!(config.window_bytes > 0, "the window must hold a byte");
+        assert!(config.quantum_bytes > 0, "a packet must hold a byte");
+        Network {
+            latency_ns: nanoseconds(config.latency),
+            now_ns: 0,
+            chance: SplitMix64::new(config.seed),
+            ranks: (0..ranks).map(|_| Rank::default()).collect(),
+            pipes: Vec::new(),
+            pool: Pool::default(),
+            events: BinaryHeap::new(),
+            events_made: 0,
+            timers: BTreeSet::new(),
+            control_last_ns: BTreeMap::new(),
+            touched: Vec::new(),
+            transfers: None,
+            config,
+        }
+    }
+
+    /// How many ranks it connects.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The virtual time since the start.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.now_ns)
+    }
+
+    /// When the next thing happens by itself: a packet moves, a control message arrives, a stall
+    /// or a timer ends. None when nothing is under way.
+    #[must_use]
+    pub fn next_event_at(&self) -> Option<Duration> {
+        self.next_event_ns().map(Duration::from_nanos)
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        let event = self.events.peek().map(|Reverse(event)| event.at_ns);
+        let timer = self.timers.first().map(|&(at_ns, _)| at_ns);
+        event
+            .into_iter()
+            .chain(timer)
+            .min()
+            .map(|at_ns| at_ns.max(self.now_ns))
+    }
+
+    /// Jumps to the next event and lets everything due by then happen. Returns the new time; None
+    /// when nothing is under way.
+    pub fn advance(&mut self) -> Option<Duration> {
+        let at_ns = self.next_event_ns()?;
+        self.run_until(at_ns);
+        Some(self.now())
+    }
+
+    /// Moves the clock to `time`, letting everything due by then happen; earlier than now, it does
+    /// only what is due now.
+    pub fn advance_to(&mut self, time: Duration) {
+        self.run_until(nanoseconds(time).max(self.now_ns));
+    }
+
+    fn run_until(&mut self, end_ns: u64) {
+        while let Some(at_ns) = self.next_event_ns().filter(|&at_ns| at_ns <= end_ns) {
+            self.now_ns = at_ns;
+            match self.timers.first() {
+                Some(&(timer_ns, rank)) if timer_ns <= at_ns => {
+                    self.cancel_timer(rank);
+                    self.touch(rank);
+                }
+                _ => {
+                    let Reverse(event) = self
+                        .events
+                        .pop()
+                        .expect("invariant: what is due is a timer or an event");
+                    self.happen(event.what);
+                }
+            }
+        }
+        self.now_ns = end_ns;
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::AtPort(pipe) => self.enter_down_port(pipe),
+            Happening::Arrived(pipe) => self.arrive(pipe),
+            Happening::StallEnd(rank) => self.ranks[rank].stalled_until_ns = 0,
+            Happening::Control { to, message } => {
+                if self.ranks[to].closed_ns.is_none() {
+                    self.ranks[to].control.push_back(message);
+                    self.touch(to);
+                }
+            }
+        }
+    }
+
+    fn schedule(&mut self, at_ns: u64, what: Happening) {
+        self.events.push(Reverse(Event {
+            at_ns,
+            number: self.events_made,
+            what,
+        }));
+        self.events_made += 1;
+    }
+
+    /// The ranks that something happened to since last asked (bytes or an end of stream arrived,
+    /// a full window has room again, a control message came, a timer ended), each once, in the
+    /// order of the events. A stalled rank is kept back until its stall is over.
+    pub fn take_touched(&mut self) -> Vec<usize> {
+        let ranks = &mut self.ranks;
+        let now_ns = self.now_ns;
+        let (stalled, free): (Vec<_>, Vec<_>) = self
+            .touched
+            .drain(..)
+            .partition(|&rank| ranks[rank].stalled_until_ns > now_ns);
+        self.touched = stalled;
+        for &rank in &free {
+            ranks[rank].touched = false;
+        }
+        free
+    }
+
+    fn touch(&mut self, rank: usize) {
+        if self.ranks[rank].touched {
+            return;
+        }
+        self.ranks[rank].touched = true;
+        self.touched.push(rank);
+        if self.is_stalled(rank) {
+            return;
+        }
+        if let Some(stall_ns) = self.config.faults.stall_ns(&mut self.chance) {
+            let end_ns = self.now_ns.saturating_add(stall_ns);
+            self.ranks[rank].stalled_until_ns = end_ns;
+            self.schedule(end_ns, Happening::StallEnd(rank));
+        }
+    }
+
+    /// Whether `rank` is stalled now: its thread would not be scheduled.
+    #[must_use]
+    pub fn is_stalled(&self, rank: usize) -> bool {
+        self.ranks[rank].stalled_until_ns > self.now_ns
+    }
+
+    /// Touches `rank` at the time `at`. A rank has one timer: a new one replaces it.
+    pub fn set_timer(&mut self, rank: usize, at: Duration) {
+        self.cancel_timer(rank);
+        let at_ns = nanoseconds(at);
+        self.ranks[rank].timer_ns = Some(at_ns);
+        self.timers.insert((at_ns, rank));
+    }
+
+    /// Forgets the timer of `rank`, if there is one.
+    pub fn cancel_timer(&mut self, rank: usize) {
+        if let Some(at_ns) = self.ranks[rank].timer_ns.take() {
+            self.timers.remove(&(at_ns, rank));
+        }
+    }
+}
+
+/// Bytes.
+impl Network {
+    /// Offers bytes to the connection of `from` with `to` in `group`; returns how many were taken.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the window is full; `BrokenPipe` when either end has closed;
+    /// `InvalidInput` for a connection of a rank with itself.
+    pub fn write(
+        &mut self,
+        group: u32,
+        from: usize,
+        to: usize,
+        slices: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        let index = self.connection(group, from, to)?;
+        let pipe = &mut self.pipes[index];
+        let known_ns = |closed_ns: u64| closed_ns.saturating_add(self.latency_ns);
+        if pipe.ended
+            || pipe
+                .reader_closed_ns
+                .is_some_and(|at_ns| known_ns(at_ns) <= self.now_ns)
+        {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        let room = self.config.window_bytes.saturating_sub(pipe.held_bytes);
+        pipe.writer_waits |= offered > room;
+        let possible = offered.min(room);
+        if possible == 0 && offered > 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let taken = self
+            .config
+            .faults
+            .accepted_bytes(possible, &mut self.chance);
+        if taken < possible {
+            self.touch(from);
+        }
+        let mut done = 0;
+        while done < taken {
+            let bytes = (taken - done).min(self.config.quantum_bytes);
+            let mut data = self.pool.take(bytes);
+            gather(slices, done, bytes, &mut data);
+            self.send_packet(index, data);
+            done += bytes;
+        }
+        self.ranks[from].bytes_sent += taken as u64;
+        Ok(taken)
+    }
+
+    /// Reads what `at` has been sent by `from` in `group`; returns how many bytes, 0 at the end of
+    /// the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing unread has arrived yet; `InvalidInput` for a connection of a
+    /// rank with itself.
+    pub fn read(
+        &mut self,
+        group: u32,
+        at: usize,
+        from: usize,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize> {
+        let index = self.connection(group, at, from)? ^ 1;
+        let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+        let pipe = &mut self.pipes[index];
+        if wanted == 0 || pipe.at_end() {
+            return Ok(0);
+        }
+        if pipe.arrived == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let bytes_max = self.config.faults.accepted_bytes(wanted, &mut self.chance);
+        let held_before = pipe.held_bytes;
+        let bytes = pipe.read(slices, bytes_max, &mut self.pool);
+        let unread = pipe.arrived > 0;
+        if pipe.held_bytes < held_before && std::mem::take(&mut pipe.writer_waits) {
+            self.touch(from);
+        }
+        if bytes_max < wanted && unread {
+            self.touch(at);
+        }
+        Ok(bytes)
+    }
+
+    /// The pipe from `own` to `peer`, made with its reverse when it is first needed.
+    fn connection(&mut self, group: u32, own: usize, peer: usize) -> io::Result<usize> {
+        let key = (group, peer as u32);
+        let own_pipes = &self.ranks[own].pipes;
+        let place = match own_pipes.binary_search_by_key(&key, |&(key, _)| key) {
+            Ok(place) => return Ok(own_pipes[place].1 as usize),
+            Err(place) => place,
+        };
+        if own == peer {
+            return Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "a rank has no link to itself",
+            ));
+        }
+        let index = self.pipes.len();
+        self.pipes.push(Pipe::new(own as u32, peer as u32));
+        self.pipes.push(Pipe::new(peer as u32, own as u32));
+        self.ranks[own].pipes.insert(place, (key, index as u32));
+        let peer_pipes = &mut self.ranks[peer].pipes;
+        let key = (group, own as u32);
+        let place = peer_pipes.partition_point(|&(other, _)| other < key);
+        peer_pipes.insert(place, (key, index as u32 + 1));
+        for (rank, pipe) in [(own, index), (peer, index + 1)] {
+            if self.ranks[rank].closed_ns.is_some() {
+                self.close_pipe(pipe);
+            }
+        }
+        Ok(index)
+    }
+
+    fn port_ns(&self, bytes: usize) -> u64 {
+        (bytes as f64 / self.config.bandwidth_bytes_per_s * 1e9).round() as u64
+    }
+
+    fn send_packet(&mut self, index: usize, data: Vec<u8>) {
+        let port_ns = self.port_ns(data.len());
+        let late_ns = self.config.faults.delay_ns(&mut self.chance);
+        let pipe = &mut self.pipes[index];
+        let sender = &mut self.ranks[pipe.from as usize];
+        let start_ns = sender.up_free_ns.max(self.now_ns);
+        sender.up_free_ns = start_ns.saturating_add(port_ns);
+        let on_time_ns = start_ns.saturating_add(self.latency_ns);
+        let at_ns = on_time_ns.saturating_add(late_ns).max(pipe.not_before_ns);
+        pipe.not_before_ns = at_ns;
+        pipe.held_bytes += data.len();
+        pipe.packets.push_back(Packet { data, start_ns });
+        self.schedule(at_ns, Happening::AtPort(index));
+    }
+
+    fn enter_down_port(&mut self, index: usize) {
+        let pipe = &mut self.pipes[index];
+        let bytes = pipe.packets[pipe.at_port].data.len();
+        pipe.at_port += 1;
+        let to = pipe.to as usize;
+        let port_ns = self.port_ns(bytes);
+        let receiver = &mut self.ranks[to];
+        receiver.down_free_ns = receiver
+            .down_free_ns
+            .max(self.now_ns)
+            .saturating_add(port_ns);
+        let through_ns = receiver.down_free_ns;
+        if through_ns == self.now_ns {
+            self.arrive(index);
+        } else {
+            self.schedule(through_ns, Happening::Arrived(index));
+        }
+    }
+
+    fn arrive(&mut self, index: usize) {
+        let pipe = &mut self.pipes[index];
+        let packet = &pipe.packets[pipe.arrived];
+        let (from, to) = (pipe.from as usize, pipe.to as usize);
+        if let Some(transfers) = self.transfers.as_mut().filter(|_| !packet.data.is_empty()) {
+            transfers.push(Transfer {
+                start: Duration::from_nanos(packet.start_ns),
+                end: Duration::from_nanos(self.now_ns),
+                from,
+                to,
+                bytes: packet.data.len(),
+            });
+        }
+        pipe.arrived += 1;
+        if pipe.reader_closed_ns.is_some() {
+            pipe.discard_arrived(&mut self.pool);
+        } else {
+            self.touch(to);
+        }
+    }
+
+    /// Bytes that `rank` has written to its connections so far.
+    #[must_use]
+    pub fn bytes_sent(&self, rank: usize) -> u64 {
+        self.ranks[rank].bytes_sent
+    }
+
+    /// Starts recording every packet's journey from now on.
+    pub fn record_transfers(&mut self) {
+        self.transfers.get_or_insert_default();
+    }
+
+    /// The journeys recorded so far, in the order of arrival; empty unless recording was started.
+    #[must_use]
+    pub fn transfers(&self) -> &[Transfer] {
+        self.transfers.as_deref().unwrap_or_default()
+    }
+}
+
+/// Closing, and messages beside the streams.
+impl Network {
+    /// The process of `rank` dies: what it has written still arrives, then its peers read the end
+    /// of the stream; one latency from now writes to it fail. Harmless when it is dead already.
+    pub fn close_rank(&mut self, rank: usize) {
+        if self.ranks[rank].closed_ns.is_some() {
+            return;
+        }
+        self.ranks[rank].closed_ns = Some(self.now_ns);
+        self.ranks[rank].control.clear();
+        self.cancel_timer(rank);
+        for place in 0..self.ranks[rank].pipes.len() {
+            let (_, index) = self.ranks[rank].pipes[place];
+            self.close_pipe(index as usize);
+        }
+    }
+
+    /// Whether [`Network::close_rank`] was called for `rank`.
+    #[must_use]
+    pub fn is_closed(&self, rank: usize) -> bool {
+        self.ranks[rank].closed_ns.is_some()
+    }
+
+    /// `own` closes its end of one connection, as [`Network::close_rank`] does for all.
+    pub fn close_connection(&mut self, group: u32, own: usize, peer: usize) {
+        if let Ok(index) = self.connection(group, own, peer) {
+            self.close_pipe(index);
+        }
+    }
+
+    /// The sender of the pipe closes its end: an end of stream behind what it sent, and no more
+    /// reading of what comes back.
+    fn close_pipe(&mut self, index: usize) {
+        if std::mem::replace(&mut self.pipes[index].ended, true) {
+            return;
+        }
+        self.send_packet(index, Vec::new());
+        let back = &mut self.pipes[index ^ 1];
+        back.reader_closed_ns = Some(self.now_ns);
+        back.discard_arrived(&mut self.pool);
+    }
+
+    /// Sends a small message beside the streams: it takes one latency, keeps its order among those
+    /// of the same two ranks, and costs no port time. One to or from a dead rank is lost.
+    pub fn send_control(&mut self, from: usize, to: usize, group: u32, payload: Vec<u8>) {
+        if self.ranks[from].closed_ns.is_some() {
+            return;
+        }
+        let late_ns = self.config.faults.delay_ns(&mut self.chance);
+        let last_ns = self.control_last_ns.entry((from, to)).or_default();
+        *last_ns = (*last_ns).max(self.now_ns.saturating_add(self.latency_ns + late_ns));
+        let at_ns = *last_ns;
+        self.schedule(
+            at_ns,
+            Happening::Control {
+                to,
+                message: (from, group, payload),
+            },
+        );
+    }
+
+    /// The next control message that has arrived at `rank`: sender, group, payload.
+    pub fn receive_control(&mut self, rank: usize) -> Option<ControlMessage> {
+        self.ranks[rank].control.pop_front()
+    }
+}

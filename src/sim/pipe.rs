@@ -1,0 +1,175 @@
+//! One direction of a connection: packets on their way, then waiting to be read.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Bytes that travel together. An empty packet is the end of the stream.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) data: Vec<u8>,
+    /// When its first byte entered the sender's port.
+    pub(super) start_ns: u64,
+}
+
+/// An ordered stream of packets. Those before `arrived` can be read; those before `at_port` have
+/// reached the receiver's port.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) packets: VecDeque<Packet>,
+    pub(super) arrived: usize,
+    pub(super) at_port: usize,
+    /// Bytes of the first packet that are read already.
+    read_bytes: usize,
+    /// Bytes in flight plus unread, counted in whole packets.
+    pub(super) held_bytes: usize,
+    /// No packet reaches the receiver's port before this: order is kept under random delays.
+    pub(super) not_before_ns: u64,
+    /// A write was cut by the window since space was last freed.
+    pub(super) writer_waits: bool,
+    /// The sender has closed: an end of stream is among the packets.
+    pub(super) ended: bool,
+    /// When the receiver closed.
+    pub(super) reader_closed_ns: Option<u64>,
+}
+
+impl Pipe {
+    pub(super) fn new(from: u32, to: u32) -> Self {
+        Pipe {
+            from,
+            to,
+            packets: VecDeque::new(),
+            arrived: 0,
+            at_port: 0,
+            read_bytes: 0,
+            held_bytes: 0,
+            not_before_ns: 0,
+            writer_waits: false,
+            ended: false,
+            reader_closed_ns: None,
+        }
+    }
+
+    /// Whether everything that arrived is read and the end of the stream is next.
+    pub(super) fn at_end(&self) -> bool {
+        self.arrived > 0
+            && self
+                .packets
+                .front()
+                .is_some_and(|packet| packet.data.is_empty())
+    }
+
+    /// Moves arrived bytes into `slices`, at most `bytes_max`; emptied packets go to the pool.
+    pub(super) fn read(
+        &mut self,
+        slices: &mut [IoSliceMut<'_>],
+        bytes_max: usize,
+        pool: &mut Pool,
+    ) -> usize {
+        let mut total = 0;
+        let mut slice = 0;
+        let mut filled = 0;
+        while self.arrived > 0 && slice < slices.len() && total < bytes_max {
+            let packet = self
+                .packets
+                .front()
+                .expect("invariant: arrived packets are in the queue");
+            if packet.data.is_empty() {
+                break;
+            }
+            let rest = &packet.data[self.read_bytes..];
+            let room = &mut slices[slice][filled..];
+            let bytes = rest.len().min(room.len()).min(bytes_max - total);
+            room[..bytes].copy_from_slice(&rest[..bytes]);
+            total += bytes;
+            filled += bytes;
+            self.read_bytes += bytes;
+            if filled == slices[slice].len() {
+                slice += 1;
+                filled = 0;
+            }
+            if self.read_bytes == packet.data.len() {
+                self.discard_first(pool);
+            }
+        }
+        total
+    }
+
+    /// Drops what has arrived unread, up to the end of the stream.
+    pub(super) fn discard_arrived(&mut self, pool: &mut Pool) {
+        while self.arrived > 0 && !self.at_end() {
+            self.discard_first(pool);
+        }
+    }
+
+    fn discard_first(&mut self, pool: &mut Pool) {
+        let packet = self
+            .packets
+            .pop_front()
+            .expect("invariant: arrived packets are in the queue");
+        self.arrived -= 1;
+        self.at_port -= 1;
+        self.held_bytes -= packet.data.len();
+        self.read_bytes = 0;
+        pool.put(packet.data);
+    }
+}
+
+/// Copies bytes `offset..offset + bytes` of the concatenated `slices` behind `into`.
+pub(super) fn gather(slices: &[IoSlice<'_>], offset: usize, bytes: usize, into: &mut Vec<u8>) {
+    let mut skip = offset;
+    let mut left = bytes;
+    for slice in slices {
+        if left == 0 {
+            break;
+        }
+        if skip >= slice.len() {
+            skip -= slice.len();
+            continue;
+        }
+        let part = &slice[skip..slice.len().min(skip.saturating_add(left))];
+        into.extend_from_slice(part);
+        left -= part.len();
+        skip = 0;
+    }
+}
+
+/// Buffers up to this long are pooled apart, so that small packets do not sit in large buffers.
+const SMALL_BYTES: usize = 1 << 10;
+/// Buffers kept of each size.
+const POOLED_MAX: usize = 1 << 10;
+
+/// Packet buffers to use again.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+}
+
+impl Pool {
+    /// An empty buffer with room for `bytes`.
+    pub(super) fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let shelf = if bytes <= SMALL_BYTES {
+            &mut self.small
+        } else {
+            &mut self.large
+        };
+        let mut buffer = shelf.pop().unwrap_or_default();
+        buffer.reserve(bytes);
+        buffer
+    }
+
+    fn put(&mut self, mut buffer: Vec<u8>) {
+        let small = buffer.capacity() <= SMALL_BYTES;
+        let shelf = if small {
+            &mut self.small
+        } else {
+            &mut self.large
+        };
+        if shelf.len() < POOLED_MAX {
+            buffer.clear();
+            shelf.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Ordinary blocking code on simulated ranks: one thread per rank, of which exactly one runs.
+//!
+//! The running rank holds the *baton*. Where it cannot go on it calls [`Baton::wait`], which hands
+//! the baton to a rank that something happened to, picked at random from the seed; when nothing
+//! has happened to any, the network's clock moves on. So a run depends on the seed alone, whatever
+//! the operating system does with the threads.
+
+use super::connector::lock;
+use super::faults::SplitMix64;
+use super::network::Network;
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// A wait that is over at once still takes this much virtual time, so that a rank that polls in a
+/// loop does not stop the clock for all.
+const POLL_TIME: Duration = Duration::from_micros(1);
+
+/// Every unfinished rank waits, without a deadline, and nothing is under way in the network: the
+/// program is stuck. A rank that gets this must give up; it gets it again on every further wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// The ranks that were waiting.
+    pub waiting: Vec<usize>,
+    /// The virtual time.
+    pub at: Duration,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Deadlock { waiting, at } = self;
+        write!(
+            formatter,
+            "deadlock at {at:?}: ranks {waiting:?} wait and nothing is under way"
+        )
+    }
+}
+
+impl std::error::Error for Deadlock {}
+
+/// Decides which rank runs; see the module's text.
+#[derive(Debug)]
+pub struct Baton {
+    network: Arc<Mutex<Network>>,
+    state: Mutex<State>,
+    /// One per rank: told when the rank has the baton.
+    turns: Vec<Condvar>,
+}
+
+#[derive(Debug)]
+struct State {
+    chance: SplitMix64,
+    phases: Vec<Phase>,
+    /// Who holds the baton.
+    running: Option<usize>,
+    /// Ranks something happened to, in the order of the events, each once.
+    ready: Vec<usize>,
+    is_ready: Vec<bool>,
+    deadlock: Option<Deadlock>,
+    /// The first rank that panicked, and its message.
+    panic: Option<(usize, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not started, waiting, or running.
+    Alive,
+    Finished,
+}
+
+impl State {
+    fn make_ready(&mut self, rank: usize) {
+        if self.phases[rank] == Phase::Alive && !self.is_ready[rank] {
+            self.is_ready[rank] = true;
+            self.ready.push(rank);
+        }
+    }
+}
+
+impl Baton {
+    /// The baton of the ranks of `network`, good for one [`Baton::run`]; `seed` decides the order.
+    #[must_use]
+    pub fn new(network: Arc<Mutex<Network>>, seed: u64) -> Self {
+        let world_size = lock(&network).world_size();
+        let state = State {
+            chance: SplitMix64::new(seed),
+            phases: vec![Phase::Alive; world_size],
+            running: None,
+            ready: (0..world_size).collect(),
+            is_ready: vec![true; world_size],
+            deadlock: None,
+            panic: None,
+        };
+        let turns = (0..world_size).map(|_| Condvar::new()).collect();
+        Baton {
+            network,
+            state: Mutex::new(state),
+            turns,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        lock(&self.network).now()
+    }
+
+    /// Called by the running rank when it cannot go on: lets others run until something has
+    /// happened to `rank` or the virtual time is `until` ([`Duration::MAX`] for no deadline). It
+    /// may return early; the caller looks again. The lock of the network must not be held.
+    ///
+    /// # Errors
+    /// When no rank could ever go on.
+    pub fn wait(&self, rank: usize, until: Duration) -> Result<(), Deadlock> {
+        let mut state = self.state();
+        if let Some(deadlock) = &state.deadlock {
+            return Err(deadlock.clone());
+        }
+        if until < Duration::MAX {
+            let mut network = lock(&self.network);
+            let soonest = network.now().saturating_add(POLL_TIME);
+            network.set_timer(rank, until.max(soonest));
+        }
+        self.pass(&mut state);
+        let state = self.await_turn(rank, state);
+        lock(&self.network).cancel_timer(rank);
+        match &state.deadlock {
+            Some(deadlock) => Err(deadlock.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Called when the code of `rank` has returned: the others go on without it.
+    fn finish(&self, rank: usize, panic: Option<String>) {
+        let mut state = self.state();
+        state.phases[rank] = Phase::Finished;
+        if let Some(message) = panic {
+            lock(&self.network).close_rank(rank);
+            state.panic.get_or_insert((rank, message));
+        }
+        self.pass(&mut state);
+    }
+
+    fn await_turn<'a>(&self, rank: usize, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.turns[rank]
+            .wait_while(state, |state| state.running != Some(rank))
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the baton to a rank that can go on, moving the clock until there is one.
+    fn pass(&self, state: &mut State) {
+        state.running = None;
+        if state.phases.iter().all(|&phase| phase == Phase::Finished) {
+            return;
+        }
+        let mut network = lock(&self.network);
+        loop {
+            for rank in network.take_touched() {
+                state.make_ready(rank);
+            }
+            if !state.ready.is_empty() {
+                break;
+            }
+            if network.advance().is_none() {
+                release_all(state, network.now());
+            }
+        }
+        let place = state.chance.below(state.ready.len() as u64) as usize;
+        let rank = state.ready.swap_remove(place);
+        state.is_ready[rank] = false;
+        state.running = Some(rank);
+        self.turns[rank].notify_one();
+    }
+
+    /// Runs `code` once per rank, each on a thread of its own, and returns what they returned, by
+    /// rank. A rank that panics is dead to the others: they read the end of its streams.
+    ///
+    /// # Panics
+    /// When a rank panicked, after all have ended: with the number and the message of the first.
+    /// At once when this baton has been used before.
+    pub fn run<R: Send>(&self, code: impl Fn(usize) -> R + Sync) -> Vec<R> {
+        let unused = self
+            .state()
+            .phases
+            .iter()
+            .all(|&phase| phase == Phase::Alive);
+        assert!(unused, "a baton is good for one run");
+        let code = &code;
+        let results: Vec<Option<R>> = thread::scope(|scope| {
+            let ranks = 0..self.turns.len();
+            let threads: Vec<_> = ranks
+                .map(|rank| {
+                    let name = format!("rank {rank}");
+                    let thread = thread::Builder::new().name(name);
+                    thread.spawn_scoped(scope, move || self.run_rank(rank, code))
+                })
+                .collect();
+            self.start(&threads);
+            let end = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().ok().flatten();
+            threads
+                .into_iter()
+                .map(|thread| thread.ok().and_then(end))
+                .collect()
+        });
+        if let Some((rank, message)) = self.state().panic.take() {
+            panic!("rank {rank} panicked: {message}");
+        }
+        let all: Option<Vec<R>> = results.into_iter().collect();
+        all.expect("invariant: a rank without a result has left its message")
+    }
+
+    /// Lets the first rank go; a rank whose thread could not be made counts as one that panicked.
+    fn start<T>(&self, threads: &[std::io::Result<T>]) {
+        let mut state = self.state();
+        for (rank, thread) in threads.iter().enumerate() {
+            if let Err(error) = thread {
+                state.phases[rank] = Phase::Finished;
+                state.ready.retain(|&other| other != rank);
+                lock(&self.network).close_rank(rank);
+                state
+                    .panic
+                    .get_or_insert((rank, format!("no thread for it: {error}")));
+            }
+        }
+        self.pass(&mut state);
+    }
+
+    fn run_rank<R>(&self, rank: usize, code: &(impl Fn(usize) -> R + Sync)) -> Option<R> {
+        drop(self.await_turn(rank, self.state()));
+        match catch_unwind(AssertUnwindSafe(|| code(rank))) {
+            Ok(result) => {
+                self.finish(rank, None);
+                Some(result)
+            }
+            Err(payload) => {
+                self.finish(rank, Some(panic_message(payload.as_ref())));
+                None
+            }
+        }
+    }
+}
+
+/// Wakes every rank that is left, to be told of the deadlock.
+fn release_all(state: &mut State, at: Duration) {
+    let alive = |rank: &usize| state.phases[*rank] == Phase::Alive;
+    let waiting: Vec<usize> = (0..state.phases.len()).filter(alive).collect();
+    for &rank in &waiting {
+        state.make_ready(rank);
+    }
+    state.deadlock.get_or_insert(Deadlock { waiting, at });
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_string());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "without a message".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::network::NetworkConfig;
+    use std::io::{IoSlice, IoSliceMut};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const RANKS: usize = 5;
+
+    fn baton(seed: u64) -> Baton {
+        let network = Network::new(NetworkConfig::default(), RANKS);
+        Baton::new(Arc::new(Mutex::new(network)), seed)
+    }
+
+    fn send(baton: &Baton, from: usize, to: usize, byte: u8) {
+        lock(&baton.network)
+            .write(0, from, to, &[IoSlice::new(&[byte])])
+            .unwrap();
+    }
+
+    /// The next byte; None at the end of the stream.
+    fn receive(baton: &Baton, at: usize, from: usize) -> Result<Option<u8>, Deadlock> {
+        loop {
+            let mut byte = [0];
+            let read = lock(&baton.network).read(0, at, from, &mut [IoSliceMut::new(&mut byte)]);
+            match read {
+                Ok(0) => return Ok(None),
+                Ok(_) => return Ok(Some(byte[0])),
+                Err(_) => baton.wait(at, Duration::MAX)?,
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_goes_round_in_virtual_time() {
+        let baton = baton(1);
+        let received = baton.run(|rank| {
+            if rank == 0 {
+                send(&baton, 0, 1, 1);
+            }
+            let token = receive(&baton, rank, (rank + RANKS - 1) % RANKS)
+                .unwrap()
+                .unwrap();
+            if rank != 0 {
+                send(&baton, rank, (rank + 1) % RANKS, token + 1);
+            }
+            token
+        });
+        assert_eq!(received, [5, 1, 2, 3, 4]);
+        assert_eq!(baton.now(), Duration::from_micros(50));
+    }
+
+    /// Who ran when, with a check that nobody else did.
+    fn interleaving(seed: u64) -> Vec<usize> {
+        let baton = baton(seed);
+        let inside = AtomicUsize::new(0);
+        let steps = Mutex::new(Vec::new());
+        baton.run(|rank| {
+            for _ in 0..4 {
+                assert_eq!(
+                    inside.fetch_add(1, Ordering::SeqCst),
+                    0,
+                    "two ranks run at once"
+                );
+                steps.lock().unwrap().push(rank);
+                thread::yield_now();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                baton.wait(rank, Duration::ZERO).unwrap();
+            }
+        });
+        steps.into_inner().unwrap()
+    }
+
+    #[test]
+    fn one_rank_runs_at_a_time_in_an_order_that_the_seed_decides() {
+        assert_eq!(interleaving(1), interleaving(1));
+        assert_ne!(interleaving(1), interleaving(2));
+        assert_eq!(interleaving(3).len(), 4 * RANKS);
+    }
+
+    #[test]
+    fn a_wait_lasts_until_its_time() {
+        let baton = baton(0);
+        let woken = baton.run(|rank| {
+            baton
+                .wait(rank, Duration::from_secs(3600 * (RANKS - rank) as u64))
+                .unwrap();
+            baton.now().as_secs() / 3600
+        });
+        assert_eq!(woken, [5, 4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_are_all_told_of_the_deadlock() {
+        let baton = baton(9);
+        let results = baton.run(|rank| match rank {
+            4 => Ok(None),
+            _ => receive(&baton, rank, (rank + 1) % 4),
+        });
+        let deadlock = Deadlock {
+            waiting: vec![0, 1, 2, 3],
+            at: Duration::ZERO,
+        };
+        assert!(deadlock.to_string().contains("[0, 1, 2, 3]"));
+        assert_eq!(results[..4], vec![Err(deadlock); 4]);
+        assert_eq!(results[4], Ok(None));
+    }
+
+    #[test]
+    fn a_panic_is_named_and_the_others_see_that_rank_die() {
+        let baton = baton(4);
+        let saw_end = AtomicUsize::new(0);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            baton.run(|rank| {
+                assert_ne!(rank, 2, "two is unlucky");
+                if receive(&baton, rank, 2) == Ok(None) {
+                    saw_end.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        }));
+        let message = panic_message(outcome.unwrap_err().as_ref());
+        assert!(message.starts_with("rank 2 panicked: "), "{message}");
+        assert!(message.contains("two is unlucky"), "{message}");
+        assert_eq!(saw_end.into_inner(), RANKS - 1);
+    }
+}

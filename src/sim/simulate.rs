@@ -1,0 +1,177 @@
+//! Ordinary blocking code on simulated ranks.
+
+use super::connector::{SimConnector, lock};
+use super::network::{Network, NetworkConfig};
+use super::schedule::Baton;
+use crate::comm::host::{Host, Waited};
+use crate::comm::runtime::Runtime;
+use crate::comm::{Communicator, Parts};
+use crate::engine::group::Group;
+use crate::limits::DEADLINE_DEFAULT;
+use crate::plan::select::TuningTable;
+use crate::plan::spec::Algorithm;
+use crate::protocol::session::To;
+use crate::transport::Transport;
+use crate::transport::stream::StreamTransport;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The one group of a simulated world.
+const GROUP: u32 = 0;
+/// How long a simulated rank sleeps at most before it looks at its deadlines.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A simulated world: its network, and what its communicators are told.
+///
+/// ```
+/// use ringtree::sim::simulate::World;
+/// let mut world = World::new(3);
+/// world.network.seed = 7;
+/// let ranks = world.run(|comm| comm.rank());
+/// assert_eq!(ranks, [0, 1, 2]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct World {
+    /// How many ranks.
+    pub world_size: usize,
+    /// Links, faults and the seed of everything random.
+    pub network: NetworkConfig,
+    /// What the chooser is told about the links.
+    pub tuning: TuningTable,
+    /// An algorithm to use wherever it can be.
+    pub algorithm: Option<Algorithm>,
+    /// How long a call may take, in virtual time.
+    pub timeout: Duration,
+}
+
+impl World {
+    /// A world of `world_size` ranks with the default network.
+    #[must_use]
+    pub fn new(world_size: usize) -> Self {
+        Self {
+            world_size,
+            network: NetworkConfig::default(),
+            tuning: TuningTable::default(),
+            algorithm: None,
+            timeout: DEADLINE_DEFAULT,
+        }
+    }
+
+    /// Runs `code` on every rank, each on a thread of its own of which one runs at a time, and
+    /// returns what each returned. Virtual time passes only while ranks wait.
+    ///
+    /// # Panics
+    /// If `code` panics on a rank; the others see that rank die.
+    pub fn run<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+        let network = Arc::new(Mutex::new(Network::new(
+            self.network.clone(),
+            self.world_size,
+        )));
+        self.run_on(&network, code)
+    }
+
+    /// As [`World::run`], on a network that the caller keeps, to look at its clock or its record.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn run_on<R: Send>(
+        &self,
+        network: &Arc<Mutex<Network>>,
+        code: impl Fn(&Communicator) -> R + Sync,
+    ) -> Vec<R> {
+        let baton = Arc::new(Baton::new(Arc::clone(network), self.network.seed));
+        baton.run(|rank| {
+            let comm = self.communicator(rank, network, &baton);
+            code(&comm)
+        })
+    }
+
+    fn communicator(
+        &self,
+        rank: usize,
+        network: &Arc<Mutex<Network>>,
+        baton: &Arc<Baton>,
+    ) -> Communicator {
+        let host = SimHost {
+            rank,
+            world_size: self.world_size,
+            network: Arc::clone(network),
+            baton: Arc::clone(baton),
+            deadlocks: AtomicU32::new(0),
+        };
+        let runtime = Arc::new(Runtime::new(Box::new(host)));
+        let transport = |channel| -> Box<dyn Transport> {
+            let connector = SimConnector::new(Arc::clone(network), channel, rank);
+            Box::new(StreamTransport::new(connector, channel, 0, self.world_size))
+        };
+        let group = Group::new(rank, self.world_size, transport(0), transport(1));
+        runtime.add_group(GROUP, group);
+        Communicator::assemble(Parts {
+            rank,
+            world_size: self.world_size,
+            local_rank: 0,
+            group: GROUP,
+            runtime,
+            transport_name: "sim",
+            timeout: self.timeout,
+            tuning: self.tuning.clone(),
+            algorithm: self.algorithm,
+        })
+    }
+}
+
+/// Runs `code` on `world_size` simulated ranks in virtual time and returns what each returned. The
+/// same seed (0 here; see [`World`]) gives the same run.
+///
+/// # Panics
+/// If `code` panics on a rank.
+pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+    World::new(world_size).run(code)
+}
+
+/// A rank's host in a simulated world.
+struct SimHost {
+    rank: usize,
+    world_size: usize,
+    network: Arc<Mutex<Network>>,
+    baton: Arc<Baton>,
+    deadlocks: AtomicU32,
+}
+
+impl Host for SimHost {
+    fn now(&self) -> Duration {
+        self.baton.now()
+    }
+
+    fn give_way(&self, _idle_passes: u32) -> Waited {
+        let until = self.baton.now() + NAP;
+        if self.baton.wait(self.rank, until).is_err() {
+            self.deadlocks.fetch_add(1, Ordering::Relaxed);
+        }
+        Waited::Asleep
+    }
+
+    fn wake(&self) {}
+
+    fn background_work(&self) {}
+
+    fn send_control(&self, to: To, group: u32, payload: &[u8]) {
+        let mut network = lock(&self.network);
+        let one = |network: &mut Network, to| {
+            network.send_control(self.rank, to, group, payload.to_vec());
+        };
+        match to {
+            To::Rank(rank) => one(&mut network, rank),
+            To::All => {
+                let others = (0..self.world_size).filter(|rank| *rank != self.rank);
+                others.for_each(|rank| one(&mut network, rank));
+            }
+        }
+    }
+
+    fn receive_control(&self) -> Option<(u32, usize, Vec<u8>)> {
+        let (from, group, payload) = lock(&self.network).receive_control(self.rank)?;
+        Some((group, from, payload))
+    }
+}

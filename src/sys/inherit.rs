@@ -1,0 +1,79 @@
+//! A listening socket that the parent process left open for this one.
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
+use rustix::net::{SocketType, sockopt::socket_domain};
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+/// Descriptors that were taken over; each can be only once.
+static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+fn refused(descriptor: RawFd, why: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("descriptor {descriptor} {why}"),
+    )
+}
+
+/// Takes over `descriptor`, which must be a listening TCP socket, and keeps it from our children.
+///
+/// # Errors
+/// It is none, or it was taken before.
+pub fn take_listener(descriptor: RawFd) -> io::Result<TcpListener> {
+    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
+        .map_err(|_| refused(descriptor, "is not open"))?;
+    if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
+        return Err(refused(descriptor, "is no socket"));
+    }
+    let mut taken = TAKEN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if taken.contains(&descriptor) {
+        return Err(refused(descriptor, "was taken over before"));
+    }
+    // SAFETY: the descriptor is open (its link was read), and the parent that named it gave it to
+    // this process to own; `TAKEN` lets only one caller become the owner. If it turns out to be
+    // something else it is let go of again below, unclosed.
+    let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let listens = socket_type(&socket).is_ok_and(|kind| kind == SocketType::STREAM)
+        && socket_acceptconn(&socket).unwrap_or(false)
+        && socket_domain(&socket).is_ok_and(|domain| {
+            domain == rustix::net::AddressFamily::INET
+                || domain == rustix::net::AddressFamily::INET6
+        });
+    if !listens {
+        let _not_ours = socket.into_raw_fd();
+        return Err(refused(descriptor, "is no listening TCP socket"));
+    }
+    fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+    taken.push(descriptor);
+    Ok(TcpListener::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_listener_is_taken_over_once_and_nothing_else_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let descriptor = listener.into_raw_fd();
+        let taken = take_listener(descriptor).unwrap();
+        assert_eq!(taken.local_addr().unwrap(), address);
+        assert!(take_listener(descriptor).is_err());
+
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(take_listener(datagrams.as_raw_fd()).is_err());
+        assert!(datagrams.local_addr().is_ok(), "it was not closed");
+        let file = fs::File::open("/proc/self/stat").unwrap();
+        assert!(take_listener(file.as_raw_fd()).is_err());
+        assert!(take_listener(1).is_err());
+        assert!(take_listener(-1).is_err());
+    }
+}

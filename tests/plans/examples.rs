@@ -1,0 +1,163 @@
+//! The worked examples of the mission, edge by edge, and faults a reader can act on.
+
+use super::plans_of;
+use ringtree::plan::verify::verify;
+use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, Request, Step, plan};
+
+/// Round by round who sends to whom, lowest sender first.
+fn edges(plans: &[Plan]) -> Vec<Vec<(usize, usize)>> {
+    let in_round = |round: usize| {
+        let mut edges = Vec::new();
+        for plan in plans {
+            for step in &plan.rounds[round] {
+                if let Step::Send { peers, .. } = step {
+                    edges.extend(peers.iter().map(|&peer| (plan.request.rank, peer)));
+                }
+            }
+        }
+        edges
+    };
+    (0..plans[0].rounds.len()).map(in_round).collect()
+}
+
+#[test]
+fn broadcast_of_8_from_0() {
+    let plans = plans_of(Collective::Broadcast, Algorithm::Binomial, 8, 0, 1);
+    let expected = [
+        vec![(0, 4)],
+        vec![(0, 2), (4, 6)],
+        vec![(0, 1), (2, 3), (4, 5), (6, 7)],
+    ];
+    assert_eq!(edges(&plans), expected);
+}
+
+#[test]
+fn reduce_of_8_to_0() {
+    let plans = plans_of(Collective::Reduce, Algorithm::Binomial, 8, 0, 1);
+    let expected = [
+        vec![(1, 0), (3, 2), (5, 4), (7, 6)],
+        vec![(2, 0), (6, 4)],
+        vec![(4, 0)],
+    ];
+    assert_eq!(edges(&plans), expected);
+}
+
+#[test]
+fn another_root_renumbers_the_ranks() {
+    let plans = plans_of(Collective::Broadcast, Algorithm::Binomial, 5, 3, 1);
+    let expected = [vec![(3, 2)], vec![(3, 0)], vec![(0, 1), (3, 4)]];
+    assert_eq!(edges(&plans), expected);
+}
+
+#[test]
+fn a_plan_that_cannot_be_made_says_why() {
+    let request = Request {
+        collective: Collective::AllReduce,
+        algorithm: Algorithm::Dissemination,
+        world_size: 4,
+        rank: 0,
+        root: 0,
+        pieces: 1,
+    };
+    assert_eq!(
+        plan(&request).unwrap_err(),
+        "dissemination does not carry out all-reduce"
+    );
+    let beyond = Request {
+        algorithm: Algorithm::Ring,
+        rank: 4,
+        ..request
+    };
+    assert!(plan(&beyond).unwrap_err().contains("rank 4"));
+}
+
+/// All-reduce plans of n ranks with the given rounds for each rank.
+fn made_by_hand(n: usize, rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
+    let mut plans = plans_of(Collective::AllReduce, Algorithm::Flat, n, 0, 1);
+    for (rank, plan) in plans.iter_mut().enumerate() {
+        plan.rounds = rounds(rank);
+    }
+    plans
+}
+
+fn all() -> Vec<ChunkRange> {
+    vec![ChunkRange::new(0, 1)]
+}
+
+#[test]
+fn dissemination_sums_right_for_powers_of_two_but_the_ranks_disagree_in_bits() {
+    let rounds = |n: usize, rank: usize| {
+        let round = |distance: usize| {
+            vec![
+                Step::send((rank + distance) % n, all()),
+                Step::reduce((rank + n - distance) % n, all(), 2 * distance >= n),
+            ]
+        };
+        [1, 2].map(round).to_vec()
+    };
+    let proof = verify(&made_by_hand(4, |rank| rounds(4, rank))).unwrap();
+    assert!(!proof.bits_agree);
+    let fault = verify(&made_by_hand(3, |rank| rounds(3, rank))).unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "rank 0, round 1, step 1, chunk 0: the contribution of rank 0 is combined twice"
+    );
+}
+
+#[test]
+fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
+    // Two messages to the same peer before anybody receives: more than a channel holds.
+    let rounds = |rank: usize| {
+        let (to, from) = (1 - rank, 1 - rank);
+        vec![vec![
+            Step::send(to, all()),
+            Step::send(to, all()),
+            Step::reduce(from, all(), true),
+            Step::store(from, all()),
+        ]]
+    };
+    let mut plans = made_by_hand(2, rounds);
+    for plan in &mut plans {
+        plan.scratch = 1;
+        let Some(Step::Receive { ranges, .. }) = plan.rounds[0].last_mut() else {
+            panic!("the last step is a receive");
+        };
+        ranges[0].first = 1;
+    }
+    let fault = verify(&plans).unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "rank 0, round 0, step 1: waits for ever for rank 1 to receive an earlier message"
+    );
+}
+
+#[test]
+fn scratch_and_local_steps_are_verified_too() {
+    let scratch = ChunkRange::new(1, 1);
+    let rounds = |rank: usize| {
+        let peer = 1 - rank;
+        vec![
+            vec![Step::send(peer, all()), Step::store(peer, vec![scratch])],
+            vec![Step::Reduce {
+                from: scratch,
+                to: all()[0],
+                completes: true,
+            }],
+        ]
+    };
+    let mut plans = made_by_hand(2, rounds);
+    for plan in &mut plans {
+        plan.scratch = 1;
+    }
+    let proof = verify(&plans).unwrap();
+    assert_eq!((proof.rounds, proof.messages), (1, 2));
+    assert!(proof.bits_agree);
+    plans[1].rounds[1] = vec![Step::Copy {
+        from: scratch,
+        to: all()[0],
+    }];
+    assert_eq!(
+        verify(&plans).unwrap_err().to_string(),
+        "rank 1, chunk 0: ends with the contribution of rank 0, not with that of every rank"
+    );
+}

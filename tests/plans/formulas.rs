@@ -1,0 +1,113 @@
+//! The formulas of the literature, written down a second time, in whole chunks.
+
+use ringtree::plan::{Algorithm, Collective, Plan, Source, Step};
+
+/// What a plan of n ranks and b pieces a block must amount to.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Expected {
+    pub(crate) chunks: usize,
+    pub(crate) rounds: usize,
+    /// Chunks sent by the rank that sends most.
+    pub(crate) max_chunks_sent: usize,
+}
+
+pub(crate) fn expected(
+    collective: Collective,
+    algorithm: Algorithm,
+    n: usize,
+    b: usize,
+) -> Expected {
+    use Algorithm as A;
+    use Collective as C;
+    let up = (0..).find(|&k| 1_usize << k >= n).unwrap();
+    let down = (0..).take_while(|&k| 1_usize << k <= n).count() - 1;
+    let extra = usize::from(up != down);
+    let power = 1_usize << down;
+    let (chunks, rounds, max_chunks_sent) = match (algorithm, collective) {
+        (A::Flat, C::AllReduce | C::Broadcast) => (b, 1, (n - 1) * b),
+        (A::Flat, C::Reduce) => (b, 1, b),
+        (A::Flat, C::ReduceScatter | C::AllGather) => (n * b, 1, (n - 1) * b),
+        (A::Flat, C::Barrier) => (1, 1, n - 1),
+        (A::TwoShot, C::AllReduce) => (n * b, 2, 2 * (n - 1) * b),
+        (A::Binomial, C::Broadcast) => (b, up, up * b),
+        (A::Binomial, C::Reduce) => (b, up, b),
+        (A::Binomial, C::AllReduce) => (b, 2 * up, up * b),
+        (A::ScatterAllgather, C::Broadcast) => (n * b, 2 * up, 2 * (n - 1) * b),
+        (A::RecursiveDoubling, C::AllReduce) => (b, down + 2 * extra, (down + extra) * b),
+        (A::Rabenseifner, C::AllReduce) => (
+            power * b,
+            2 * down + 2 * extra,
+            2 * (power - 1) * b + extra * power * b,
+        ),
+        (A::Ring, C::AllReduce) => (n * b, 2 * (n - 1), 2 * (n - 1) * b),
+        (A::Ring, C::ReduceScatter | C::AllGather) => (n * b, n - 1, (n - 1) * b),
+        (A::Circulant, C::AllReduce) => (n * b, 2 * up, 2 * (n - 1) * b),
+        (A::Circulant, C::ReduceScatter | C::AllGather) => (n * b, up, (n - 1) * b),
+        (A::Circulant, C::Broadcast) => (b, b - 1 + up, b - 1 + up),
+        (A::Circulant, C::Reduce) => (b, b - 1 + up, b),
+        (A::Dissemination, C::Barrier) => (1, up, up),
+        pair => panic!("no formula is written down for {pair:?}"),
+    };
+    if n == 1 {
+        return Expected {
+            chunks,
+            rounds: 0,
+            max_chunks_sent: 0,
+        };
+    }
+    Expected {
+        chunks,
+        rounds,
+        max_chunks_sent,
+    }
+}
+
+/// What the plans' critical path holds when rounds are in step and each rank has one port.
+#[derive(Debug, Default)]
+pub(crate) struct Path {
+    pub(crate) messages: usize,
+    pub(crate) chunks: usize,
+    pub(crate) folded: usize,
+}
+
+pub(crate) fn path(plans: &[Plan]) -> Path {
+    let mut path = Path::default();
+    for round in 0..plans[0].rounds.len() {
+        let of_ranks: Vec<Path> = plans
+            .iter()
+            .map(|plan| of_round(&plan.rounds[round]))
+            .collect();
+        let most = |what: fn(&Path) -> usize| of_ranks.iter().map(what).max().unwrap();
+        path.messages += most(|one| one.messages);
+        path.chunks += most(|one| one.chunks);
+        path.folded += most(|one| one.folded);
+    }
+    path
+}
+
+/// The busier direction of one rank's port in one round.
+fn of_round(steps: &[Step]) -> Path {
+    let (mut sent, mut received, mut folded) = ((0, 0), (0, 0), 0);
+    for step in steps {
+        match step {
+            Step::Send { peers, ranges } => {
+                let chunks: usize = ranges.iter().map(|range| range.count).sum();
+                sent = (sent.0 + peers.len(), sent.1 + peers.len() * chunks);
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                let chunks: usize = ranges.iter().map(|range| range.count).sum();
+                let peers = sources.iter().filter(|&&one| one != Source::Own).count();
+                received = (received.0 + peers, received.1 + peers * chunks);
+                folded += (sources.len() - 1) * chunks;
+            }
+            _ => panic!("no plan has local steps yet"),
+        }
+    }
+    Path {
+        messages: sent.0.max(received.0),
+        chunks: sent.1.max(received.1),
+        folded,
+    }
+}

@@ -1,0 +1,216 @@
+//! The sweep over the registry.
+
+use super::formulas::{expected, path};
+use super::replay::replay;
+use super::{pieces, plans_of, roots};
+use ringtree::plan::verify::{Proof, verify};
+use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Source, Step, algorithms};
+
+/// Proves an algorithm for every world, root and number of pieces the sweep has.
+fn sweep(algorithm: Algorithm) {
+    for collective in Collective::ALL.iter().copied() {
+        if algorithms::entry(collective, algorithm).is_none() {
+            continue;
+        }
+        for world_size in 1..=64 {
+            for root in roots(collective, world_size) {
+                for pieces in pieces(collective, algorithm, world_size) {
+                    let plans = plans_of(collective, algorithm, world_size, root, pieces);
+                    let name = format!("{algorithm} {collective} n={world_size} {root} b={pieces}");
+                    check(&plans, &name);
+                }
+            }
+        }
+    }
+}
+
+fn check(plans: &[Plan], name: &str) {
+    let proof = verify(plans).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+    let request = plans[0].request;
+    let (collective, algorithm) = (request.collective, request.algorithm);
+    assert!(proof.bits_agree, "{name}");
+
+    let formula = expected(collective, algorithm, request.world_size, request.pieces);
+    assert_eq!(plans[0].chunks, formula.chunks, "{name}");
+    assert_eq!(proof.rounds, formula.rounds, "{name}");
+    assert_eq!(proof.max_chunks_sent, formula.max_chunks_sent, "{name}");
+
+    let entry = algorithms::entry(collective, algorithm).unwrap();
+    let cost = (entry.cost)(&request);
+    let share = |chunks: usize| chunks as f64 / plans[0].chunks as f64;
+    let close = |one: f64, other: f64| (one - other).abs() < 1e-9;
+    let path = path(plans);
+    assert_eq!(cost.rounds, proof.rounds, "{name}");
+    assert!(
+        close(cost.max_sent_per_rank, share(proof.max_chunks_sent)),
+        "{name}: {cost:?}"
+    );
+    assert!(
+        close(cost.messages_on_path, path.messages as f64),
+        "{name}: {cost:?} {path:?}"
+    );
+    assert!(
+        close(cost.volume_on_path, share(path.chunks)),
+        "{name}: {cost:?} {path:?}"
+    );
+    assert!(
+        close(cost.folded_on_path, share(path.folded)),
+        "{name}: {cost:?} {path:?}"
+    );
+
+    if (entry.is_symmetric)(collective) {
+        for plan in plans {
+            assert_eq!(renumbered(plan), renumbered(&plans[0]), "{name}");
+        }
+    }
+    if request.world_size <= 20 {
+        replay(plans).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    }
+}
+
+/// Round by round the messages, as (is sent, distance to the peer, chunks).
+fn renumbered(plan: &Plan) -> Vec<Vec<(bool, usize, usize)>> {
+    let n = plan.request.world_size;
+    let distance = |peer: usize| (peer + n - plan.request.rank) % n;
+    let of_round = |steps: &Vec<Step>| {
+        let mut messages = Vec::new();
+        for step in steps {
+            let (is_sent, peers, ranges) = match step {
+                Step::Send { peers, ranges } => (true, peers.clone(), ranges),
+                Step::Receive {
+                    sources, ranges, ..
+                } => {
+                    let peer = |source: &Source| match *source {
+                        Source::Peer(peer) => Some(peer),
+                        Source::Own => None,
+                    };
+                    (false, sources.iter().filter_map(peer).collect(), ranges)
+                }
+                _ => continue,
+            };
+            let chunks = ranges.iter().map(|range| range.count).sum();
+            messages.extend(
+                peers
+                    .into_iter()
+                    .map(|peer| (is_sent, distance(peer), chunks)),
+            );
+        }
+        messages.sort_unstable();
+        messages
+    };
+    plan.rounds.iter().map(of_round).collect()
+}
+
+macro_rules! sweeps {
+    ($($test:ident $algorithm:ident,)*) => {
+        $(#[test] fn $test() { sweep(Algorithm::$algorithm); })*
+
+        #[test]
+        fn every_algorithm_of_the_registry_is_swept() {
+            let swept = [$(Algorithm::$algorithm),*];
+            for entry in REGISTRY {
+                assert!(swept.contains(&entry.algorithm), "{} is not swept", entry.algorithm);
+            }
+        }
+    };
+}
+
+sweeps! {
+    flat Flat,
+    two_shot TwoShot,
+    binomial Binomial,
+    scatter_allgather ScatterAllgather,
+    recursive_doubling RecursiveDoubling,
+    rabenseifner Rabenseifner,
+    ring Ring,
+    circulant Circulant,
+    dissemination Dissemination,
+}
+
+#[test]
+fn circulant_schedules_hold_for_large_worlds() {
+    let worlds = (65..=160).chain([255, 256, 257, 511, 513, 600, 769, 1000, 1023, 1024]);
+    for world_size in worlds {
+        for collective in [
+            Collective::Broadcast,
+            Collective::Reduce,
+            Collective::AllReduce,
+        ] {
+            if collective == Collective::AllReduce && world_size > 257 {
+                continue;
+            }
+            let plans = plans_of(collective, Algorithm::Circulant, world_size, 0, 5);
+            verify(&plans).unwrap_or_else(|fault| panic!("{collective} {world_size}: {fault}"));
+        }
+    }
+}
+
+fn proof(algorithm: Algorithm, world_size: usize, pieces: usize) -> Proof {
+    verify(&plans_of(
+        Collective::AllReduce,
+        algorithm,
+        world_size,
+        0,
+        pieces,
+    ))
+    .unwrap()
+}
+
+#[test]
+fn the_butterfly_family_shares_one_association_tree() {
+    for world_size in 2..=64 {
+        let reference = proof(Algorithm::RecursiveDoubling, world_size, 1);
+        assert!(reference.position_independent);
+        for pieces in [1, 2, 3] {
+            for algorithm in [Algorithm::RecursiveDoubling, Algorithm::Rabenseifner] {
+                let other = proof(algorithm, world_size, pieces);
+                assert!(other.position_independent, "{algorithm} {world_size}");
+                assert_eq!(
+                    other.fingerprint, reference.fingerprint,
+                    "{algorithm} {world_size}"
+                );
+            }
+        }
+    }
+    for world_size in [2, 4, 8, 16, 32, 64] {
+        let tree = proof(Algorithm::Binomial, world_size, 1);
+        let reference = proof(Algorithm::RecursiveDoubling, world_size, 1);
+        assert_eq!(tree.fingerprint, reference.fingerprint, "{world_size}");
+    }
+}
+
+#[test]
+fn folds_in_rank_order_share_one_association_tree() {
+    for world_size in 2..=64 {
+        let (one_shot, two_shot) = (
+            proof(Algorithm::Flat, world_size, 1),
+            proof(Algorithm::TwoShot, world_size, 2),
+        );
+        assert!(one_shot.position_independent && two_shot.position_independent);
+        assert_eq!(one_shot.fingerprint, two_shot.fingerprint, "{world_size}");
+        let butterfly = proof(Algorithm::RecursiveDoubling, world_size, 1);
+        let is_same = one_shot.fingerprint == butterfly.fingerprint;
+        assert_eq!(is_same, world_size == 2, "{world_size}");
+    }
+}
+
+#[test]
+fn circulant_has_one_tree_exactly_for_powers_of_two() {
+    for world_size in 2_usize..=64 {
+        let has_one = proof(Algorithm::Circulant, world_size, 1).position_independent;
+        assert_eq!(has_one, world_size.is_power_of_two(), "{world_size}");
+    }
+}
+
+#[test]
+fn the_trees_of_a_ring_depend_on_the_place_in_the_buffer() {
+    for world_size in 3..=64 {
+        assert!(
+            !proof(Algorithm::Ring, world_size, 1).position_independent,
+            "{world_size}"
+        );
+        let reference = proof(Algorithm::RecursiveDoubling, world_size, 1);
+        let ring = proof(Algorithm::Ring, world_size, 1);
+        assert_ne!(ring.fingerprint, reference.fingerprint);
+    }
+}

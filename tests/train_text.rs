@@ -1,0 +1,193 @@
+//! The training example: its parts, and whole runs of it over real processes.
+
+#![allow(clippy::unwrap_used)]
+
+#[allow(dead_code)]
+#[path = "../examples/03_accumulation.rs"]
+mod accumulation;
+#[allow(dead_code)]
+#[path = "../examples/train_text/data.rs"]
+mod data;
+#[path = "../examples/train_text/matrix.rs"]
+mod matrix;
+#[allow(dead_code)]
+#[path = "../examples/train_text/model.rs"]
+mod model;
+#[allow(dead_code)]
+#[path = "../examples/train_text/optimizer.rs"]
+mod optimizer;
+#[allow(dead_code)]
+#[path = "../examples/train_text/random.rs"]
+mod random;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The example's program in the same target directory as this test, built from these sources.
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let target = test.parent().and_then(|deps| deps.parent()).unwrap();
+        let profile = match target.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "test",
+            Some(profile) => profile,
+        };
+        // Nothing to do after `cargo test`, which builds the examples first; but
+        // `cargo test --test train_text` does not, and must not meet yesterday's program.
+        let built = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "--example",
+                "train_text",
+                "--profile",
+                profile,
+            ])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success(), "the example builds");
+        target.join("examples/train_text")
+    })
+}
+
+fn train(arguments: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).output().unwrap()
+}
+
+fn standard_output(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What a run printed of a step, in the line "step 3  loss 2.3456  gradient 0.1234".
+#[derive(Debug)]
+struct Step {
+    number: usize,
+    loss: f64,
+    gradient: f64,
+}
+
+fn steps(arguments: &[&str]) -> Vec<Step> {
+    let output = train(arguments);
+    assert!(output.status.success(), "{output:?}");
+    let text = standard_output(&output);
+    let verdicts = text.matches("replicas identical: yes (weights ").count();
+    assert_eq!(verdicts, 1, "{text}");
+    let step_of = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["step", number, "loss", loss, "gradient", gradient] = words[..] else {
+            return None;
+        };
+        Some(Step {
+            number: number.parse().unwrap(),
+            loss: loss.parse().unwrap(),
+            gradient: gradient.parse().unwrap(),
+        })
+    };
+    text.lines().filter_map(step_of).collect()
+}
+
+/// The same seed and the same global batch, shared out differently: the same run, but for the
+/// rounding of sums taken in another order. The length of the gradient is compared too: Adam
+/// takes nearly the same steps whatever factor all gradients have in common, so the losses alone
+/// would not tell a sum from a mean.
+#[test]
+fn however_many_ranks_share_a_batch_the_run_is_the_same() {
+    let run = ["--steps", "30", "--batch", "48"];
+    let alone = steps(&[&run[..], &["--ranks", "1"]].concat());
+    assert_eq!(alone.len(), 30, "a line a step");
+    assert!(alone[29].loss < alone[0].loss - 0.5, "it learns: {alone:?}");
+    let splits: [&[&str]; 3] = [
+        &["--ranks", "4"],
+        &["--ranks", "3", "--accumulate", "2"],
+        &["--ranks", "1", "--accumulate", "4"],
+    ];
+    for split in splits {
+        let shared = steps(&[&run[..], split].concat());
+        assert_eq!(shared.len(), alone.len());
+        for (alone, shared) in alone.iter().zip(&shared) {
+            assert_eq!(alone.number, shared.number);
+            let distance = (alone.loss - shared.loss).abs();
+            let difference = (alone.gradient - shared.gradient).abs();
+            assert!(
+                distance.max(difference) < 2e-3,
+                "{split:?}: {alone:?} {shared:?}"
+            );
+        }
+    }
+}
+
+/// The outputs are 5.347 and 4.574, so the errors −9.653 and −7.426: by hand, the means of
+/// 2 × error × (6, 2, 1) and 2 × error × (5, 2, 1).
+#[test]
+fn the_worked_accumulation_example_comes_out() {
+    let expected = [-95.048, -34.158, -17.079];
+    let ways = accumulation::averaged().unwrap();
+    assert_eq!(ways.len(), 2);
+    for gradients in ways.iter().chain([&accumulation::accumulated()]) {
+        for (gradient, expected) in gradients.iter().zip(expected) {
+            assert!((gradient - expected).abs() < 1e-9, "{gradients:?}");
+        }
+    }
+}
+
+#[test]
+fn one_changed_weight_on_one_rank_is_found() {
+    let output = train(&[
+        "--ranks",
+        "3",
+        "--steps",
+        "2",
+        "--batch",
+        "6",
+        "--corrupt-rank",
+        "1",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = standard_output(&output);
+    let verdict: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("replicas"))
+        .collect();
+    assert_eq!(verdict.len(), 1, "{text}");
+    assert!(verdict[0].starts_with("replicas identical: no ("), "{text}");
+    assert!(verdict[0].ends_with("not the same on rank 1)"), "{text}");
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_exit_code_two() {
+    let cases: [&[&str]; 5] = [
+        &["--ranks", "4", "--batch", "10"],
+        &["--ranks", "0"],
+        &["--steps", "many"],
+        &["--learning-rate", "-1"],
+        &["--ranks", "2", "--corrupt-rank", "2"],
+    ];
+    for arguments in cases {
+        let output = train(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(message.lines().count(), 1, "{arguments:?}: {message}");
+        let option = arguments
+            .iter()
+            .rfind(|word| word.starts_with("--"))
+            .unwrap();
+        assert!(message.contains(option), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn a_text_that_cannot_be_read_is_named() {
+    let output = train(&["--text", "/no/such/file"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("/no/such/file"), "{message}");
+}
