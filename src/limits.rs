@@ -35,6 +35,13 @@ pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// A control connection whose peer's host acknowledges nothing for this long counts as lost.
+pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+/// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
+/// it only when rank 0 is up.
+pub const RESOLVE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long rank 0, when it leaves before others, still passes control messages on.
+pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 /// How long a process that leaves waits for its last control messages to be taken.
 pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.

@@ -115,9 +115,8 @@ impl Cell for bf16 {
     }
 }
 
-/// The bits of the nearest bf16 in the upper half. Adding just under half of the last place, and
-/// one more if the value is odd, carries into the upper half exactly where nearest even rounds up;
-/// from the largest value to infinity.
+/// The bits of the nearest bf16 in the upper half. Adding half of the last place rounds to nearest,
+/// from the largest value to infinity; a tie, which alone leaves nothing below, goes back to even.
 #[inline(always)]
 fn round_to_bf16(single: f32) -> u32 {
     let bits = if single.is_nan() {
@@ -125,7 +124,12 @@ fn round_to_bf16(single: f32) -> u32 {
     } else {
         single.to_bits()
     };
-    bits.wrapping_add(0x7fff + ((bits >> 16) & 1))
+    let nearest = bits.wrapping_add(0x8000);
+    if nearest & 0xffff == 0 {
+        nearest & 0xfffe_0000
+    } else {
+        nearest
+    }
 }
 
 impl Cell for f16 {

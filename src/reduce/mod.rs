@@ -44,6 +44,8 @@ use std::fmt;
 pub struct Kernel {
     dtype: Dtype,
     op: ReduceOp,
+    /// A power of two.
+    element_bytes: usize,
     level: Level,
     entry: Entry,
 }
@@ -60,6 +62,7 @@ impl Kernel {
         Some(Kernel {
             dtype,
             op,
+            element_bytes: dtype.size(),
             level,
             entry,
         })
@@ -96,7 +99,7 @@ impl Kernel {
             "the operands of a fold are equally long"
         );
         assert!(
-            destination.len().is_multiple_of(self.dtype.size()),
+            destination.len() & (self.element_bytes - 1) == 0,
             "a fold has whole elements"
         );
         if let Some(divisor) = divisor {
