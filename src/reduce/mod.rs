@@ -151,7 +151,10 @@ macro_rules! entry_of {
 }
 
 macro_rules! entries_of_dtype {
-    ($op:ident $kind:ident $cell:ty; $($operator:ident, $n:literal, $domain:ident, $d:literal;)*) => {
+    (
+        $op:ident $kind:ident $cell:ty;
+        $($operator:ident, $name:literal, $domain:ident, $document:literal;)*
+    ) => {
         match $op {
             $(ReduceOp::$operator => entry_of!($kind $domain $cell, $operator),)*
         }
