@@ -1,6 +1,6 @@
 //! Bringing ranks together, and keeping a small control channel between them.
 //!
-//! *Purpose.* [`settings`] from the environment, the rendezvous and the authenticated [`join()`], the
+//! *Purpose.* [`settings`] from the environment, the rendezvous, the authenticated [`join()`], the
 //! [`control`] star (every rank has one connection to rank 0, which relays), and the listener that
 //! data connections come in by. All of it is owned by one control thread per process, asleep unless
 //! something happens.
