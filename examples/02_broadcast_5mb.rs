@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         (
             Some(Algorithm::Flat),
             "Point to point",
-            "seven sends, one by one",
+            "seven sends share one port",
         ),
         (
             Some(Algorithm::Binomial),
@@ -40,9 +40,8 @@ fn main() -> ExitCode {
         match run(algorithm) {
             Ok((seconds, lanes)) => {
                 println!("{name:<16}{seconds:>8.2} s   {note}");
-                let name = format!("{name}: {seconds:.1} s");
                 panels.push(Panel {
-                    name,
+                    name: name.into(),
                     note: note.into(),
                     lanes,
                 });

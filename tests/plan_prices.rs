@@ -1,4 +1,4 @@
-//! Prices and choices: the closed forms against the plans, and what `auto` makes of them.
+//! Prices and choices: the closed forms against the plans themselves, and what `auto` chooses.
 
 #![allow(clippy::unwrap_used)]
 

@@ -74,18 +74,8 @@ pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
 /// The rendezvous' listener: inherited, or on the address (and port, or the next) that was given.
 fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
     let at = &settings.rendezvous;
-    if let Some(descriptor) = settings.listener_fd {
-        let unusable = |error: std::io::Error| {
-            Error::Configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
-        };
-        let listener = inherit::take_listener(descriptor).map_err(unusable)?;
-        listener.set_nonblocking(true).map_err(unusable)?;
-        let address = listener.local_addr().map_err(unusable)?;
-        if address.ip().is_unspecified() {
-            return Err(unusable(ErrorKind::AddrNotAvailable.into()));
-        }
-        address::check_secretless(settings, address.ip())?;
-        return Ok((TcpListener::from_std(listener), address));
+    if let Some(inherited) = inherited(settings)? {
+        return Ok(inherited);
     }
     let mut last = None;
     for given in address::resolve(at, deadline)? {
@@ -114,6 +104,29 @@ fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, Socket
     Err(Error::Join(format!(
         "rank 0 cannot listen at the rendezvous {at} ({address}): {error}; {hint}"
     )))
+}
+
+/// The listener that the launcher left open, if it did and it was not used up by an earlier join.
+fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
+    let Some(descriptor) = settings.listener_fd else {
+        return Ok(None);
+    };
+    let unusable = |error: std::io::Error| {
+        Error::Configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
+    };
+    let Some(listener) = inherit::take_listener(descriptor).map_err(unusable)? else {
+        return Ok(None);
+    };
+    listener.set_nonblocking(true).map_err(unusable)?;
+    let address = listener.local_addr().map_err(unusable)?;
+    if address.ip().is_unspecified() {
+        return Err(Error::Configuration(format!(
+            "RINGTREE_LISTENER_FD={descriptor} listens on the wildcard {address}; bind it to one \
+             address"
+        )));
+    }
+    address::check_secretless(settings, address.ip())?;
+    Ok(Some((TcpListener::from_std(listener), address)))
 }
 
 /// A connection of a rank that has proven itself.

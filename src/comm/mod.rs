@@ -21,6 +21,7 @@ pub mod pairs;
 pub(crate) mod planned;
 mod process;
 pub(crate) mod runtime;
+pub mod scope;
 pub mod work;
 
 use crate::error::{Error, Result};

@@ -140,10 +140,16 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// One cell of the table: nothing where an operator of integers meets a float.
+/// One entry of the table: nothing where an operator of integers meets a float.
 macro_rules! entry_of {
     (Float Integer $cell:ty, $operator:ident) => {
         None
+    };
+    ($kind:ident $domain:ident $cell:ty, Min) => {
+        Some(fold::fold::<<$cell as cell::Cell>::ForMin, number::operators::Min>)
+    };
+    ($kind:ident $domain:ident $cell:ty, Max) => {
+        Some(fold::fold::<<$cell as cell::Cell>::ForMax, number::operators::Max>)
     };
     ($kind:ident $domain:ident $cell:ty, $operator:ident) => {
         Some(fold::fold::<$cell, number::operators::$operator>)
@@ -153,7 +159,7 @@ macro_rules! entry_of {
 macro_rules! entries_of_dtype {
     (
         $op:ident $kind:ident $cell:ty;
-        $($operator:ident, $name:literal, $domain:ident, $document:literal;)*
+        $($operator:ident, $name:literal, $domain:ident, $documentation:literal;)*
     ) => {
         match $op {
             $(ReduceOp::$operator => entry_of!($kind $domain $cell, $operator),)*

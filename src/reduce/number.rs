@@ -197,9 +197,14 @@ macro_rules! floats {
                 if (self < other) | (other < self) { smaller } else { either }
             }
 
+            /// As for the smaller one, but the sign's bits are joined by conjunction: +0 if one is.
             #[inline(always)]
             fn greatest(self, other: Self) -> Self {
-                -(-self).least(-other)
+                let (left, right) = (self.to_bits(), other.to_bits());
+                let magnitude = !$float::to_bits(-0.0);
+                let either = $float::from_bits((left & right) | ((left | right) & magnitude));
+                let larger = if self > other { self } else { other };
+                if (self < other) | (other < self) { larger } else { either }
             }
 
             #[inline(always)]
