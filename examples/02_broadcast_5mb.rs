@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         (
             Some(Algorithm::Flat),
             "Point to point",
-            "seven sends, one by one",
+            "seven sends share one port",
         ),
         (
             Some(Algorithm::Binomial),
@@ -40,9 +40,8 @@ fn main() -> ExitCode {
         match run(algorithm) {
             Ok((seconds, lanes)) => {
                 println!("{name:<16}{seconds:>8.2} s   {note}");
-                let name = format!("{name}: {seconds:.1} s");
                 panels.push(Panel {
-                    name,
+                    name: name.into(),
                     note: note.into(),
                     lanes,
                 });
@@ -116,7 +115,7 @@ fn run(algorithm: Option<Algorithm>) -> Result<(f64, Lanes), String> {
 }
 
 fn lanes(transfers: &[Transfer]) -> Lanes {
-    let mut held = vec![0; HOSTS];
+    let mut held = [0; HOSTS];
     let mut lanes = vec![Vec::new(); HOSTS];
     lanes[0].push((0.0, 1.0));
     let mut arrivals: Vec<&Transfer> = transfers.iter().collect();

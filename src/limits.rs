@@ -35,6 +35,13 @@ pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// A control connection whose peer's host acknowledges nothing for this long counts as lost.
+pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+/// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
+/// it only when rank 0 is up.
+pub const RESOLVE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long rank 0, when it leaves before others, still passes control messages on.
+pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 /// How long a process that leaves waits for its last control messages to be taken.
 pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
@@ -54,9 +61,10 @@ pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
 /// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
-/// over TCP is a system call or two, so this is around a millisecond.
-pub const SPIN_PASSES: u32 = 2_000;
+/// over TCP is a system call or two, so this is around 50 µs: longer than a peer that runs needs,
+/// shorter than what a peer on the same core would be held up for.
+pub const SPIN_PASSES: u32 = 100;
 /// Fruitless passes in which a waiting rank lets others run before it sleeps.
-pub const YIELD_PASSES: u32 = 200;
+pub const YIELD_PASSES: u32 = 1_000;
 /// A sleeping rank looks at its deadlines this often.
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);

@@ -2,39 +2,45 @@
 
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::limits::RESOLVE_PATIENCE;
 use crate::sys::interfaces;
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Connections that the system holds for a listener; it lowers this to its own limit.
 const BACKLOG: i32 = 4096;
+/// Between two attempts to resolve the rendezvous.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The addresses of the rendezvous, in the system's order. Only this name is ever resolved.
-pub(super) fn resolve(rendezvous: &str) -> Result<Vec<SocketAddr>> {
-    let addresses: Vec<SocketAddr> = rendezvous
-        .to_socket_addrs()
-        .map_err(|error| {
-            Error::Join(format!(
-                "the rendezvous {rendezvous} cannot be resolved: {error}"
-            ))
-        })?
-        .collect();
-    if let Some(wildcard) = addresses
+pub(super) fn resolve(rendezvous: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
+    let deadline = deadline.min(Instant::now() + RESOLVE_PATIENCE);
+    let addresses: Vec<SocketAddr> = loop {
+        let why = match rendezvous.to_socket_addrs() {
+            Ok(addresses) if addresses.len() > 0 => break addresses.collect(),
+            Ok(_) => "it has no address".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() + RESOLVE_PAUSE >= deadline {
+            let message = format!("the rendezvous {rendezvous} cannot be resolved: {why}");
+            return Err(Error::Join(message));
+        }
+        thread::sleep(RESOLVE_PAUSE);
+    };
+    match addresses
         .iter()
         .find(|address| address.ip().is_unspecified())
     {
-        return Err(Error::Configuration(format!(
+        None => Ok(addresses),
+        Some(wildcard) => Err(Error::Configuration(format!(
             "the rendezvous {wildcard} is no address: give one of rank 0's host"
-        )));
+        ))),
     }
-    if addresses.is_empty() {
-        let message = format!("the rendezvous {rendezvous} has no address");
-        return Err(Error::Join(message));
-    }
-    Ok(addresses)
 }
 
 /// What to add to a message when the rendezvous can be reached from one host only.
@@ -179,6 +185,9 @@ mod tests {
 
     #[test]
     fn the_wildcard_is_no_rendezvous() {
-        assert!(matches!(resolve("0.0.0.0:1"), Err(Error::Configuration(_))));
+        assert!(matches!(
+            resolve("0.0.0.0:1", Instant::now()),
+            Err(Error::Configuration(_))
+        ));
     }
 }

@@ -1,11 +1,12 @@
 //! One control connection: sealed messages over a non-blocking stream.
 
 use super::messages::Message;
-use crate::limits::CONTROL_QUEUE_BYTES_MAX;
+use crate::limits::{CONTROL_QUEUE_BYTES_MAX, CONTROL_UNACKNOWLEDGED_MAX};
 use crate::protocol::handshake::ConnectionKey;
 use crate::protocol::sealed::{Direction, Opener, SEALED_BYTES_MAX, Sealer};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 
@@ -34,6 +35,10 @@ pub(super) enum Received {
 impl Channel {
     /// The end that opened the connection, or the one that accepted it.
     pub(super) fn new(stream: TcpStream, key: ConnectionKey, initiator: bool) -> Self {
+        // A host that vanished with our bytes unacknowledged is given up in seconds, not in the
+        // quarter of an hour that the system would try. Safe here because a control thread always
+        // reads. Without it only that case is noticed later.
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(CONTROL_UNACKNOWLEDGED_MAX));
         let (outward, inward) = if initiator {
             (Direction::FromInitiator, Direction::FromAcceptor)
         } else {
@@ -68,9 +73,11 @@ impl Channel {
                 bytes.len()
             ));
         }
-        self.queued.drain(..self.sent);
-        self.sent = 0;
-        if self.queued.len() + bytes.len() > CONTROL_QUEUE_BYTES_MAX {
+        if self.sent > self.queued.len() / 2 {
+            self.queued.drain(..self.sent);
+            self.sent = 0;
+        }
+        if self.queued.len() - self.sent + bytes.len() > CONTROL_QUEUE_BYTES_MAX {
             return Err("it reads no control messages: its queue is full".into());
         }
         self.sealer.seal(&bytes, &mut self.queued);

@@ -90,13 +90,14 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, Connectio
     loop {
         let mut refused = None;
         let mut last = None;
-        for remote in candidates(settings)? {
+        for remote in candidates(settings, deadline)? {
             match attempt(settings, remote, deadline) {
                 Ok(found) => return Ok(found),
                 Err(Failure::Refused(refusal, _)) if refusal != Refusal::Garbage => {
                     refused = Some((remote, refusal));
                 }
-                Err(failure) => last = Some((remote, failure)),
+                // The given port tells more than the next one, which is tried after it.
+                Err(failure) => last = last.or(Some((remote, failure))),
             }
         }
         if let Some((remote, refusal)) = refused {
@@ -118,8 +119,8 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, Connectio
 }
 
 /// The addresses to try, the given port before the next one.
-fn candidates(settings: &Settings) -> Result<Vec<SocketAddr>> {
-    let given = address::resolve(&settings.rendezvous)?;
+fn candidates(settings: &Settings, deadline: Instant) -> Result<Vec<SocketAddr>> {
+    let given = address::resolve(&settings.rendezvous, deadline)?;
     for remote in &given {
         address::check_secretless(settings, remote.ip())?;
     }
@@ -187,7 +188,10 @@ fn attempt(
             })?;
         match initiator.input(&frame) {
             Ok(Output::Reply(reply)) => stream.write_all(&reply)?,
-            Ok(Output::Done { key, .. }) => return Ok((stream, key)),
+            Ok(Output::Done { reply, key, .. }) => {
+                stream.write_all(&reply)?;
+                return Ok((stream, key));
+            }
             Ok(Output::Refuse { refusal, .. }) | Err(refusal) => {
                 return Err(Failure::Refused(refusal, None));
             }

@@ -88,6 +88,12 @@ impl Shared {
         (command, queue.overflowed)
     }
 
+    /// Payload bytes that wait for the control thread.
+    #[cfg(test)]
+    pub(super) fn queued_bytes(&self) -> usize {
+        lock(&self.queue).bytes
+    }
+
     fn push(&self, command: Command) {
         let mut queue = lock(&self.queue);
         if let Command::Send { payload, .. } = &command {

@@ -10,7 +10,7 @@ use super::control::{Command, Handler, Membership, Shared};
 use super::door::{Door, LISTENER, Outcome};
 use super::greeting::{Failure, Greeting};
 use super::messages::{Message, Peer, TO_ALL};
-use crate::limits::{CONTROL_FAREWELL, HANDSHAKE_TIMEOUT};
+use crate::limits::{CONTROL_FAREWELL, CONTROL_RELAY_AFTER, HANDSHAKE_TIMEOUT};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal, Secret};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -63,6 +63,8 @@ pub(super) struct ControlLoop {
     data_watched: bool,
     /// Set once this process leaves: until when it waits for the others to close.
     leaving_until: Option<Instant>,
+    /// Until when it still passes on what others send, for they may be leaving too.
+    relaying_until: Instant,
     /// Ranks to which nothing more will be sent.
     finished: BTreeSet<usize>,
 }
@@ -98,6 +100,7 @@ impl ControlLoop {
             data_events,
             data_watched: false,
             leaving_until: None,
+            relaying_until: Instant::now(),
             finished: BTreeSet::new(),
         })
     }
@@ -109,7 +112,9 @@ impl ControlLoop {
         loop {
             self.obey();
             if let Some(until) = self.leaving_until {
-                self.finish_flushed();
+                if Instant::now() >= self.relaying_until {
+                    self.finish_flushed();
+                }
                 if self.channels.is_empty() || Instant::now() >= until {
                     return;
                 }
@@ -158,11 +163,15 @@ impl ControlLoop {
         let deadlines = dials
             .chain(self.door.next_deadline())
             .chain(self.leaving_until);
+        let relaying = self
+            .leaving_until
+            .map(|_| self.relaying_until)
+            .filter(|at| *at > now);
         let asked = match self.leaving_until {
             None => self.handler.wake_after(),
             Some(_) => None,
         };
-        deadlines.map(left).chain(asked).min()
+        deadlines.chain(relaying).map(left).chain(asked).min()
     }
 
     fn dispatch(&mut self, events: &Events) {
@@ -212,7 +221,7 @@ impl ControlLoop {
                     } else if self.rank == 0 {
                         self.pass_on(rank, to, group, payload);
                     } else {
-                        self.handler.control(told, group, &payload);
+                        self.deliver(told, group, &payload);
                     }
                 }
                 Received::Message(_) => {
@@ -239,10 +248,17 @@ impl ControlLoop {
         for target in targets {
             match &message {
                 Message::Relay { payload, .. } if target == 0 => {
-                    self.handler.control(from, group, payload);
+                    self.deliver(from, group, payload);
                 }
                 message => self.send(target, message),
             }
+        }
+    }
+
+    /// Hands a message to this process, unless it is leaving and may hold locks while it waits.
+    fn deliver(&self, from: usize, group: u32, payload: &[u8]) {
+        if self.leaving_until.is_none() {
+            self.handler.control(from, group, payload);
         }
     }
 
@@ -289,7 +305,7 @@ impl ControlLoop {
 
     fn send_own(&mut self, to: u32, group: u32, payload: Vec<u8>) {
         if to == number(self.rank) {
-            self.handler.control(self.rank, group, &payload);
+            self.deliver(self.rank, group, &payload);
         } else if self.rank == 0 {
             self.pass_on(0, to, group, payload);
         } else {
@@ -308,9 +324,13 @@ impl ControlLoop {
         if self.leaving_until.is_some() {
             return;
         }
-        // Rank 0 passes on what has already reached it.
-        self.read_all();
-        self.leaving_until = Some(Instant::now() + CONTROL_FAREWELL);
+        let now = Instant::now();
+        self.leaving_until = Some(now + CONTROL_FAREWELL);
+        if self.rank == 0 {
+            // All ranks tend to leave together, and their goodbyes go by here. Those that leave
+            // later find the star gone; they know from rank 0's own goodbye.
+            self.relaying_until = now + CONTROL_RELAY_AFTER;
+        }
         self.door.close();
         self.dials.clear();
     }

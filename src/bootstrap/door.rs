@@ -27,6 +27,11 @@ pub(super) struct Outcome {
     pub(super) result: Result<Greeted, Failure>,
 }
 
+/// Whether it came in and may be anybody's.
+fn is_unproven(greeting: &Greeting) -> bool {
+    greeting.dialed.is_none() && greeting.deadline.is_some()
+}
+
 /// A listener and the handshakes in progress.
 pub(super) struct Door {
     registry: Registry,
@@ -121,8 +126,10 @@ impl Door {
     }
 
     fn incoming(&self) -> usize {
-        let accepted = |greeting: &&Greeting| greeting.dialed.is_none();
-        self.greetings.values().filter(accepted).count()
+        self.greetings
+            .values()
+            .filter(|greeting| is_unproven(greeting))
+            .count()
     }
 
     /// Drops the oldest incoming handshake if an honest one would be long done.
@@ -130,7 +137,7 @@ impl Door {
         let oldest = self
             .greetings
             .iter()
-            .find(|(_, greeting)| greeting.dialed.is_none());
+            .find(|(_, greeting)| is_unproven(greeting));
         match oldest {
             Some((&token, greeting)) if greeting.began.elapsed() > HANDSHAKE_CROWDED_AFTER => {
                 self.greetings.remove(&token);
@@ -171,7 +178,10 @@ impl Door {
     /// Ends the handshakes that have taken too long, and admits who waited for their places.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Outcome> {
         let late = |(token, greeting): (&usize, &Greeting)| {
-            (greeting.deadline <= now).then_some(Token(*token))
+            greeting
+                .deadline
+                .is_some_and(|at| at <= now)
+                .then_some(Token(*token))
         };
         let late: Vec<Token> = self.greetings.iter().filter_map(late).collect();
         let mut outcomes = Vec::new();
@@ -190,7 +200,7 @@ impl Door {
         let deadline = self
             .greetings
             .values()
-            .map(|greeting| greeting.deadline)
+            .filter_map(|greeting| greeting.deadline)
             .min();
         let retry = self
             .crowded

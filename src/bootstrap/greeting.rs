@@ -74,7 +74,8 @@ pub(super) struct Greeting {
     pub(super) stream: TcpStream,
     pub(super) remote: SocketAddr,
     pub(super) began: Instant,
-    pub(super) deadline: Instant,
+    /// `None` once the other end is proven: it may then take its time.
+    pub(super) deadline: Option<Instant>,
     /// What was dialed, if this end did: group and peer.
     pub(super) dialed: Option<(u32, usize)>,
     side: Side,
@@ -121,7 +122,7 @@ impl Greeting {
             stream,
             remote,
             began,
-            deadline: began + patience,
+            deadline: Some(began + patience),
             dialed: None,
             side,
             connected: true,
@@ -148,7 +149,12 @@ impl Greeting {
             }
             let frame = std::mem::take(&mut self.inbox);
             match self.side.input(&frame) {
-                Ok(Output::Reply(reply)) => self.outbox = reply,
+                Ok(Output::Reply(reply)) => {
+                    self.outbox = reply;
+                    if matches!(&self.side, Side::Accepts(acceptor) if acceptor.is_proven()) {
+                        self.deadline = None;
+                    }
+                }
                 Ok(Output::Done { reply, hello, key }) => {
                     self.outbox = reply;
                     self.done = Some((hello, key));

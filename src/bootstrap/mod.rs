@@ -1,13 +1,13 @@
 //! Bringing ranks together, and keeping a small control channel between them.
 //!
-//! *Purpose.* [`settings`] from the environment, the rendezvous and the authenticated [`join`], the
+//! *Purpose.* [`settings`] from the environment, the rendezvous, the authenticated [`join()`], the
 //! [`control`] star (every rank has one connection to rank 0, which relays), and the listener that
 //! data connections come in by. All of it is owned by one control thread per process, asleep unless
 //! something happens.
 //!
 //! *Invariants.* Before a handshake ends a peer can make us read only fixed-size frames, hold only
 //! a bounded number of pending connections, each for a bounded time. Sockets bind to the address
-//! that routes to the rendezvous, never to the wildcard. Without a secret only loopback is accepted.
+//! that routes to the rendezvous, never to the wildcard. Without a secret only loopback is used.
 //!
 //! *May import* `transport`, `protocol`, `wire`, `sys` and the base files.
 

@@ -37,7 +37,7 @@ pub(super) struct Gathered {
 /// Waits as rank 0 for all others.
 pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
-    let (listener, at) = listen(settings)?;
+    let (listener, at) = listen(settings, deadline)?;
     let data_listener = address::listen_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
     let own = Record {
@@ -58,7 +58,7 @@ pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
         door: door.map_err(unusable)?,
         own,
         arrived: BTreeMap::new(),
-        told: BTreeSet::new(),
+        told: 0,
         failure: None,
         strangers: 0,
         last_stranger: None,
@@ -72,23 +72,13 @@ pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
 }
 
 /// The rendezvous' listener: inherited, or on the address (and port, or the next) that was given.
-fn listen(settings: &Settings) -> Result<(TcpListener, SocketAddr)> {
+fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
     let at = &settings.rendezvous;
-    if let Some(descriptor) = settings.listener_fd {
-        let unusable = |error: std::io::Error| {
-            Error::Configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
-        };
-        let listener = inherit::take_listener(descriptor).map_err(unusable)?;
-        listener.set_nonblocking(true).map_err(unusable)?;
-        let address = listener.local_addr().map_err(unusable)?;
-        if address.ip().is_unspecified() {
-            return Err(unusable(ErrorKind::AddrNotAvailable.into()));
-        }
-        address::check_secretless(settings, address.ip())?;
-        return Ok((TcpListener::from_std(listener), address));
+    if let Some(inherited) = inherited(settings)? {
+        return Ok(inherited);
     }
     let mut last = None;
-    for given in address::resolve(at)? {
+    for given in address::resolve(at, deadline)? {
         address::check_secretless(settings, given.ip())?;
         let mut address = given;
         let mut result = address::listen(address);
@@ -116,6 +106,29 @@ fn listen(settings: &Settings) -> Result<(TcpListener, SocketAddr)> {
     )))
 }
 
+/// The listener that the launcher left open, if it did and it was not used up by an earlier join.
+fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
+    let Some(descriptor) = settings.listener_fd else {
+        return Ok(None);
+    };
+    let unusable = |error: std::io::Error| {
+        Error::Configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
+    };
+    let Some(listener) = inherit::take_listener(descriptor).map_err(unusable)? else {
+        return Ok(None);
+    };
+    listener.set_nonblocking(true).map_err(unusable)?;
+    let address = listener.local_addr().map_err(unusable)?;
+    if address.ip().is_unspecified() {
+        return Err(Error::Configuration(format!(
+            "RINGTREE_LISTENER_FD={descriptor} listens on the wildcard {address}; bind it to one \
+             address"
+        )));
+    }
+    address::check_secretless(settings, address.ip())?;
+    Ok(Some((TcpListener::from_std(listener), address)))
+}
+
 /// A connection of a rank that has proven itself.
 struct Arrival {
     channel: Channel,
@@ -137,8 +150,8 @@ struct Gathering<'a> {
     own: Record,
     /// By the token of their connection.
     arrived: BTreeMap<usize, Arrival>,
-    /// Ranks that were told of the failure.
-    told: BTreeSet<usize>,
+    /// Processes that were told of the failure.
+    told: usize,
     failure: Option<Failed>,
     strangers: usize,
     last_stranger: Option<(IpAddr, String)>,
@@ -243,7 +256,7 @@ impl Gathering<'_> {
             other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),
         };
         // The handshake has told this one.
-        self.told.insert(rank as usize);
+        self.told += 1;
         self.fail(why, JOIN_FAILURE_NOTICE);
     }
 
@@ -341,13 +354,13 @@ impl Gathering<'_> {
         for arrival in self.arrived.values_mut() {
             // A second process of the same rank is told as well; both have sent their records.
             if arrival.record.take().is_some() && arrival.channel.send(&message).is_ok() {
-                self.told.insert(arrival.rank);
+                self.told += 1;
             }
         }
     }
 
     fn all_told(&self) -> bool {
-        self.told.len() + 1 >= self.settings.world_size
+        self.told + 1 >= self.settings.world_size
             && self
                 .arrived
                 .values()
@@ -370,7 +383,13 @@ impl Gathering<'_> {
     }
 
     fn is_complete(&self) -> bool {
-        self.failure.is_none() && self.present().len() + 1 == self.settings.world_size
+        // No rank is there twice: that would have been a failure.
+        let present = self
+            .arrived
+            .values()
+            .filter(|arrival| arrival.record.is_some())
+            .count();
+        self.failure.is_none() && present + 1 == self.settings.world_size
     }
 
     /// The ranks that have not come, in words.
@@ -395,14 +414,14 @@ impl Gathering<'_> {
         let strangers = match &self.last_stranger {
             None => String::new(),
             Some((address, why)) => format!(
-                "; {} connections failed the handshake, the last from {address}: {why}",
+                "; handshakes that failed: {}, the last from {address}: {why}",
                 self.strangers
             ),
         };
         format!(
-            "of {} ranks {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
-            self.settings.world_size,
+            "{} of {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
             self.missing(),
+            self.settings.world_size,
             self.settings.rendezvous,
             self.at,
             self.settings.timeout.as_millis(),

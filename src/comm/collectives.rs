@@ -9,6 +9,7 @@ use super::planned::{Planned, Wanted};
 use super::work::Work;
 use super::{Communicator, Entered};
 use crate::dtype::{Dtype, Element};
+use crate::engine::Ticket;
 use crate::engine::group::{ChannelKind, Posting};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
@@ -18,14 +19,14 @@ use crate::sys::memory::{Region, lend};
 
 /// What a collective is asked to do, beside its buffer.
 #[derive(Clone, Copy)]
-struct Ask {
+pub(super) struct Ask {
     collective: Collective,
     op: Option<ReduceOp>,
     root: usize,
 }
 
 impl Ask {
-    fn new(collective: Collective) -> Self {
+    pub(super) fn new(collective: Collective) -> Self {
         Self {
             collective,
             op: None,
@@ -33,14 +34,14 @@ impl Ask {
         }
     }
 
-    fn op(self, op: ReduceOp) -> Self {
+    pub(super) fn op(self, op: ReduceOp) -> Self {
         Self {
             op: Some(op),
             ..self
         }
     }
 
-    fn root(self, root: usize) -> Self {
+    pub(super) fn root(self, root: usize) -> Self {
         Self { root, ..self }
     }
 }
@@ -319,15 +320,34 @@ impl Communicator {
     }
 
     fn start<T: Element>(&self, ask: Ask, buffer: Vec<T>) -> Result<Work<T>> {
-        let entered = self.enter()?;
-        let wanted = self.wanted(ask, buffer.len(), T::DTYPE)?;
-        let mut planned = self.issue(&entered, wanted)?;
-        let posting = self.posting(&mut planned, Region::own(buffer));
-        let (group, kind) = (self.0.parts.group, ChannelKind::Collectives);
-        match self.0.parts.runtime.post(group, kind, posting) {
+        let count = buffer.len();
+        match self.start_region(ask, count, Region::own(buffer)) {
             Ok(ticket) => Ok(Work::new(std::sync::Arc::clone(&self.0), ticket)),
             Err((error, _)) => Err(error),
         }
+    }
+
+    /// Starts a collective on `count` elements of `region`, which comes back if it cannot.
+    pub(super) fn start_region(
+        &self,
+        ask: Ask,
+        count: usize,
+        region: Region,
+    ) -> std::result::Result<Ticket, (Error, Region)> {
+        let entered = match self.enter() {
+            Ok(entered) => entered,
+            Err(error) => return Err((error, region)),
+        };
+        let wanted = self.wanted(ask, count, region.dtype());
+        let mut planned = match wanted.and_then(|wanted| self.issue(&entered, wanted)) {
+            Ok(planned) => planned,
+            Err(error) => return Err((error, region)),
+        };
+        let posting = self.posting(&mut planned, region);
+        self.0
+            .parts
+            .runtime
+            .post(self.0.parts.group, ChannelKind::Collectives, posting)
     }
 
     fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {

@@ -5,7 +5,7 @@ use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::planned;
 use crate::engine::group::ChannelKind;
 use crate::error::{Error, Result};
-use crate::sys::memory::{Region, lend};
+use crate::sys::memory::{Region, lend, lend_shared};
 
 impl Communicator {
     /// Sends `buffer` to `peer`, which must receive as many elements of the same type. May return
@@ -28,8 +28,7 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::Mismatch`] if the peer receives something else.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let Memory::Host(slice) = buffer.memory();
-        self.pair(true, peer, slice.len(), Region::own(slice.to_vec()))
-            .1
+        lend_shared(slice, |region| self.pair(true, peer, slice.len(), region))
     }
 
     /// Receives into `buffer` what `peer` sends.

@@ -1,9 +1,11 @@
 //! A job: what to run, how often, and what each rank finds in its environment.
 
 use super::cause::Cause;
-use super::peers::{Alone, Peers};
-use super::secret::{self, Secret};
+use super::meet::{Met, host_name, meet};
+use super::peers::Alone;
+use super::secret;
 use super::supervise::{Event, Supervisor};
+use crate::bootstrap::settings;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
 use crate::sys::process::bind_to_parent;
@@ -59,10 +61,27 @@ pub struct Job {
 pub(super) struct Placement {
     pub(super) node: usize,
     pub(super) nodes: usize,
+    pub(super) host: String,
     pub(super) first_rank: usize,
     pub(super) world_size: usize,
     /// Where rank 0 answers.
     pub(super) master: SocketAddr,
+}
+
+impl Placement {
+    fn launcher_name(&self) -> String {
+        match self.nodes {
+            1 => "the launcher".to_owned(),
+            _ => format!("the launcher of node {} (host {})", self.node, self.host),
+        }
+    }
+
+    fn rank_name(&self, rank: usize) -> String {
+        match self.nodes {
+            1 => format!("rank {rank}"),
+            _ => format!("rank {rank} (node {}, host {})", self.node, self.host),
+        }
+    }
 }
 
 /// Both ends of the channel of events.
@@ -85,41 +104,43 @@ pub fn run(job: &Job) -> Result<i32> {
             job.ranks
         )));
     }
-    refuse_encryption()?;
-    let found = Secret::from_environment()?;
-    if job
-        .meeting
-        .as_ref()
-        .is_some_and(|meeting| meeting.nodes > 1)
-    {
-        found.ok_or_else(secret::missing)?;
-        return Err(Error::Usage(
-            "jobs of several hosts are not built yet".to_owned(),
-        ));
-    }
+    settings::refuse_what_is_not_built(&setting)?;
+    let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
+    match &job.meeting {
+        Some(meeting) if meeting.nodes > 1 => {
+            let secret = secret.ok_or_else(secret::missing)?;
+            let met = meet(job, meeting, &secret, &events)?;
+            supervise(job, met, None, events)
+        }
+        _ => {
+            let made = match secret {
+                Some(_) => None,
+                None => Some(secret::random()?),
+            };
+            supervise(job, alone(job)?, made, events)
+        }
+    }
+}
+
+/// A job of one host needs to meet nobody.
+fn alone(job: &Job) -> Result<Met> {
     let listener = listen(job)?;
-    let placement = Placement {
-        node: 0,
-        nodes: 1,
-        first_rank: 0,
-        world_size: job.ranks,
-        master: listener
-            .local_addr()
-            .map_err(|error| Error::system("cannot read the rendezvous address", &error))?,
-    };
-    let made = match found {
-        Some(_) => None,
-        None => Some(Secret::random()?),
-    };
-    supervise(
-        job,
-        &placement,
-        Some(listener),
-        made,
-        Box::new(Alone),
-        events,
-    )
+    let master = listener
+        .local_addr()
+        .map_err(|error| Error::system("cannot read rank 0's address", &error))?;
+    Ok(Met {
+        placement: Placement {
+            node: 0,
+            nodes: 1,
+            host: host_name(),
+            first_rank: 0,
+            world_size: job.ranks,
+            master,
+        },
+        listener: Some(listener),
+        peers: Box::new(Alone),
+    })
 }
 
 /// Runs this program again, with its own arguments, as `ranks` ranks on this host, and returns the
@@ -167,58 +188,54 @@ fn listen(job: &Job) -> Result<TcpListener> {
         .map_err(|error| Error::Join(format!("cannot listen on {endpoint}: {error}")))
 }
 
-fn refuse_encryption() -> Result<()> {
-    match env::var("RINGTREE_ENCRYPT").as_deref() {
-        Err(env::VarError::NotPresent) | Ok("" | "0") => Ok(()),
-        _ => Err(Error::Configuration(
-            "RINGTREE_ENCRYPT is set, but encryption is not built yet: unset it".to_owned(),
-        )),
-    }
+/// A setting of the environment, unless it is empty.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
 /// Starts the ranks of this host and stands by them to the end.
-pub(super) fn supervise(
-    job: &Job,
-    placement: &Placement,
-    mut listener: Option<TcpListener>,
-    made: Option<Secret>,
-    peers: Box<dyn Peers>,
-    events: Events,
-) -> Result<i32> {
-    let name = match placement.nodes {
-        1 => "the launcher".to_owned(),
-        _ => format!("the launcher of node {}", placement.node),
-    };
-    let mut supervisor = Supervisor::new(name, peers, events)?;
+fn supervise(job: &Job, met: Met, made: Option<String>, events: Events) -> Result<i32> {
+    let Met {
+        placement,
+        mut listener,
+        peers,
+    } = met;
+    let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events)?;
     for local_rank in 0..job.ranks {
         let rank = placement.first_rank + local_rank;
-        let mut command = Command::new(&job.program);
-        command
-            .args(&job.arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped());
-        command
-            .envs(environment(job, placement, local_rank))
-            .env_remove(LISTENER_VARIABLE);
+        let mut command = command(job, &placement, local_rank);
         if let Some(secret) = &made {
-            command.env(secret::VARIABLE, secret.to_hex());
+            command.env(secret::VARIABLE, secret);
         }
-        if job.output == Output::Prefixed {
-            command.stdout(Stdio::piped());
-        }
-        let inherited = listener.take().filter(|_| rank == 0);
+        let inherited = listener.take();
         if let Some(listener) = &inherited {
             command.env(LISTENER_VARIABLE, listener.as_raw_fd().to_string());
         }
         bind_to_parent(&mut command, inherited.as_ref().map(AsFd::as_fd));
         let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
-        let name = match placement.nodes {
-            1 => format!("rank {rank}"),
-            _ => format!("rank {rank} (node {})", placement.node),
-        };
-        supervisor.spawn(name, &mut command, prefix)?;
+        let spawned = supervisor.spawn(placement.rank_name(rank), &mut command, prefix);
+        if let Err(error) = spawned {
+            supervisor.abandon(&error);
+            return Err(error);
+        }
     }
     Ok(tell(supervisor.run()))
+}
+
+/// The command that starts one rank.
+fn command(job: &Job, placement: &Placement, local_rank: usize) -> Command {
+    let mut command = Command::new(&job.program);
+    command
+        .args(&job.arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+        .envs(environment(job, placement, local_rank))
+        .env_remove(LISTENER_VARIABLE);
+    if job.output == Output::Prefixed {
+        command.stdout(Stdio::piped());
+    }
+    command
 }
 
 fn tell(cause: Option<Cause>) -> i32 {

@@ -9,10 +9,11 @@
 //! seconds and is told in one line. Launchers of several hosts obey only messages authenticated
 //! with the job's secret.
 //!
-//! *May import* `comm`, `bootstrap`, `sys` and the base files.
+//! *May import* `comm`, `bootstrap`, `sys`, the pure rooms and the base files.
 
 mod cause;
 mod job;
+mod meet;
 mod output;
 mod peers;
 mod secret;

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Bytes read from a rank at once.
 const READ_BYTES: usize = 64 << 10;
@@ -12,24 +13,39 @@ const READ_BYTES: usize = 64 << 10;
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Of a rank's last line this much is kept to be quoted.
 const LAST_LINE_BYTES_MAX: usize = 1 << 10;
+/// Lines on the two streams that come within this time count as written together.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 /// The last line that a rank wrote, on either stream.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastLine(Arc<Mutex<Vec<u8>>>);
+pub(super) struct LastLine(Arc<Mutex<[Option<Written>; 2]>>);
+
+#[derive(Debug)]
+struct Written {
+    line: Vec<u8>,
+    at: Instant,
+}
 
 impl LastLine {
-    /// The line as it stands.
+    /// The line as it stands. The streams' order is known only as well as it could be seen, and
+    /// errors are more telling: of two lines that came together it is that of standard error.
     pub(super) fn get(&self) -> Vec<u8> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = match &*last {
+            [Some(stdout), Some(stderr)] if stdout.at > stderr.at + TOGETHER => Some(stdout),
+            [_, Some(stderr)] => Some(stderr),
+            [stdout, None] => stdout.as_ref(),
+        };
+        written
+            .map(|written| written.line.clone())
+            .unwrap_or_default()
     }
 
-    fn set(&self, line: &[u8]) {
+    fn set(&self, stream: Target, line: &[u8]) {
+        let line = line[..line.len().min(LAST_LINE_BYTES_MAX)].to_vec();
+        let at = Instant::now();
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.clear();
-        last.extend_from_slice(&line[..line.len().min(LAST_LINE_BYTES_MAX)]);
+        last[stream as usize] = Some(Written { line, at });
     }
 }
 
@@ -65,7 +81,11 @@ pub(super) fn forward(
     alive: Sender<Infallible>,
 ) -> io::Result<()> {
     let pass = move || {
-        let mut lines = Lines::new(prefix.as_deref().unwrap_or("").as_bytes(), last_line);
+        let mut lines = Lines::new(
+            prefix.as_deref().unwrap_or("").as_bytes(),
+            target,
+            last_line,
+        );
         let mut buffer = vec![0; READ_BYTES];
         let mut ready = Vec::new();
         loop {
@@ -98,15 +118,17 @@ pub(super) fn forward(
 /// Cuts a stream into lines. A carriage return ends one too, so that a progress bar moves on.
 struct Lines<'a> {
     prefix: &'a [u8],
+    stream: Target,
     pending: Vec<u8>,
     after_return: bool,
     last_line: LastLine,
 }
 
 impl<'a> Lines<'a> {
-    fn new(prefix: &'a [u8], last_line: LastLine) -> Self {
+    fn new(prefix: &'a [u8], stream: Target, last_line: LastLine) -> Self {
         Lines {
             prefix,
+            stream,
             pending: Vec::new(),
             after_return: false,
             last_line,
@@ -147,7 +169,7 @@ impl<'a> Lines<'a> {
         ready.extend_from_slice(&self.pending);
         let line = self.pending.trim_ascii();
         if !line.is_empty() {
-            self.last_line.set(line);
+            self.last_line.set(self.stream, line);
         }
         self.pending.clear();
     }
@@ -159,7 +181,7 @@ mod tests {
 
     fn passed(pieces: &[&[u8]]) -> (String, Vec<u8>) {
         let last_line = LastLine::default();
-        let mut lines = Lines::new(b"[7]: ", last_line.clone());
+        let mut lines = Lines::new(b"[7]: ", Target::Stdout, last_line.clone());
         let mut ready = Vec::new();
         for piece in pieces {
             lines.feed(piece, &mut ready);
@@ -190,8 +212,19 @@ mod tests {
     }
 
     #[test]
+    fn the_later_stream_is_quoted_and_errors_when_both_are() {
+        let last_line = LastLine::default();
+        last_line.set(Target::Stderr, b"warning");
+        last_line.set(Target::Stdout, b"step 1");
+        assert_eq!(last_line.get(), b"warning");
+        thread::sleep(2 * TOGETHER);
+        last_line.set(Target::Stdout, b"step 2");
+        assert_eq!(last_line.get(), b"step 2");
+    }
+
+    #[test]
     fn an_endless_line_is_passed_on_in_pieces() {
-        let mut lines = Lines::new(b"", LastLine::default());
+        let mut lines = Lines::new(b"", Target::Stdout, LastLine::default());
         let mut ready = Vec::new();
         for _ in 0..40 {
             lines.feed(&[b'x'; READ_BYTES], &mut ready);

@@ -1,6 +1,7 @@
 //! What a supervisor asks of, and hears from, the launchers of the other hosts.
 
 use super::cause::Cause;
+use super::meet::link::Heard;
 use std::time::Duration;
 
 /// What the other launchers make of the job.
@@ -15,10 +16,6 @@ pub(super) enum Verdict {
     /// The job has ended, and this is the cause that everybody tells.
     Final(Cause),
 }
-
-/// Something from another launcher, as the thread that listens to it tells the supervisor.
-#[derive(Debug)]
-pub(super) enum PeerEvent {}
 
 /// The other launchers of a job.
 pub(super) trait Peers {
@@ -35,8 +32,8 @@ pub(super) trait Peers {
     /// Tells them that all ranks of this host have ended well.
     fn finished(&mut self) -> Verdict;
 
-    /// Takes note of an event.
-    fn handle(&mut self, event: PeerEvent) -> Verdict;
+    /// Takes note of what another launcher said.
+    fn handle(&mut self, heard: Heard) -> Verdict;
 }
 
 /// A job of one host has no others.
@@ -55,7 +52,7 @@ impl Peers for Alone {
         Verdict::Succeeded
     }
 
-    fn handle(&mut self, event: PeerEvent) -> Verdict {
-        match event {}
+    fn handle(&mut self, _: Heard) -> Verdict {
+        Verdict::Open
     }
 }

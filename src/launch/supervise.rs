@@ -6,8 +6,9 @@
 //! number is never used after the kernel may have given it to somebody else.
 
 use super::cause::Cause;
+use super::meet::link::Heard;
 use super::output::{self, LastLine, Target};
-use super::peers::{PeerEvent, Peers, Verdict};
+use super::peers::{Peers, Verdict};
 use crate::error::{Error, Result};
 use crate::sys::process::Watchdog;
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
@@ -37,7 +38,7 @@ pub(super) enum Event {
     /// The launcher was sent this signal.
     Signalled(i32),
     /// Another host's launcher has something to say.
-    Peer(PeerEvent),
+    Peer(Heard),
 }
 
 /// One rank of this host.
@@ -163,8 +164,8 @@ impl Supervisor {
             match self.events.recv_timeout(self.patience()) {
                 Ok(Event::Ended(local_rank)) => self.reap(local_rank),
                 Ok(Event::Signalled(signal)) => self.pass_on(signal),
-                Ok(Event::Peer(event)) => {
-                    let verdict = self.peers.handle(event);
+                Ok(Event::Peer(heard)) => {
+                    let verdict = self.peers.handle(heard);
                     self.take(verdict);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -179,6 +180,16 @@ impl Supervisor {
             let _ = rank.output.recv_deadline(deadline);
         }
         self.ending.take().map(|ending| ending.cause)
+    }
+
+    /// Tells the other launchers that this one could not start its ranks.
+    pub(super) fn abandon(mut self, error: &Error) {
+        let cause = Cause {
+            text: format!("{}: {error}", self.name),
+            original: true,
+        };
+        self.peers.failed(&cause);
+        self.peers.settled(&cause);
     }
 
     fn is_over(&self) -> bool {

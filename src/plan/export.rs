@@ -284,3 +284,121 @@ impl Report {
         serde_json::to_string(self).expect("invariant: names and numbers are valid JSON")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Transfer, transfers};
+    use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
+    use crate::plan::spec::{Algorithm, Collective};
+
+    /// Hand-written plans of four chunks and four of scratch.
+    fn plans(rounds_of_ranks: Vec<Vec<Round>>) -> Vec<Plan> {
+        let world_size = rounds_of_ranks.len();
+        let request = |rank| Request {
+            collective: Collective::AllReduce,
+            algorithm: Algorithm::Flat,
+            world_size,
+            rank,
+            root: 0,
+            pieces: 1,
+        };
+        rounds_of_ranks
+            .into_iter()
+            .enumerate()
+            .map(|(rank, rounds)| Plan {
+                request: request(rank),
+                chunks: 4,
+                scratch: 4,
+                rounds,
+            })
+            .collect()
+    }
+
+    fn range(first: usize, count: usize) -> ChunkRange {
+        ChunkRange::new(first, count)
+    }
+
+    #[test]
+    fn a_wrapping_range_is_one_message_of_two_entries() {
+        let send = Step::send(1, vec![range(3, 1), range(0, 2)]);
+        let store = Step::store(0, vec![range(4, 3)]);
+        let entry = |from_chunk, to_chunk, chunks| Transfer {
+            round: 0,
+            message: Some(0),
+            from: 0,
+            from_chunk,
+            to: 1,
+            to_chunk,
+            chunks,
+            reduce: false,
+        };
+        let listed = transfers(&plans(vec![vec![vec![send]], vec![vec![store]]]));
+        assert_eq!(listed, Ok(vec![entry(3, 4, 1), entry(0, 5, 2)]));
+    }
+
+    #[test]
+    fn the_first_operand_is_stored_where_the_own_chunks_are_none() {
+        let gather = |sources| Step::Receive {
+            sources,
+            ranges: vec![range(0, 1)],
+            completes: true,
+        };
+        let send = || vec![vec![Step::send(0, vec![range(0, 1)])]];
+        let folds = |sources| -> Vec<(usize, bool)> {
+            let listed = transfers(&plans(vec![vec![vec![gather(sources)]], send(), send()]));
+            let listed = listed.unwrap();
+            listed.iter().map(|one| (one.from, one.reduce)).collect()
+        };
+        let peers = vec![Source::Peer(2), Source::Peer(1)];
+        assert_eq!(folds(peers), [(2, false), (1, true)]);
+        let with_own = vec![Source::Peer(2), Source::Own, Source::Peer(1)];
+        assert_eq!(folds(with_own), [(2, true), (1, true)]);
+    }
+
+    #[test]
+    fn local_steps_that_build_on_each_other_get_rounds_of_their_own() {
+        let copy = Step::Copy {
+            from: range(0, 1),
+            to: range(4, 1),
+        };
+        let fold = Step::Reduce {
+            from: range(4, 1),
+            to: range(1, 1),
+            completes: false,
+        };
+        let elsewhere = Step::Copy {
+            from: range(2, 1),
+            to: range(3, 1),
+        };
+        let later = vec![Step::send(1, vec![range(1, 1)])];
+        let stored = vec![Step::store(0, vec![range(1, 1)])];
+        let listed = transfers(&plans(vec![
+            vec![vec![copy, fold], later],
+            vec![vec![elsewhere], stored],
+        ]));
+        let listed = listed.unwrap();
+        let rounds: Vec<_> = listed
+            .iter()
+            .map(|one| (one.round, one.message, one.to, one.reduce))
+            .collect();
+        assert_eq!(
+            rounds,
+            [
+                (0, None, 0, false),
+                (0, None, 1, false),
+                (1, None, 0, true),
+                (2, Some(0), 1, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn plans_that_do_not_fit_together_are_named() {
+        let send = |count| vec![vec![Step::send(1, vec![range(0, count)])]];
+        let store = |count| vec![vec![Step::store(0, vec![range(0, count)])]];
+        let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err();
+        assert!(fault(vec![], store(1)).contains("rank 1 expects a message of rank 0"));
+        assert!(fault(send(1), vec![]).contains("rank 1 ignores a message of rank 0"));
+        assert!(fault(send(1), store(2)).contains("another length"));
+    }
+}

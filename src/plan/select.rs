@@ -133,12 +133,13 @@ impl Choice {
     /// One line: what was chosen, for how long, and over what.
     #[must_use]
     pub fn explain(&self) -> String {
+        let size = match payload_bytes(self.collective, self.bytes) {
+            0 => String::new(),
+            bytes => format!(" of {}", Bytes(bytes as f64)),
+        };
         let what = format!(
-            "{} of {} over {} ranks: {}",
-            self.collective,
-            Bytes(self.bytes as f64),
-            self.world_size,
-            self.algorithm
+            "{}{size} over {} ranks: {}",
+            self.collective, self.world_size, self.algorithm
         );
         if self.world_size == 1 {
             return format!("{what}, since one rank has nobody to talk to");

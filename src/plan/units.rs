@@ -9,7 +9,7 @@ pub struct Seconds(pub f64);
 impl fmt::Display for Seconds {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
-            s if s == 0.0 => (0.0, "s"),
+            0.0 => (0.0, "s"),
             s if s < 1e-6 => (s * 1e9, "ns"),
             s if s < 1e-3 => (s * 1e6, "µs"),
             s if s < 1.0 => (s * 1e3, "ms"),

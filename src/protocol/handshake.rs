@@ -6,6 +6,7 @@
 //!                                        ◀──   challenge: nonce
 //!   proof: MAC(initiator, hello, nonce)  ──▶   checks it
 //!   checks it                            ◀──   verdict: accepted or why not, MAC(acceptor, ..)
+//!   confirm                              ──▶
 //! ```
 //! The MAC is HMAC-SHA256 under the secret. It covers the role, the whole hello (wire version,
 //! purpose, world size, group, epoch, both ranks, the initiator's nonce) and the acceptor's nonce,
@@ -13,6 +14,10 @@
 //! itself only after it has checked the initiator, so it computes nothing for strangers. What it
 //! refuses for a reason other than the secret is told under its MAC, and only to a proven
 //! initiator; a wrong version, which no proof could follow, is told to anyone.
+//!
+//! Only the confirmation makes the connection: an initiator that gave up waiting closes instead,
+//! so no acceptor keeps a connection that its initiator has already replaced by another. Once the
+//! initiator is proven, an acceptor can afford to wait for it without a deadline.
 //!
 //! Frames have fixed sizes: a stranger can make us hold [`HELLO_BYTES`] bytes.
 
@@ -36,6 +41,8 @@ const ANSWER_MAGIC: [u8; 4] = *b"rtok";
 const KIND_CHALLENGE: u8 = 1;
 const KIND_ACCEPTED: u8 = 2;
 const KIND_REFUSED: u8 = 3;
+/// The initiator's last frame.
+const CONFIRM: [u8; 1] = [0xC0];
 
 type Digest = [u8; NONCE_BYTES];
 
@@ -272,7 +279,7 @@ impl fmt::Display for Refusal {
 pub enum Output {
     /// Send this and wait for [`Initiator::bytes_wanted`] or [`Acceptor::bytes_wanted`] more bytes.
     Reply(Vec<u8>),
-    /// Send this (the initiator's is empty); then both ends have proven themselves.
+    /// Send this (the acceptor's is empty); both ends have proven themselves and know it.
     Done {
         /// What to send.
         reply: Vec<u8>,
@@ -395,7 +402,7 @@ impl Initiator {
         }
         match (kind, reason) {
             (KIND_ACCEPTED, 0) => Ok(Output::Done {
-                reply: Vec::new(),
+                reply: CONFIRM.to_vec(),
                 hello: self.hello,
                 key: self.transcript.key(&self.secret),
             }),
@@ -427,7 +434,15 @@ pub struct Acceptor {
     secret: Secret,
     expected: Expected,
     nonce: [u8; NONCE_BYTES],
-    greeted: Option<(Hello, Transcript)>,
+    state: State,
+}
+
+/// What an acceptor waits for.
+enum State {
+    Hello,
+    Proof(Hello, Transcript),
+    Confirmation(Hello, ConnectionKey),
+    Nothing,
 }
 
 impl Acceptor {
@@ -438,17 +453,24 @@ impl Acceptor {
             secret: secret.clone(),
             expected,
             nonce,
-            greeted: None,
+            state: State::Hello,
         }
     }
 
     /// How many bytes the next [`Acceptor::input`] takes.
     #[must_use]
     pub fn bytes_wanted(&self) -> usize {
-        match self.greeted {
-            None => HELLO_BYTES,
-            Some(_) => NONCE_BYTES,
+        match self.state {
+            State::Hello => HELLO_BYTES,
+            State::Proof(..) => NONCE_BYTES,
+            State::Confirmation(..) | State::Nothing => CONFIRM.len(),
         }
+    }
+
+    /// Whether the initiator has proven that it holds the secret.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        matches!(self.state, State::Confirmation(..))
     }
 
     /// Takes the initiator's next frame.
@@ -456,9 +478,15 @@ impl Acceptor {
     /// # Errors
     /// The bytes are no frame of this protocol: close the connection, answer nothing.
     pub fn input(&mut self, bytes: &[u8]) -> Result<Output, Refusal> {
-        match self.greeted.take() {
-            None => self.hello(bytes),
-            Some((hello, transcript)) => self.proof(bytes, hello, &transcript),
+        match std::mem::replace(&mut self.state, State::Nothing) {
+            State::Hello => self.hello(bytes),
+            State::Proof(hello, transcript) => self.proof(bytes, hello, &transcript),
+            State::Confirmation(hello, key) if bytes == CONFIRM => Ok(Output::Done {
+                reply: Vec::new(),
+                hello,
+                key,
+            }),
+            State::Confirmation(..) | State::Nothing => Err(Refusal::Garbage),
         }
     }
 
@@ -483,13 +511,13 @@ impl Acceptor {
             hello: *frame,
             challenge: self.nonce,
         };
-        self.greeted = Some((hello, transcript));
+        self.state = State::Proof(hello, transcript);
         let reply = answer(KIND_CHALLENGE, 0, 0, &self.nonce);
         Ok(Output::Reply(reply.to_vec()))
     }
 
     fn proof(
-        &self,
+        &mut self,
         bytes: &[u8],
         hello: Hello,
         transcript: &Transcript,
@@ -506,11 +534,8 @@ impl Acceptor {
             });
         }
         let Some((refusal, detail)) = self.objection(&hello) else {
-            return Ok(Output::Done {
-                reply: self.signed(KIND_ACCEPTED, 0, 0, transcript),
-                hello,
-                key: transcript.key(&self.secret),
-            });
+            self.state = State::Confirmation(hello, transcript.key(&self.secret));
+            return Ok(Output::Reply(self.signed(KIND_ACCEPTED, 0, 0, transcript)));
         };
         Ok(Output::Refuse {
             reply: self.signed(KIND_REFUSED, refusal.code(), detail, transcript),

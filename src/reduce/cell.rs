@@ -3,6 +3,7 @@
 use super::number::Number;
 use crate::sys::simd::{HALF_LANES, Isa};
 use half::{bf16, f16};
+use std::marker::PhantomData;
 
 /// The smallest piece that a loop loads, computes and stores: an element, or as many as are
 /// converted at once. Bytes, so that any alignment will do.
@@ -15,6 +16,10 @@ pub(super) trait Cell {
     type Block: AsMut<[Self::Wide]>;
     /// A fresh accumulator.
     const BLOCK: Self::Block;
+    /// The cells that the smallest is found with.
+    type ForMin: Cell;
+    /// The cells that the largest is found with.
+    type ForMax: Cell;
 
     /// The exact value.
     fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide;
@@ -46,6 +51,8 @@ macro_rules! integer_cells {
             type Wide = $integer;
             type Block = Block<$integer, BLOCK_CELLS>;
             const BLOCK: Self::Block = Block([0; BLOCK_CELLS]);
+            type ForMin = Self;
+            type ForMax = Self;
 
             #[inline(always)]
             fn load<I: Isa>(_: I, bytes: Self::Bytes) -> $integer {
@@ -71,6 +78,8 @@ macro_rules! float_cells {
             type Wide = $float;
             type Block = Block<$float, BLOCK_CELLS>;
             const BLOCK: Self::Block = Block([0.0; BLOCK_CELLS]);
+            type ForMin = Self;
+            type ForMax = Self;
 
             #[inline(always)]
             fn load<I: Isa>(_: I, bytes: Self::Bytes) -> $float {
@@ -98,6 +107,8 @@ impl Cell for bf16 {
     type Wide = [f32; 2];
     type Block = Block<[f32; 2], { BLOCK_CELLS / 2 }>;
     const BLOCK: Self::Block = Block([[0.0; 2]; BLOCK_CELLS / 2]);
+    type ForMin = Ordered<bf16, false>;
+    type ForMax = Ordered<bf16, true>;
 
     #[inline(always)]
     fn load<I: Isa>(_: I, bytes: Self::Bytes) -> Self::Wide {
@@ -115,9 +126,8 @@ impl Cell for bf16 {
     }
 }
 
-/// The bits of the nearest bf16 in the upper half. Adding just under half of the last place, and
-/// one more if the value is odd, carries into the upper half exactly where nearest even rounds up;
-/// from the largest value to infinity.
+/// The bits of the nearest bf16 in the upper half. Adding half of the last place rounds to nearest,
+/// from the largest value to infinity; a tie, which alone leaves nothing below, goes back to even.
 #[inline(always)]
 fn round_to_bf16(single: f32) -> u32 {
     let bits = if single.is_nan() {
@@ -125,7 +135,12 @@ fn round_to_bf16(single: f32) -> u32 {
     } else {
         single.to_bits()
     };
-    bits.wrapping_add(0x7fff + ((bits >> 16) & 1))
+    let nearest = bits.wrapping_add(0x8000);
+    if nearest & 0xffff == 0 {
+        nearest & 0xfffe_0000
+    } else {
+        nearest
+    }
 }
 
 impl Cell for f16 {
@@ -133,6 +148,8 @@ impl Cell for f16 {
     type Wide = [f32; HALF_LANES];
     type Block = Block<[f32; HALF_LANES], { BLOCK_CELLS / HALF_LANES }>;
     const BLOCK: Self::Block = Block([[0.0; HALF_LANES]; BLOCK_CELLS / HALF_LANES]);
+    type ForMin = Ordered<f16, false>;
+    type ForMax = Ordered<f16, true>;
 
     #[inline(always)]
     fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide {
@@ -149,5 +166,63 @@ impl Cell for f16 {
             })
         });
         bytemuck::cast(isa.narrow_f16(canonical))
+    }
+}
+
+/// A half-precision float as an integer of the same order, −0 below +0: to compare halves is no
+/// reason to widen them. A NaN is the extreme that wins, the largest integer or the smallest one,
+/// which no number becomes.
+pub(super) struct Ordered<H, const LARGEST_WINS: bool>(PhantomData<H>);
+
+/// The bits that differ between half-precision formats.
+pub(super) trait Half {
+    const INFINITY_BITS: u16;
+    const CANONICAL_NAN_BITS: u16;
+}
+
+impl Half for f16 {
+    const INFINITY_BITS: u16 = 0x7c00;
+    const CANONICAL_NAN_BITS: u16 = 0x7e00;
+}
+
+impl Half for bf16 {
+    const INFINITY_BITS: u16 = 0x7f80;
+    const CANONICAL_NAN_BITS: u16 = 0x7fc0;
+}
+
+impl<H, const LARGEST_WINS: bool> Ordered<H, LARGEST_WINS> {
+    const NAN: i16 = if LARGEST_WINS { i16::MAX } else { i16::MIN };
+}
+
+/// Turns the order of the negative ones around, or back.
+#[inline(always)]
+fn reorder(bits: i16) -> i16 {
+    bits ^ ((bits >> 15) & i16::MAX)
+}
+
+impl<H: Half, const LARGEST_WINS: bool> Cell for Ordered<H, LARGEST_WINS> {
+    type Bytes = [u8; 2];
+    type Wide = i16;
+    type Block = Block<i16, BLOCK_CELLS>;
+    const BLOCK: Self::Block = Block([0; BLOCK_CELLS]);
+    type ForMin = Self;
+    type ForMax = Self;
+
+    #[inline(always)]
+    fn load<I: Isa>(_: I, bytes: Self::Bytes) -> i16 {
+        let bits = i16::from_ne_bytes(bytes);
+        let is_nan = bits & i16::MAX > H::INFINITY_BITS as i16;
+        if is_nan { Self::NAN } else { reorder(bits) }
+    }
+
+    #[inline(always)]
+    fn store<I: Isa>(_: I, wide: i16) -> Self::Bytes {
+        let is_nan = wide == Self::NAN;
+        let bits = if is_nan {
+            H::CANONICAL_NAN_BITS as i16
+        } else {
+            reorder(wide)
+        };
+        bits.to_ne_bytes()
     }
 }

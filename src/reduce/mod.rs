@@ -44,6 +44,8 @@ use std::fmt;
 pub struct Kernel {
     dtype: Dtype,
     op: ReduceOp,
+    /// A power of two.
+    element_bytes: usize,
     level: Level,
     entry: Entry,
 }
@@ -60,6 +62,7 @@ impl Kernel {
         Some(Kernel {
             dtype,
             op,
+            element_bytes: dtype.size(),
             level,
             entry,
         })
@@ -96,7 +99,7 @@ impl Kernel {
             "the operands of a fold are equally long"
         );
         assert!(
-            destination.len().is_multiple_of(self.dtype.size()),
+            destination.len() & (self.element_bytes - 1) == 0,
             "a fold has whole elements"
         );
         if let Some(divisor) = divisor {
@@ -137,10 +140,16 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// One cell of the table: nothing where an operator of integers meets a float.
+/// One entry of the table: nothing where an operator of integers meets a float.
 macro_rules! entry_of {
     (Float Integer $cell:ty, $operator:ident) => {
         None
+    };
+    ($kind:ident $domain:ident $cell:ty, Min) => {
+        Some(fold::fold::<<$cell as cell::Cell>::ForMin, number::operators::Min>)
+    };
+    ($kind:ident $domain:ident $cell:ty, Max) => {
+        Some(fold::fold::<<$cell as cell::Cell>::ForMax, number::operators::Max>)
     };
     ($kind:ident $domain:ident $cell:ty, $operator:ident) => {
         Some(fold::fold::<$cell, number::operators::$operator>)
@@ -148,7 +157,10 @@ macro_rules! entry_of {
 }
 
 macro_rules! entries_of_dtype {
-    ($op:ident $kind:ident $cell:ty; $($operator:ident, $n:literal, $domain:ident, $d:literal;)*) => {
+    (
+        $op:ident $kind:ident $cell:ty;
+        $($operator:ident, $name:literal, $domain:ident, $documentation:literal;)*
+    ) => {
         match $op {
             $(ReduceOp::$operator => entry_of!($kind $domain $cell, $operator),)*
         }

@@ -65,7 +65,7 @@ pub(super) mod operators {
 }
 
 macro_rules! integers {
-    ($($integer:ident)*) => {$(
+    ($($integer:ident $quotient:ident;)*) => {$(
         impl Number for $integer {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
@@ -89,12 +89,7 @@ macro_rules! integers {
 
             #[inline(always)]
             fn divide(self, divisor: u32) -> Self {
-                // A quotient is nearer to zero than the dividend, so it fits where that did.
-                if $integer::MIN == 0 {
-                    (self as u64 / u64::from(divisor)) as $integer
-                } else {
-                    (self as i64 / i64::from(divisor)) as $integer
-                }
+                (self as $quotient).quotient_bits(divisor as $quotient) as $integer
             }
         }
 
@@ -117,7 +112,68 @@ macro_rules! integers {
     )*};
 }
 
-integers! { i8 u8 i16 u16 i32 u32 i64 u64 }
+// The second type is that of the division.
+integers! {
+    i8  f32;
+    u8  f32;
+    i16 f32;
+    u16 f32;
+    i32 f64;
+    u32 f64;
+    i64 i64;
+    u64 u64;
+}
+
+/// The integer quotient, truncated, in the lowest bits of an integer.
+///
+/// A float's division has vector instructions and truncates to the same integer: a dividend a of
+/// at most 32 bits is exact, and where n does not divide it, the quotient lies at least 1/n below
+/// the next integer k in magnitude, farther than rounding moves it as long as k·n ≤ |a| + n is
+/// below 2²⁴ (f32, to 16 bits) or 2⁵³ (f64, to 32 bits); n is at most `WORLD_SIZE_MAX` = 2²⁰.
+/// Adding 1.5 times the power of two whose last place is 1 leaves an integer in the lowest bits,
+/// in two's complement, without the range checks of a cast.
+trait Quotient {
+    type Bits;
+    fn quotient_bits(self, divisor: Self) -> Self::Bits;
+}
+
+impl Quotient for f32 {
+    type Bits = u32;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: f32) -> u32 {
+        ((self / divisor).trunc() + 12_582_912.0).to_bits()
+    }
+}
+
+impl Quotient for f64 {
+    type Bits = u64;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: f64) -> u64 {
+        ((self / divisor).trunc() + 6_755_399_441_055_744.0).to_bits()
+    }
+}
+
+impl Quotient for i64 {
+    type Bits = i64;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: i64) -> i64 {
+        self / divisor
+    }
+}
+
+impl Quotient for u64 {
+    type Bits = u64;
+
+    #[inline(always)]
+    fn quotient_bits(self, divisor: u64) -> u64 {
+        self / divisor
+    }
+}
+
+const _: () = assert!(crate::limits::WORLD_SIZE_MAX + (1 << 16) < 1 << 24);
 
 macro_rules! floats {
     ($($float:ident)*) => {$(
@@ -141,9 +197,14 @@ macro_rules! floats {
                 if (self < other) | (other < self) { smaller } else { either }
             }
 
+            /// As for the smaller one, but the sign's bits are joined by conjunction: +0 if one is.
             #[inline(always)]
             fn greatest(self, other: Self) -> Self {
-                -(-self).least(-other)
+                let (left, right) = (self.to_bits(), other.to_bits());
+                let magnitude = !$float::to_bits(-0.0);
+                let either = $float::from_bits((left & right) | ((left | right) & magnitude));
+                let larger = if self > other { self } else { other };
+                if (self < other) | (other < self) { larger } else { either }
             }
 
             #[inline(always)]

@@ -299,6 +299,38 @@ fn halves_convert_exactly_and_round_to_nearest_even() {
 }
 
 #[test]
+fn a_mean_of_integers_truncates_at_every_multiple() {
+    for kernel in kernels()
+        .into_iter()
+        .filter(|kernel| kernel.op == ReduceOp::Avg)
+    {
+        let size = kernel.dtype.size();
+        if kernel.dtype.is_float() {
+            continue;
+        }
+        for divisor in [2, 3, 7, 255, 256, 1023, 65_535, (1 << 20) - 1, 1 << 20] {
+            let multiples = (0..200_u64).map(|k| k.wrapping_mul(0x0101_0101_0101_0101) / divisor);
+            let near = multiples.flat_map(|quotient| {
+                let multiple = quotient.wrapping_mul(divisor);
+                [multiple.wrapping_sub(1), multiple, multiple.wrapping_add(1)]
+            });
+            let signed = near.flat_map(|dividend| [dividend, dividend.wrapping_neg()]);
+            let dividends: Vec<u8> = signed
+                .flat_map(|dividend| dividend.to_le_bytes()[..size].to_vec())
+                .collect();
+            let bytes = [&[0], &dividends[..], &[0], &vec![0; dividends.len()]].concat();
+            check(
+                kernel,
+                &bytes,
+                dividends.len() / size,
+                Some(0),
+                Some(divisor as usize),
+            );
+        }
+    }
+}
+
+#[test]
 fn a_copy_keeps_the_payload_of_a_nan() {
     let signalling = 0xffa0_0001_u32.to_ne_bytes();
     let mut destination = [0; 4];

@@ -115,7 +115,7 @@ impl World {
             runtime,
             transport_name: "sim",
             timeout: self.timeout,
-            tuning: self.tuning.clone(),
+            tuning: self.tuning,
             algorithm: self.algorithm,
         })
     }

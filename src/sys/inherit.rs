@@ -20,20 +20,21 @@ fn refused(descriptor: RawFd, why: &str) -> io::Error {
 }
 
 /// Takes over `descriptor`, which must be a listening TCP socket, and keeps it from our children.
+/// `None` if it was taken before: the number may mean something else by now.
 ///
 /// # Errors
-/// It is none, or it was taken before.
-pub fn take_listener(descriptor: RawFd) -> io::Result<TcpListener> {
-    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
-        .map_err(|_| refused(descriptor, "is not open"))?;
-    if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
-        return Err(refused(descriptor, "is no socket"));
-    }
+/// It is no listening TCP socket; it is left alone.
+pub fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>> {
     let mut taken = TAKEN
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     if taken.contains(&descriptor) {
-        return Err(refused(descriptor, "was taken over before"));
+        return Ok(None);
+    }
+    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
+        .map_err(|_| refused(descriptor, "is not open"))?;
+    if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
+        return Err(refused(descriptor, "is no socket"));
     }
     // SAFETY: the descriptor is open (its link was read), and the parent that named it gave it to
     // this process to own; `TAKEN` lets only one caller become the owner. If it turns out to be
@@ -51,7 +52,7 @@ pub fn take_listener(descriptor: RawFd) -> io::Result<TcpListener> {
     }
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     taken.push(descriptor);
-    Ok(TcpListener::from(socket))
+    Ok(Some(TcpListener::from(socket)))
 }
 
 #[cfg(test)]
@@ -63,10 +64,12 @@ mod tests {
     fn a_listener_is_taken_over_once_and_nothing_else_ever() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let descriptor = listener.into_raw_fd();
-        let taken = take_listener(descriptor).unwrap();
+        // A number that no other test of this process gets.
+        let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 700).unwrap();
+        let descriptor = copy.into_raw_fd();
+        let taken = take_listener(descriptor).unwrap().unwrap();
         assert_eq!(taken.local_addr().unwrap(), address);
-        assert!(take_listener(descriptor).is_err());
+        assert!(take_listener(descriptor).unwrap().is_none());
 
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(take_listener(datagrams.as_raw_fd()).is_err());

@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// Exclusive access to the bytes of a buffer of elements. It cannot be cloned: who holds it owns
-/// the bytes for as long as it is held.
+/// Access to the bytes of a buffer of elements: exclusive, unless it was lent for reading only. It
+/// cannot be cloned: who holds it owns the bytes for as long as it is held.
 #[derive(Debug)]
 pub struct Region {
     pointer: NonNull<u8>,
@@ -24,6 +24,8 @@ pub struct Region {
 enum Owner {
     /// Somebody else's memory; `lend` waits for the region's return.
     Lent,
+    /// The same, to be read only.
+    LentShared,
     /// A vector's memory, of this capacity in elements, freed with the region.
     Vector { capacity: usize, free: Free },
 }
@@ -86,14 +88,20 @@ impl Region {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the region has exclusive access to `bytes` initialised bytes for its life.
+        // SAFETY: the region has access to `bytes` initialised bytes for its life, and nobody else
+        // writes them.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 
-    /// The bytes, to be written; any bit pattern is a valid element.
+    /// The bytes, to be written; any bit pattern is a valid element. None of a region that was
+    /// lent for reading.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`, and `&mut self` makes the access unique; elements are `Pod`.
+        if self.owner == Owner::LentShared {
+            return &mut [];
+        }
+        // SAFETY: as for `bytes`; the region is no shared one, so its access is exclusive, and
+        // `&mut self` makes it unique; elements are `Pod`.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 }
@@ -140,15 +148,39 @@ impl Drop for MustReturn {
 pub fn lend<T: Element, R>(slice: &mut [T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
     let bytes = size_of_val(slice);
     let pointer = NonNull::from(slice).cast::<u8>();
+    lend_region(
+        Region {
+            pointer,
+            bytes,
+            dtype: T::DTYPE,
+            owner: Owner::Lent,
+        },
+        operation,
+    )
+}
+
+/// As [`lend`], for reading only.
+pub fn lend_shared<T: Element, R>(slice: &[T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
+    let bytes = size_of_val(slice);
+    let pointer = NonNull::from(slice).cast::<u8>();
+    lend_region(
+        Region {
+            pointer,
+            bytes,
+            dtype: T::DTYPE,
+            owner: Owner::LentShared,
+        },
+        operation,
+    )
+}
+
+fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Region, R)) -> R {
+    let (pointer, bytes) = (lent.pointer, lent.bytes);
     let guard = MustReturn;
-    let (region, result) = operation(Region {
-        pointer,
-        bytes,
-        dtype: T::DTYPE,
-        owner: Owner::Lent,
-    });
+    let (region, result) = operation(lent);
     // A region is not `Clone`, so one that describes this memory is the one that was lent.
-    if region.owner == Owner::Lent && region.pointer == pointer && region.bytes == bytes {
+    let is_lent = matches!(region.owner, Owner::Lent | Owner::LentShared);
+    if is_lent && region.pointer == pointer && region.bytes == bytes {
         std::mem::forget(guard);
     }
     result

@@ -9,6 +9,7 @@ use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::export::{Report, transfers};
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
+use ringtree::plan::verify::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
 use std::io::Write;
 use std::process::ExitCode;
@@ -305,7 +306,16 @@ fn plans(request: &Request) -> Result<Vec<Plan>, String> {
 
 /// Runs the verifier and notes what it found.
 fn prove(report: &mut Report, plans: &[Plan]) {
-    let _ = (report, plans);
+    match verify(plans) {
+        Ok(proof) => {
+            report.verified = Some(true);
+            report.bits_agree = Some(proof.bits_agree);
+        }
+        Err(fault) => {
+            report.verified = Some(false);
+            report.why_not = Some(fault.to_string());
+        }
+    }
 }
 
 fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, HANDSHAKES_PENDING_MAX};
+use crate::protocol::handshake::{Hello, Initiator, Output, Purpose};
 use crate::transport::Connector;
 use crate::transport::tcp::{Inbox, Reactor, TcpConnector, TcpLink};
 use std::io::{ErrorKind, Read, Write};
@@ -286,4 +287,100 @@ fn a_data_connection_to_nobody_fails_with_the_address() {
     assert_eq!((group, peer), (5, 1));
     assert!(why.contains(&address), "{why}");
     membership.control.shutdown();
+}
+
+#[test]
+fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler() {
+    let ranks = running(2);
+    let (membership, recorder) = &ranks[1];
+    let address = membership.peers[1].address;
+    let hello = Hello {
+        purpose: Purpose::Data,
+        world_size: 2,
+        group: 5,
+        epoch: 0,
+        from: 0,
+        to: 1,
+    };
+    for (secret, frames) in [(42, 2), (42, 1), (43, 2)] {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let (mut initiator, mut frame) = Initiator::new(&Secret::new([secret; 32]), hello, [1; 32]);
+        for _ in 0..frames {
+            stream.write_all(&frame).unwrap();
+            let mut answer = vec![0; initiator.bytes_wanted()];
+            stream.read_exact(&mut answer).unwrap();
+            match initiator.input(&answer) {
+                Ok(Output::Reply(reply) | Output::Done { reply, .. }) => frame = reply,
+                Ok(Output::Refuse { .. }) | Err(_) => break,
+            }
+        }
+    }
+    // A true connection dialed after those is the first that the handler gets.
+    ranks[0].0.control.dial(6, 0, 1);
+    recorder.wait("the true connection", |seen| seen.streams.pop());
+    let seen = recorder.seen.lock().unwrap();
+    assert!(seen.streams.is_empty() && seen.failed.is_empty());
+    drop(seen);
+    shut_down(&ranks);
+}
+
+#[test]
+fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
+    let mut joined = join_all(world(2, PATIENCE), |_| 0);
+    // Joined, but no thread reads its connection.
+    let silent = joined.pop();
+    let recorder = Arc::new(Recorder::default());
+    let rank_0 = joined.remove(0).unwrap();
+    let membership = rank_0.start(recorder.clone(), None).unwrap();
+    let payload = vec![1; CONTROL_MESSAGE_BYTES_MAX];
+    let enough = 4 * CONTROL_QUEUE_BYTES_MAX / payload.len();
+    for _ in 0..enough {
+        membership.control.send(1, 1, &payload);
+        // Not faster than the thread takes them: this is about the connection's queue.
+        while membership.control.shared.queued_bytes() > 0 {
+            thread::yield_now();
+        }
+    }
+    let (rank, why) = recorder.wait("the loss of rank 1", |seen| seen.lost.pop());
+    assert_eq!(rank, 1);
+    assert!(why.contains("queue is full"), "{why}");
+    drop(silent);
+    membership.control.shutdown();
+}
+
+#[test]
+fn more_ranks_than_handshake_places_join_at_once_and_hear_each_other() {
+    let count = HANDSHAKES_PENDING_MAX + 16;
+    let ranks = running(count);
+    for (membership, _) in &ranks {
+        membership.control.send_all(1, b"hello");
+    }
+    for (_, recorder) in &ranks {
+        recorder.wait("everybody's hello", |seen| {
+            (seen.messages.len() == count - 1).then_some(())
+        });
+    }
+    shut_down(&ranks);
+}
+
+#[test]
+fn goodbyes_that_cross_at_the_end_of_a_job_all_arrive() {
+    for _ in 0..10 {
+        let ranks = running(3);
+        thread::scope(|scope| {
+            for (membership, _) in &ranks {
+                scope.spawn(|| {
+                    membership.control.send_all(1, b"goodbye");
+                    if membership.rank != 2 {
+                        membership.control.shutdown();
+                    }
+                });
+            }
+        });
+        let (membership, recorder) = &ranks[2];
+        recorder.wait("both goodbyes", |seen| {
+            (seen.messages.len() == 2).then_some(())
+        });
+        membership.control.shutdown();
+    }
 }

@@ -20,8 +20,8 @@ pub struct State {
     /// By rank, by chunk of the buffer: the part of the final content that is there, from 0 to 1
     /// (complete). A partial sum that was passed on counts 0: it is no longer this rank's to use.
     pub parts: Vec<Vec<f32>>,
-    /// How much of everything owed to all ranks is there, from 0 to 1.
-    pub owed_part: f32,
+    /// How many of the chunks owed to all ranks are complete, from 0 to 1.
+    pub complete_part: f32,
     /// Ranks that hold everything the collective owes them.
     pub ranks_done: usize,
     /// Ranks that are owed anything.
@@ -148,25 +148,25 @@ impl Replay {
             .collect();
         let mut state = State {
             parts,
-            owed_part: 0.0,
+            complete_part: 0.0,
             ranks_done: 0,
             ranks_owed: 0,
         };
-        let mut chunks_owed = 0;
+        let (mut chunks_owed, mut chunks_complete) = (0, 0);
         for rank in ranks {
             let owed: Vec<usize> = (0..self.chunks)
                 .filter(|chunk| self.is_owed(rank, *chunk))
                 .collect();
-            let is_complete = |chunk: &usize| self.cells[rank][*chunk].holds == self.wanted(*chunk);
-            chunks_owed += owed.len();
-            state.owed_part += owed
+            let complete = owed
                 .iter()
-                .map(|chunk| self.part(rank, *chunk))
-                .sum::<f32>();
+                .filter(|chunk| self.cells[rank][**chunk].holds == self.wanted(**chunk))
+                .count();
+            chunks_owed += owed.len();
+            chunks_complete += complete;
             state.ranks_owed += usize::from(!owed.is_empty());
-            state.ranks_done += usize::from(!owed.is_empty() && owed.iter().all(is_complete));
+            state.ranks_done += usize::from(!owed.is_empty() && complete == owed.len());
         }
-        state.owed_part /= chunks_owed.max(1) as f32;
+        state.complete_part = chunks_complete as f32 / chunks_owed.max(1) as f32;
         state
     }
 

@@ -42,8 +42,10 @@ fn title(plans: &[Plan]) -> Option<String> {
         String::new()
     };
     Some(format!(
-        "{} by {}, {} ranks{root}",
-        request.collective, request.algorithm, request.world_size
+        "{} by {}, {}{root}",
+        request.collective,
+        request.algorithm,
+        count(request.world_size, "rank")
     ))
 }
 

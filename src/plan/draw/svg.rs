@@ -11,8 +11,10 @@ const MARGIN: f64 = 28.0;
 const LABEL_WIDTH: f64 = 64.0;
 const ROW_PITCH: f64 = 38.0;
 const STATE_HEIGHT: f64 = 20.0;
-/// Pixels from the top to the first row: title, facts, legend, round numbers.
-const HEAD_HEIGHT: f64 = 136.0;
+/// Pixels from the top to the first line of rounds: title, facts, legend.
+const HEAD_HEIGHT: f64 = 102.0;
+/// Pixels above the first row of a line: the round numbers.
+const BAND_HEAD_HEIGHT: f64 = 34.0;
 /// Pixels below the last row: who has it.
 const FOOT_HEIGHT: f64 = 62.0;
 /// Pixels of a state: at least and at most, and what a chunk would like.
@@ -20,11 +22,13 @@ const STATE_WIDTH_MIN: f64 = 34.0;
 const STATE_WIDTH_MAX: f64 = 96.0;
 const CHUNK_WIDTH: f64 = 9.0;
 /// Pixels of a round's arrows: many rounds stand closer.
-const ARROWS_WIDTH_MAX: f64 = 84.0;
-const ARROWS_WIDTH_MIN: f64 = 40.0;
-const ROUNDS_ROOMY: usize = 8;
-/// Narrower pictures cut off their title.
+const ARROWS_WIDTH_MAX: f64 = 110.0;
+const ARROWS_WIDTH_MIN: f64 = 44.0;
+/// Arrows so wide have "round" before their number.
+const ROOM_FOR_WORD: f64 = 66.0;
+/// Narrower pictures would cut off their title; wider ones do not fit a page.
 const WIDTH_MIN: f64 = 620.0;
+const WIDTH_MAX: f64 = 1480.0;
 /// Steps of shade between nothing and complete.
 const SHADES: f32 = 4.0;
 
@@ -54,7 +58,7 @@ pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     let collective = plans[0].request.collective;
     let frame = Frame::of(&holdings);
     let mut out = String::new();
-    open(&mut out, (frame.width, frame.height), STYLE);
+    open(&mut out, (frame.width, frame.height()), STYLE);
     let title = title(plans).unwrap_or_default();
     write_text(&mut out, (MARGIN, 42.0), "title", &title);
     write_text(
@@ -64,12 +68,8 @@ pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
         &facts(collective, caption),
     );
     legend(&mut out, &holdings);
-    frame.bands(&mut out, &holdings);
-    for (index, round) in holdings.rounds.iter().enumerate() {
-        frame.arrows(&mut out, index, round);
-    }
-    for (index, state) in holdings.states.iter().enumerate() {
-        frame.state(&mut out, index, state);
+    for index in 0..frame.lines() {
+        frame.line(index).draw(&mut out, &holdings);
     }
     out.push_str("</svg>\n");
     Ok(out)
@@ -146,7 +146,7 @@ fn legend(out: &mut String, holdings: &Holdings) {
     key("h0", "nothing", 82.0);
     if holdings.states.iter().any(parts) {
         key("h1", "one contribution", 132.0);
-        key("h3", "some", 66.0);
+        key("h3", "several", 82.0);
     }
     key("done", "complete", 92.0);
     let transfers = || holdings.rounds.iter().flatten();
@@ -169,14 +169,15 @@ fn is_partial(part: f32) -> bool {
     part > 0.0 && part < 1.0
 }
 
-/// Where everything stands.
+/// Where everything stands. Rounds that do not fit beside each other go on below, on another line.
 struct Frame {
     ranks: usize,
-    left: f64,
+    rounds: usize,
+    rounds_per_line: usize,
     state_width: f64,
     arrows_width: f64,
     width: f64,
-    height: f64,
+    line_height: f64,
 }
 
 impl Frame {
@@ -185,99 +186,129 @@ impl Frame {
         let chunks = holdings.states[0].parts[0].len();
         let rounds = holdings.rounds.len();
         let state_width = (chunks as f64 * CHUNK_WIDTH).clamp(STATE_WIDTH_MIN, STATE_WIDTH_MAX);
-        let arrows_width = if rounds <= ROUNDS_ROOMY {
-            ARROWS_WIDTH_MAX
-        } else {
-            (ARROWS_WIDTH_MAX * ROUNDS_ROOMY as f64 / rounds as f64).max(ARROWS_WIDTH_MIN)
-        };
-        let drawn = LABEL_WIDTH + state_width + rounds as f64 * (state_width + arrows_width);
-        let width = (drawn + 2.0 * MARGIN).max(WIDTH_MIN);
+        let room = WIDTH_MAX - 2.0 * MARGIN - LABEL_WIDTH - state_width;
+        let fitting = (room / (state_width + ARROWS_WIDTH_MIN)) as usize;
+        // Lines of equal length, so that the last is not left with a single round.
+        let lines = rounds.div_ceil(fitting).max(1);
+        let rounds_per_line = rounds.div_ceil(lines).max(1);
+        let arrows_width =
+            (room / rounds_per_line as f64 - state_width).clamp(ARROWS_WIDTH_MIN, ARROWS_WIDTH_MAX);
+        let drawn =
+            LABEL_WIDTH + state_width + rounds_per_line as f64 * (state_width + arrows_width);
         Self {
             ranks,
-            left: MARGIN + LABEL_WIDTH,
+            rounds,
+            rounds_per_line,
             state_width,
             arrows_width,
-            width,
-            height: HEAD_HEIGHT + ranks as f64 * ROW_PITCH + FOOT_HEIGHT,
+            width: (drawn + 2.0 * MARGIN).max(WIDTH_MIN),
+            line_height: BAND_HEAD_HEIGHT + ranks as f64 * ROW_PITCH + FOOT_HEIGHT,
+        }
+    }
+
+    fn lines(&self) -> usize {
+        self.rounds.div_ceil(self.rounds_per_line).max(1)
+    }
+
+    fn height(&self) -> f64 {
+        HEAD_HEIGHT + self.lines() as f64 * self.line_height
+    }
+
+    fn line(&self, index: usize) -> Line<'_> {
+        Line {
+            frame: self,
+            begin: index * self.rounds_per_line,
+            end: self.rounds.min((index + 1) * self.rounds_per_line),
+            top: HEAD_HEIGHT + index as f64 * self.line_height + BAND_HEAD_HEIGHT,
+        }
+    }
+}
+
+/// The rounds from `begin` to `end`, which stand beside each other.
+struct Line<'a> {
+    frame: &'a Frame,
+    begin: usize,
+    end: usize,
+    top: f64,
+}
+
+impl Line<'_> {
+    fn draw(&self, out: &mut String, holdings: &Holdings) {
+        self.bands(out);
+        for index in self.begin..self.end {
+            self.arrows(out, index, &holdings.rounds[index]);
+        }
+        for index in self.begin..=self.end {
+            self.state(out, index, &holdings.states[index]);
+            self.share(out, index, &holdings.states[index]);
         }
     }
 
     /// The left border of the state before round `index`.
     fn x(&self, index: usize) -> f64 {
-        self.left + index as f64 * (self.state_width + self.arrows_width)
+        let pitch = self.frame.state_width + self.frame.arrows_width;
+        MARGIN + LABEL_WIDTH + (index - self.begin) as f64 * pitch
     }
 
     /// The middle of a rank's row.
     fn y(&self, rank: usize) -> f64 {
-        HEAD_HEIGHT + (rank as f64 + 0.5) * ROW_PITCH
+        self.top + (rank as f64 + 0.5) * ROW_PITCH
     }
 
-    /// Row labels and lines, round numbers, and who has it.
-    fn bands(&self, out: &mut String, holdings: &Holdings) {
-        let bottom = self.y(self.ranks);
-        for index in 0..holdings.rounds.len() {
-            let x = self.x(index) + self.state_width;
-            let place = (x + 5.0, HEAD_HEIGHT - 26.0);
-            let size = (self.arrows_width - 10.0, bottom - HEAD_HEIGHT + 12.0);
+    /// Row labels and lines, and round numbers.
+    fn bands(&self, out: &mut String) {
+        let (ranks, width) = (self.frame.ranks, self.frame.arrows_width);
+        let bottom = self.y(ranks);
+        for index in self.begin..self.end {
+            let x = self.x(index) + self.frame.state_width;
+            let place = (x + 5.0, self.top - 26.0);
+            let size = (width - 10.0, bottom - self.top + 12.0);
             write_rect(out, "band", place, size, 6.0);
-            let head = match self.arrows_width >= 66.0 {
+            let head = match width >= ROOM_FOR_WORD {
                 true => format!("round {}", index + 1),
                 false => format!("{}", index + 1),
             };
-            let middle = (x + self.arrows_width / 2.0, HEAD_HEIGHT - 9.0);
+            let middle = (x + width / 2.0, self.top - 9.0);
             write_anchored(out, middle, "head", "middle", &head);
         }
-        for rank in 0..self.ranks {
+        for rank in 0..ranks {
             let y = self.y(rank);
             write_text(out, (MARGIN, y + 4.0), "head", &format!("rank {rank}"));
-            let end = self.x(holdings.rounds.len());
+            let (begin, end) = (self.x(self.begin), self.x(self.end));
             let _ = writeln!(
                 out,
-                "<path class=\"line\" d=\"M{:.1} {y:.1}H{end:.1}\"/>",
-                self.left
+                "<path class=\"line\" d=\"M{begin:.1} {y:.1}H{end:.1}\"/>"
             );
         }
         write_text(out, (MARGIN, bottom + 10.0), "note", "have it");
-        for (index, state) in holdings.states.iter().enumerate() {
-            self.share(out, index, state, bottom);
-        }
     }
 
-    /// How many ranks have all they are owed in digits, and how much of it is there as a bar.
-    fn share(&self, out: &mut String, index: usize, state: &State, bottom: f64) {
-        let x = self.x(index);
-        let full = self.state_width;
-        let part = full * f64::from(state.owed_part);
-        let class = if state.ranks_done == state.ranks_owed {
-            "done"
-        } else {
-            "h3"
-        };
+    /// How many ranks have all they are owed in digits, and how much of that is there as a bar.
+    fn share(&self, out: &mut String, index: usize, state: &State) {
+        let (x, bottom) = (self.x(index), self.y(self.frame.ranks));
+        let full = self.frame.state_width;
+        let part = full * f64::from(state.complete_part);
         write_rect(out, "h0", (x, bottom), (full, 5.0), 2.5);
         if part > 0.0 {
-            write_rect(out, class, (x, bottom), (part, 5.0), 2.5);
+            write_rect(out, "done", (x, bottom), (part, 5.0), 2.5);
         }
         let text = format!("{}/{}", state.ranks_done, state.ranks_owed);
-        write_anchored(
-            out,
-            (x + full / 2.0, bottom + 20.0),
-            "note",
-            "middle",
-            &text,
-        );
+        let place = (x + full / 2.0, bottom + 20.0);
+        write_anchored(out, place, "note", "middle", &text);
     }
 
     /// A cell a chunk; neighbours of one shade are one rectangle where cells are many.
     fn state(&self, out: &mut String, index: usize, state: &State) {
         for (rank, parts) in state.parts.iter().enumerate() {
             let (x, y) = (self.x(index), self.y(rank) - STATE_HEIGHT / 2.0);
-            let chunk_width = self.state_width / parts.len() as f64;
+            let chunk_width = self.frame.state_width / parts.len() as f64;
+            let shade = |chunk: usize| shade(parts[chunk], self.frame.ranks);
             let is_fine = chunk_width < 4.0;
             let mut begin = 0;
             while begin < parts.len() {
-                let class = shade(parts[begin]);
+                let class = shade(begin);
                 let mut end = begin + 1;
-                while is_fine && end < parts.len() && shade(parts[end]) == class {
+                while is_fine && end < parts.len() && shade(end) == class {
                     end += 1;
                 }
                 let gap = if is_fine || parts.len() == 1 {
@@ -304,7 +335,7 @@ impl Frame {
                 continue;
             }
             last = Some(arrow);
-            let begin = self.x(index) + self.state_width + 2.0;
+            let begin = self.x(index) + self.frame.state_width + 2.0;
             let end = self.x(index + 1) - 3.0;
             let (from, to) = (self.y(one.from), self.y(one.to));
             if one.from == one.to {
@@ -338,15 +369,20 @@ fn is_folded(one: &Transfer, round: &[Transfer]) -> bool {
         .any(|other| other.reduce && (other.to, other.to_chunk) == (one.to, one.to_chunk))
 }
 
-fn shade(part: f32) -> &'static str {
+/// The shade of a part of what `ranks` contribute: every doubling is a step darker.
+fn shade(part: f32, ranks: usize) -> &'static str {
     if part >= 1.0 {
         return "done";
     }
-    match (part * SHADES).ceil() as usize {
-        0 => "h0",
-        1 => "h1",
-        2 => "h2",
-        3 => "h3",
+    if part <= 0.0 {
+        return "h0";
+    }
+    let contributions = part * ranks as f32;
+    let depth = contributions.log2() / (ranks as f32).log2();
+    match (depth * SHADES + 0.01) as usize {
+        0 => "h1",
+        1 => "h2",
+        2 => "h3",
         _ => "h4",
     }
 }

@@ -11,7 +11,7 @@ const GRID_RANKS_MAX: usize = 16;
 /// Columns of the terminal a grid may fill before it goes on below.
 const WIDTH_MAX: usize = 100;
 /// Chunks up to this many have a cell of their own.
-const CELLS_MAX: usize = 8;
+const CELLS_MAX: usize = 12;
 
 /// `plans` (one a rank, in rank order) as text: for up to 16 ranks a grid of ranks by rounds with
 /// what each rank holds, and always the list of messages of each round.
@@ -200,8 +200,18 @@ fn list(out: &mut String, holdings: &Holdings) {
         let state = &holdings.states[index + 1];
         let who: String = state.parts.iter().map(|parts| mean_shade(parts)).collect();
         let head = format!("round {:>digits$}  {who}  {:>5}  ", index + 1, share(state));
-        let indent = " ".repeat(head.chars().count());
+        // A long bar leaves no room beside it: the messages go below.
+        let is_long = state.parts.len() > GRID_RANKS_MAX;
+        let indent = " ".repeat(if is_long {
+            digits + 8
+        } else {
+            head.chars().count()
+        });
         let mut line = head;
+        if is_long {
+            let _ = writeln!(out, "{}", line.trim_end());
+            line.clone_from(&indent);
+        }
         let mut is_fresh = true;
         for word in arrows(round) {
             if !is_fresh && line.chars().count() + word.chars().count() > WIDTH_MAX {

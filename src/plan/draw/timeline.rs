@@ -190,3 +190,47 @@ fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s
         write_rect(out, "done", (end, base - LANE_HEIGHT), size, 1.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Axis, Panel, timeline};
+
+    fn panel(lanes: Vec<Vec<(f64, f64)>>) -> Panel {
+        Panel {
+            name: "a <name>".to_owned(),
+            note: String::new(),
+            lanes,
+        }
+    }
+
+    #[test]
+    fn a_panel_ends_when_the_last_rank_has_everything() {
+        let panel = panel(vec![
+            vec![(0.0, 1.0), (9.0, 1.0)],
+            vec![(1.0, 0.5), (3.0, 1.0), (8.0, 1.0)],
+            vec![],
+        ]);
+        assert_eq!(panel.finish_s(), 3.0);
+    }
+
+    #[test]
+    fn few_round_ticks_stand_on_the_axis() {
+        for (end_s, tick_s) in [(35.0, 5.0), (5.6, 1.0), (0.007, 0.001), (90.0, 10.0)] {
+            let axis = Axis::new(end_s);
+            assert!(
+                (axis.tick_s / tick_s - 1.0).abs() < 1e-9,
+                "{end_s}: {}",
+                axis.tick_s
+            );
+        }
+    }
+
+    #[test]
+    fn the_picture_names_every_run_and_its_time() {
+        let fast = panel(vec![vec![(0.0, 1.0)], vec![(2.5, 1.0)]]);
+        let picture = timeline("title", "note", &[fast, panel(vec![])]);
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        assert_eq!(picture.matches("a &lt;name&gt;").count(), 2);
+        assert!(picture.contains(">2.5 s<"));
+    }
+}

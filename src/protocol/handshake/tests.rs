@@ -39,12 +39,32 @@ fn run(
     let Output::Reply(proof) = initiator.input(&challenge).unwrap() else {
         panic!("a proof");
     };
-    let end = acceptor.input(&proof).unwrap();
-    let reply = match &end {
-        Output::Done { reply, .. } | Output::Refuse { reply, .. } => reply.clone(),
-        Output::Reply(_) => panic!("a verdict"),
-    };
-    (initiator.input(&reply), end)
+    match acceptor.input(&proof).unwrap() {
+        Output::Reply(verdict) => {
+            assert!(acceptor.is_proven());
+            let end = initiator.input(&verdict).unwrap();
+            let Output::Done { reply, .. } = &end else {
+                panic!("a confirmation");
+            };
+            let confirmed = acceptor.input(reply).unwrap();
+            (Ok(end), confirmed)
+        }
+        Output::Refuse {
+            reply,
+            proven,
+            refusal,
+        } => {
+            assert!(!acceptor.is_proven());
+            let told = initiator.input(&reply);
+            let end = Output::Refuse {
+                reply,
+                proven,
+                refusal,
+            };
+            (told, end)
+        }
+        Output::Done { .. } => panic!("done before it is confirmed"),
+    }
 }
 
 #[test]
@@ -191,7 +211,7 @@ proptest! {
 
     #[test]
     fn any_change_of_any_frame_prevents_the_connection(
-        which in 0..4_usize, at in any::<usize>(), change in 1..=255_u8
+        which in 0..5_usize, at in any::<usize>(), change in 1..=255_u8
     ) {
         let spoil = |step: usize, frame: &mut Vec<u8>| {
             if step == which {
@@ -201,7 +221,7 @@ proptest! {
         };
         let (mut initiator, mut frame) = Initiator::new(&secret(5), hello(), [1; 32]);
         let mut acceptor = Acceptor::new(&secret(5), expected(), [2; 32]);
-        for step in 0..4 {
+        for step in 0..5 {
             spoil(step, &mut frame);
             let output = if step % 2 == 0 {
                 acceptor.input(&frame)
@@ -210,7 +230,7 @@ proptest! {
             };
             match output {
                 Ok(Output::Reply(reply)) => frame = reply,
-                Ok(Output::Done { reply, .. }) if step == 2 => frame = reply,
+                Ok(Output::Done { reply, .. }) if step == 3 && which == 4 => frame = reply,
                 Ok(Output::Done { .. }) => prop_assert!(false, "frame {which} was not protected"),
                 Ok(Output::Refuse { .. }) | Err(_) => return Ok(()),
             }

@@ -1,0 +1,176 @@
+//! Asynchronous operations on borrowed buffers.
+
+use super::Communicator;
+use super::buffer::{BufferMut, MemoryMut};
+use super::collectives::Ask;
+use crate::engine::Ticket;
+use crate::error::Result;
+use crate::op::ReduceOp;
+use crate::plan::spec::Collective;
+use crate::sys::memory::{Lender, lending};
+use std::cell::RefCell;
+
+impl Communicator {
+    /// Runs `body`, in which operations on borrowed buffers can be under way while the caller
+    /// computes. Every one of them has ended when `scope` returns, even if `body` panics; the
+    /// first error of one that nobody waited for is returned.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let (mut first, mut second) = (vec![1.0f32; 8], vec![2.0f32; 8]);
+    ///     comm.scope(|scope| {
+    ///         let work = scope.all_reduce(&mut first, ReduceOp::Sum)?;
+    ///         scope.all_reduce(&mut second, ReduceOp::Sum)?;
+    ///         // ... compute something else ...
+    ///         work.wait()
+    ///     })?;
+    ///     Ok::<_, ringtree::Error>((first[0], second[0]))
+    /// });
+    /// assert_eq!(ends, vec![Ok((2.0, 4.0)); 2]);
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returns, or the error of an operation that nobody waited for.
+    pub fn scope<'buffers, R>(
+        &self,
+        body: impl FnOnce(&Scope<'_, 'buffers>) -> Result<R>,
+    ) -> Result<R> {
+        lending(|lender| {
+            let scope = Scope {
+                comm: self,
+                lender,
+                pending: RefCell::default(),
+            };
+            let result = body(&scope);
+            let rest = scope.finish();
+            result.and_then(|value| rest.map(|()| value))
+        })
+    }
+}
+
+/// Issues operations on buffers that outlive the scope.
+pub struct Scope<'scope, 'buffers> {
+    comm: &'scope Communicator,
+    lender: &'scope Lender<'buffers>,
+    pending: RefCell<Vec<Ticket>>,
+}
+
+/// An operation of a scope. Dropping it leaves the waiting to the end of the scope.
+#[must_use = "an error of the operation comes from `wait`, or else from the scope"]
+pub struct ScopedWork<'work, 'scope, 'buffers> {
+    scope: &'work Scope<'scope, 'buffers>,
+    ticket: Ticket,
+}
+
+impl<'scope, 'buffers> Scope<'scope, 'buffers> {
+    /// Starts an all-reduce of `buffer`, as [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    pub fn all_reduce<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        op: ReduceOp,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Ask::new(Collective::AllReduce).op(op), buffer)
+    }
+
+    /// Starts a broadcast of `buffer`, as [`Communicator::broadcast`].
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast_async`].
+    pub fn broadcast<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        root: usize,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Ask::new(Collective::Broadcast).root(root), buffer)
+    }
+
+    /// Starts a reduce-scatter of `buffer`, as [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce_scatter_async`].
+    pub fn reduce_scatter<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        op: ReduceOp,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Ask::new(Collective::ReduceScatter).op(op), buffer)
+    }
+
+    /// Starts an all-gather of `buffer`, as [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather_async`].
+    pub fn all_gather<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Ask::new(Collective::AllGather), buffer)
+    }
+
+    fn start<B: BufferMut + ?Sized>(
+        &self,
+        ask: Ask,
+        buffer: &'buffers mut B,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let count = slice.len();
+        let region = self.lender.lend(slice);
+        match self.comm.start_region(ask, count, region) {
+            Ok(ticket) => {
+                self.pending.borrow_mut().push(ticket);
+                Ok(ScopedWork {
+                    scope: self,
+                    ticket,
+                })
+            }
+            Err((error, region)) => {
+                self.lender.take_back(region);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for one operation, unless that was done before.
+    fn end(&self, ticket: Ticket) -> Result<()> {
+        let mut pending = self.pending.borrow_mut();
+        let Some(at) = pending.iter().position(|each| *each == ticket) else {
+            return Ok(());
+        };
+        pending.remove(at);
+        drop(pending);
+        let (region, result) = self.comm.0.parts.runtime.wait(ticket);
+        self.lender.take_back(region);
+        result
+    }
+
+    /// Waits for every operation that is left; returns the first error.
+    fn finish(&self) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            let next = self.pending.borrow().first().copied();
+            let Some(ticket) = next else { return result };
+            result = result.and(self.end(ticket));
+        }
+    }
+}
+
+impl Drop for Scope<'_, '_> {
+    fn drop(&mut self) {
+        // Only after a panic in the body is anything left; its errors have nowhere to go.
+        let _ = self.finish();
+    }
+}
+
+impl ScopedWork<'_, '_, '_> {
+    /// Waits for the operation; the buffer can be used again when the scope has ended.
+    ///
+    /// # Errors
+    /// Any of [`crate::Error`].
+    pub fn wait(self) -> Result<()> {
+        self.scope.end(self.ticket)
+    }
+}

@@ -1,0 +1,257 @@
+//! Jobs of several hosts, all of them this one.
+
+use super::*;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+
+/// Launchers of one job that meet on a port of their own.
+struct Hosts {
+    endpoint: String,
+    nodes: String,
+}
+
+impl Hosts {
+    fn new(nodes: usize) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        Hosts {
+            endpoint: free.to_string(),
+            nodes: nodes.to_string(),
+        }
+    }
+
+    fn launcher(&self, ranks: usize, options: &[&str], script: &str) -> Command {
+        let ranks = ranks.to_string();
+        let mut all = vec![
+            "--nproc-per-node",
+            &ranks,
+            "--rdzv-endpoint",
+            &self.endpoint,
+        ];
+        if !options.contains(&"--nnodes") {
+            all.extend(["--nnodes", &self.nodes]);
+        }
+        all.extend(options);
+        let mut command = launcher(&all, script);
+        command.env("RINGTREE_SECRET", SECRET);
+        command
+    }
+
+    /// A launcher that coordinates: it is there before anybody else is started.
+    fn coordinator(&self, ranks: usize, options: &[&str], script: &str) -> Child {
+        let child = self.launcher(ranks, options, script).spawn().unwrap();
+        eventually("the coordinator listens", || {
+            TcpStream::connect(&self.endpoint).is_ok()
+        });
+        child
+    }
+}
+
+#[test]
+fn two_hosts_by_the_same_line() {
+    let hosts = Hosts::new(2);
+    let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE \
+                  $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_PORT";
+    let first = hosts.coordinator(2, &[], script);
+    let second = stand_by(&mut hosts.launcher(1, &[], script));
+    let (first, second) = (wait(first), second.join().unwrap());
+    assert_eq!(
+        (first.code, second.code),
+        (Some(0), Some(0)),
+        "{first:?} {second:?}"
+    );
+    let port = first.stdout.trim().rsplit(' ').next().unwrap();
+    let here = [
+        format!("[0]: 0/3 0/2 0/2 {port}"),
+        format!("[1]: 1/3 1/2 0/2 {port}"),
+    ];
+    assert_eq!(first.lines(), here.iter().map(String::as_str).collect());
+    assert_eq!(second.stdout, format!("[2]: 2/3 0/1 1/2 {port}\n"));
+}
+
+#[test]
+fn places_that_were_given_are_kept_whoever_comes_first() {
+    let hosts = Hosts::new(3);
+    let node = |place| {
+        hosts
+            .launcher(1, &["--node-rank", place], "echo $RANK")
+            .spawn()
+            .unwrap()
+    };
+    let launchers = ["2", "1", "0"].map(node);
+    for (launcher, rank) in launchers.into_iter().zip([2, 1, 0]) {
+        let end = wait(launcher);
+        assert_eq!(end.stdout, format!("[{rank}]: {rank}\n"), "{end:?}");
+        assert_eq!(end.code, Some(0));
+    }
+}
+
+#[test]
+fn several_hosts_need_a_secret() {
+    let hosts = Hosts::new(2);
+    let end = wait(
+        hosts
+            .launcher(1, &[], "true")
+            .env_remove("RINGTREE_SECRET")
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+    for word in [
+        "openssl rand -hex 32",
+        "RINGTREE_SECRET",
+        "RINGTREE_SECRET_FILE",
+    ] {
+        assert!(end.stderr.contains(word), "{end:?}");
+    }
+}
+
+#[test]
+fn another_secret_is_turned_away_and_garbage_too() {
+    let hosts = Hosts::new(2);
+    let first = hosts.coordinator(1, &[], "echo $RANK");
+    let mut stranger = TcpStream::connect(&hosts.endpoint).unwrap();
+    stranger.write_all(&[b'G'; 400]).unwrap();
+    let wrong = SECRET.replace('0', "1");
+    let end = wait(
+        hosts
+            .launcher(1, &[], "true")
+            .env("RINGTREE_SECRET", wrong)
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+    assert!(end.stderr.contains("another secret") && end.stderr.contains(&hosts.endpoint));
+    let second = stand_by(&mut hosts.launcher(1, &[], "echo $RANK"));
+    let (first, second) = (wait(first), second.join().unwrap());
+    assert_eq!(
+        (first.code, second.code),
+        (Some(0), Some(0)),
+        "{first:?} {second:?}"
+    );
+    assert!(
+        first.stderr.contains("it holds another secret"),
+        "{first:?}"
+    );
+}
+
+#[test]
+fn contradictions_end_the_job_and_name_both() {
+    type Options = &'static [&'static str];
+    let first: Options = &["--node-rank", "0"];
+    let second: Options = &["--node-rank", "1"];
+    let cases: [(Options, &[Options], &str); 3] = [
+        (first, &[second, second], "--node-rank 1"),
+        (first, &[&[]], "--node-rank 0"),
+        (&[], &[&["--nnodes", "4"]], "--nnodes"),
+    ];
+    for (own, others, named) in cases {
+        let hosts = Hosts::new(3);
+        let first = hosts.coordinator(1, own, "true");
+        let mut ends = vec![thread::spawn(move || wait(first))];
+        ends.extend(
+            others
+                .iter()
+                .map(|own| stand_by(&mut hosts.launcher(1, own, "true"))),
+        );
+        for end in ends.into_iter().map(|end| end.join().unwrap()) {
+            assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+            assert_eq!(
+                end.told()[0].matches("the launcher on").count(),
+                2,
+                "{end:?}"
+            );
+            assert!(end.stderr.contains(named), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn launchers_that_do_not_come_are_missed() {
+    let hosts = Hosts::new(2);
+    for (place, named) in [("0", "only 1 of 2 launchers came"), ("1", "cannot reach")] {
+        let mut command = hosts.launcher(1, &["--node-rank", place], "true");
+        let end = wait(command.env("RINGTREE_TIMEOUT_MS", "300").spawn().unwrap());
+        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        assert!(
+            end.stderr.contains(named) && end.stderr.contains(&hosts.endpoint),
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_failing_rank_ends_the_job_on_every_host() {
+    for failing in 0..2 {
+        let hosts = Hosts::new(2);
+        let mark = mark();
+        let script = format!(
+            "if [ $RANK = {failing} ]; then echo out of memory >&2; exit 7; fi; sleep {mark}"
+        );
+        let first = hosts.coordinator(1, &[], &script);
+        let second = stand_by(&mut hosts.launcher(1, &[], &script));
+        for end in [wait(first), second.join().unwrap()] {
+            assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+            let named = format!("ringtree: rank {failing} (node {failing}, host ");
+            assert!(end.told()[0].starts_with(&named), "{end:?}");
+            assert!(end.told()[0].ends_with("exit code 7; its last output: out of memory"));
+            assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+        }
+        assert_eq!(sleepers(&mark), NOBODY);
+    }
+}
+
+#[test]
+fn a_killed_launcher_ends_the_job_on_every_host() {
+    for killed in 0..2 {
+        let hosts = Hosts::new(2);
+        let mark = mark();
+        let script = format!("sleep {mark} & sleep {mark}");
+        let first = hosts.coordinator(1, &[], &script);
+        let second = hosts.launcher(1, &[], &script).spawn().unwrap();
+        eventually("all sleep", || sleepers(&mark).len() == 4);
+        let mut both = [first, second];
+        both[killed].kill().unwrap();
+        let [first, second] = both;
+        let ends = [wait(first), wait(second)];
+        let end = &ends[1 - killed];
+        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        assert!(
+            end.stderr
+                .contains(&format!("the launcher of node {killed}")),
+            "{end:?}"
+        );
+        assert!(killed == 0 || end.stderr.contains("rank 1"), "{end:?}");
+        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+        eventually("none is left", || running(&mark).is_empty());
+    }
+}
+
+#[test]
+fn a_program_missing_on_one_host_ends_the_job() {
+    let hosts = Hosts::new(2);
+    let mark = mark();
+    let first = hosts.coordinator(1, &[], &format!("sleep {mark}"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    command.args([
+        "run",
+        "--nproc-per-node=1",
+        "--nnodes=2",
+        "--rdzv-endpoint",
+        &hosts.endpoint,
+    ]);
+    command
+        .args(["--", "/no/such/program"])
+        .env("RINGTREE_SECRET", SECRET);
+    let second = stand_by(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let (first, second) = (wait(first), second.join().unwrap());
+    assert_eq!(
+        (first.code, second.code),
+        (Some(1), Some(2)),
+        "{first:?} {second:?}"
+    );
+    assert!(first.stderr.contains("node 1") && first.stderr.contains("/no/such/program"));
+    assert_eq!(sleepers(&mark), NOBODY);
+}

@@ -1,0 +1,238 @@
+//! Prices and choices: the closed forms against the plans themselves, and what `auto` chooses.
+
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, simulate_rounds};
+use ringtree::plan::select::{TuningTable, choose};
+use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, plan};
+
+/// Divides evenly over every number of chunks used here.
+fn even_bytes(chunks: usize) -> usize {
+    chunks * 96
+}
+
+fn plans(request: &Request) -> Vec<Plan> {
+    (0..request.world_size)
+        .map(|rank| plan(&Request { rank, ..*request }).unwrap())
+        .collect()
+}
+
+/// Every registered pair for up to `world_size_max` ranks, with some roots and pieces.
+fn requests(world_size_max: usize) -> Vec<Request> {
+    let mut all = Vec::new();
+    for entry in REGISTRY {
+        for &collective in entry.collectives {
+            for world_size in 1..=world_size_max {
+                for (root, pieces) in [(0, 1), (world_size / 2, 3)] {
+                    all.push(Request {
+                        collective,
+                        algorithm: entry.algorithm,
+                        world_size,
+                        rank: 0,
+                        root: if collective.is_rooted() { root } else { 0 },
+                        pieces,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn entry_cost(request: &Request) -> ringtree::plan::cost::Cost {
+    let entry = ringtree::plan::algorithms::entry(request.collective, request.algorithm);
+    (entry.unwrap().cost)(request)
+}
+
+#[test]
+fn closed_forms_price_what_the_plans_do() {
+    // Three links that isolate the terms, and one of them all.
+    let link = |alpha_s, beta_s_per_byte, gamma_s_per_byte| LinkCost {
+        alpha_s,
+        beta_s_per_byte,
+        gamma_s_per_byte,
+    };
+    let links = [
+        link(1.0, 0.0, 0.0),
+        link(0.0, 1.0, 0.0),
+        link(0.0, 0.0, 1.0),
+        link(500.0, 1.0, 0.25),
+    ];
+    for request in requests(64) {
+        let plans = plans(&request);
+        let bytes = even_bytes(plans[0].chunks);
+        let payload = payload_bytes(request.collective, bytes);
+        for link in &links {
+            let closed = entry_cost(&request).time_s(payload, link);
+            let counted = simulate_rounds(&plans, bytes, link);
+            assert!(
+                (closed - counted).abs() <= 1e-9 * counted.max(1.0),
+                "{request:?} on {link:?}: the formula says {closed} s, the plans {counted} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn traffic_is_what_the_plans_send() {
+    for request in requests(20) {
+        let plans = plans(&request);
+        let bytes = even_bytes(plans[0].chunks);
+        let chunk_bytes = payload_bytes(request.collective, 96);
+        let sent: Vec<(usize, usize)> = plans.iter().map(|plan| sent(plan, chunk_bytes)).collect();
+        let traffic = Traffic::of(&request, bytes).unwrap();
+        let messages = sent.iter().map(|(messages, _)| messages).sum();
+        assert_eq!(traffic.messages, Some(messages), "{request:?}");
+        let busiest = sent.iter().map(|(_, bytes)| *bytes).max();
+        assert_eq!(
+            Some(traffic.max_bytes_sent_per_rank),
+            busiest,
+            "{request:?}"
+        );
+        assert_eq!(traffic.rounds, entry_cost(&request).rounds, "{request:?}");
+    }
+}
+
+/// Messages and bytes that a rank sends.
+fn sent(plan: &Plan, chunk_bytes: usize) -> (usize, usize) {
+    let mut total = (0, 0);
+    for step in plan.rounds.iter().flatten() {
+        if let Step::Send { peers, ranges } = step {
+            let chunks: usize = ranges.iter().map(|range| range.count).sum();
+            total.0 += peers.len();
+            total.1 += peers.len() * chunks * chunk_bytes;
+        }
+    }
+    total
+}
+
+#[test]
+fn a_hundred_thousand_ranks_are_priced() {
+    let request = Request {
+        collective: Collective::AllReduce,
+        algorithm: Algorithm::Circulant,
+        world_size: 100_000,
+        rank: 0,
+        root: 0,
+        pieces: 1,
+    };
+    let traffic = Traffic::of(&request, 100_000 * 8).unwrap();
+    assert_eq!(traffic.rounds, 34);
+    assert_eq!(traffic.messages, Some(34 * 100_000));
+    assert_eq!(traffic.max_bytes_sent_per_rank, 2 * 99_999 * 8);
+}
+
+#[test]
+fn the_headline_broadcast_takes_at_most_5_6_seconds() {
+    let tcp = LinkCost {
+        alpha_s: 1e-9,
+        beta_s_per_byte: 1e-6,
+        gamma_s_per_byte: 0.0,
+    };
+    let table = TuningTable { tcp };
+    let of = |forced| choose(Collective::Broadcast, 8, 5_000_000, 1, &table, forced).unwrap();
+    let seconds = |forced| (of(forced).predicted_s * 1e3).round() / 1e3;
+    assert_eq!(seconds(Some(Algorithm::Flat)), 35.0);
+    assert_eq!(seconds(Some(Algorithm::Binomial)), 15.0);
+    assert!(seconds(None) <= 5.6, "{}", of(None).explain());
+}
+
+#[test]
+fn a_forced_algorithm_must_carry_out_the_collective() {
+    let table = TuningTable::default();
+    let ask = |algorithm| choose(Collective::Broadcast, 4, 64, 4, &table, Some(algorithm));
+    assert!(ask(Algorithm::Binomial).unwrap().is_forced);
+    let refusal = ask(Algorithm::Dissemination).unwrap_err();
+    assert_eq!(refusal, "dissemination does not carry out broadcast");
+}
+
+#[test]
+fn one_rank_needs_no_time() {
+    for &collective in Collective::ALL {
+        let choice = choose(collective, 1, 1 << 20, 4, &TuningTable::default(), None).unwrap();
+        assert_eq!(
+            (choice.rounds, choice.predicted_s),
+            (0, 0.0),
+            "{collective}"
+        );
+    }
+}
+
+#[test]
+fn small_messages_get_few_rounds_and_large_ones_least_volume() {
+    let table = TuningTable::default();
+    for &collective in Collective::ALL {
+        for world_size in 2..=64_usize {
+            let few = world_size.next_power_of_two().ilog2() as usize + 1;
+            let small = choose(collective, world_size, 8, 4, &table, None).unwrap();
+            assert!(small.rounds <= few, "{}", small.explain());
+
+            let large = choose(collective, world_size, 1 << 30, 4, &table, None).unwrap();
+            let n = world_size as f64;
+            let optimum = match collective {
+                Collective::Barrier => continue,
+                Collective::AllReduce => 2.0 * (n - 1.0) / n,
+                Collective::ReduceScatter | Collective::AllGather => (n - 1.0) / n,
+                Collective::Broadcast | Collective::Reduce => 1.0,
+            };
+            let least_s = optimum * f64::from(1 << 30) * table.tcp.beta_s_per_byte;
+            let folding_s = f64::from(1 << 30) * table.tcp.gamma_s_per_byte;
+            assert!(
+                large.predicted_s <= 1.1 * (least_s + folding_s),
+                "{}",
+                large.explain()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tuning_table_survives_its_text_and_is_checked() {
+    let table = TuningTable::default();
+    let again = TuningTable::parse(&table.to_string()).unwrap();
+    assert_eq!((again, again.hash()), (table, table.hash()));
+    let mut other = table;
+    other.tcp.alpha_s *= 2.0;
+    assert_ne!(other.hash(), table.hash());
+
+    let tcp = |text: &str| TuningTable::parse(&format!("{{\"tcp\": {text}}}"));
+    let numbers = r#""beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0"#;
+    assert!(tcp(&format!("{{\"alpha_s\": 1e-6, {numbers}}}")).is_ok());
+    assert!(tcp(&format!("{{\"alpha_s\": -1e-6, {numbers}}}")).is_err());
+    assert!(tcp(&format!("{{\"alpha_s\": 1e999, {numbers}}}")).is_err());
+    assert!(tcp(&format!("{{{numbers}}}")).is_err());
+    assert!(tcp(&format!("{{\"alpha_s\": 1e-6, \"alpha\": 1, {numbers}}}")).is_err());
+    assert!(TuningTable::parse("").is_err());
+}
+
+proptest! {
+    /// The choice is the least of the forced choices, the same each time, and more bytes never
+    /// take less time.
+    #[test]
+    fn the_choice_is_the_cheapest(
+        which in 0..Collective::ALL.len(),
+        world_size in 1..5000_usize,
+        bytes in 0..1_usize << 32,
+        alpha_s in 0.0..1e-3,
+        beta_s_per_byte in 0.0..1e-6,
+        gamma_s_per_byte in 0.0..1e-8,
+    ) {
+        let collective = Collective::ALL[which];
+        let tcp = LinkCost { alpha_s, beta_s_per_byte, gamma_s_per_byte };
+        let table = TuningTable { tcp };
+        let ask = |bytes, forced| choose(collective, world_size, bytes, 4, &table, forced);
+        let chosen = ask(bytes, None).unwrap();
+        prop_assert_eq!(chosen, ask(bytes, None).unwrap());
+        for &algorithm in Algorithm::ALL {
+            if let Ok(other) = ask(bytes, Some(algorithm)) {
+                prop_assert!(chosen.predicted_s <= other.predicted_s);
+            }
+        }
+        if let Some((_, next_s)) = chosen.runner_up {
+            prop_assert!(chosen.predicted_s <= next_s);
+        }
+        let double = ask(bytes * 2, None).unwrap();
+        prop_assert!(chosen.predicted_s <= double.predicted_s * (1.0 + 1e-12));
+    }
+}
