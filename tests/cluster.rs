@@ -1,5 +1,7 @@
 //! Thousands of scripted ranks in one thread: results, times, faults, repeatability.
 
+#![allow(clippy::unwrap_used)]
+
 use ringtree::Error;
 use ringtree::plan::algorithms::{entry, plan};
 use ringtree::plan::cost::{LinkCost, simulate_rounds};

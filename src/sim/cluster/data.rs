@@ -5,7 +5,6 @@ use crate::plan::layout::part_start;
 use crate::plan::spec::Collective;
 use crate::reduce::exact::Inputs;
 use crate::sim::script::Call;
-use crate::sys::memory::Region;
 use std::collections::VecDeque;
 
 /// Reductions remembered, for the other ranks to be compared with.
@@ -33,13 +32,13 @@ impl Data {
     }
 
     /// What `rank` brings to the call.
-    pub(super) fn input(&self, rank: usize, call: &Call, sequence: u64) -> Region {
+    pub(super) fn input(&self, rank: usize, call: &Call, sequence: u64) -> Vec<u8> {
         if call.collective == Collective::Barrier {
-            return Region::own(vec![0u8]);
+            return vec![0];
         }
         let mut bytes = vec![0u8; call.count * call.dtype.size()];
         self.inputs(call, sequence).fill(rank, 0, &mut bytes);
-        Region::own(bytes)
+        bytes
     }
 
     /// How many elements of the result on `rank` are wrong, where the collective says anything.

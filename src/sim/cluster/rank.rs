@@ -4,7 +4,7 @@ use super::data::Data;
 use super::{Moment, Record};
 use crate::comm::planned::{self, Planned, Wanted};
 use crate::dtype::Dtype;
-use crate::engine::group::{ChannelKind, Group, Posting};
+use crate::engine::group::{ChannelKind, Group};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::IDLE_SLEEP;
@@ -251,17 +251,8 @@ impl Rank {
         let planned = self.plan(&call, &shared.world)?;
         self.calls_made += 1;
         let sequence = self.calls_made;
-        let posting = Posting {
-            call: crate::protocol::call::Call {
-                sequence,
-                ..planned.call
-            },
-            digest: planned.digest,
-            program: planned.program,
-            buffer: shared.data.input(self.rank, &call, sequence),
-            arithmetic: planned.arithmetic,
-            timeout: shared.world.timeout,
-        };
+        let data = shared.data.input(self.rank, &call, sequence);
+        let posting = planned.posting(sequence, data, shared.world.timeout);
         let record = shared.records.len();
         shared.records.push(Record {
             rank: self.rank,
