@@ -121,6 +121,7 @@ proptest! {
             stall_probability: 0.05,
             stall_max: Duration::from_millis(1),
             short_io,
+            ..Faults::default()
         };
         let ends = world.run(|comm| check(comm, collective, root % world_size, count));
         for end in ends {

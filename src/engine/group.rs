@@ -106,8 +106,10 @@ impl Group {
         if let Some(error) = self.session.verdict() {
             return Err((error.clone(), posting.buffer));
         }
-        if kind == ChannelKind::Collectives {
-            self.session.enter(&posting.call);
+        match (kind, posting.program.peers().next()) {
+            (ChannelKind::Collectives, _) => self.session.enter(&posting.call),
+            (ChannelKind::Pairs, Some(peer)) => self.session.enter_pair(peer, &posting.call),
+            (ChannelKind::Pairs, None) => {}
         }
         Ok(self.channel(kind).start(posting))
     }
@@ -134,6 +136,7 @@ impl Group {
 
     pub(super) fn tick(&mut self, now: Duration) {
         self.session.tick(now);
+        self.miss_the_departed();
         if self.session.is_troubled() {
             self.settle();
             return;
@@ -154,10 +157,7 @@ impl Group {
                     session.failed(error);
                     break;
                 }
-                if kind == ChannelKind::Collectives
-                    && !slot.has_told
-                    && now >= since + WAITING_NOTICE_AFTER
-                {
+                if !slot.has_told && now >= since + WAITING_NOTICE_AFTER {
                     slot.has_told = true;
                     session.waited(call, &slot.operation.awaited());
                 }
@@ -178,7 +178,9 @@ impl Group {
     fn broken(&mut self, call: &Call, Broken { peer, error }: Broken) {
         match error {
             LinkError::Closed(why) => self.session.link_lost(peer, call, &why),
-            LinkError::Unexpected(_) => self.session.mismatched(peer, call),
+            LinkError::Unexpected(header) => {
+                self.session.mismatched(peer, call, header.sequence);
+            }
             LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
                 "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
                  library the same version on all ranks?",
@@ -188,7 +190,9 @@ impl Group {
         }
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    /// Whether any operation is under way.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
         !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
     }
 
@@ -205,6 +209,32 @@ impl Group {
 
     pub(super) fn control(&mut self, from: usize, message: Message) {
         self.session.receive(from, message);
+        self.miss_the_departed();
+        self.settle();
+    }
+
+    /// Fails the oldest call if it waits for a rank that left before making it.
+    fn miss_the_departed(&mut self) {
+        if !self.session.has_departures() {
+            return;
+        }
+        let Some(slot) = self.collectives.queue.front() else {
+            return;
+        };
+        let operation = &self.collectives.slots[*slot].operation;
+        if let Some(call) = &operation.call {
+            for peer in operation.awaited() {
+                self.session.left_before(peer, call);
+            }
+        }
+    }
+
+    pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
+        let mut all = self.collectives.operations().chain(self.pairs.operations());
+        let waits = all.find(|operation| operation.awaited().contains(&rank));
+        let call = waits.and_then(|operation| operation.call.clone());
+        drop(all);
+        self.session.link_failed(rank, call.as_ref(), why);
         self.settle();
     }
 
@@ -232,6 +262,11 @@ impl Channel {
             queue: VecDeque::new(),
             turns: Turns::new(world_size),
         }
+    }
+
+    /// What is under way, oldest first.
+    fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.queue.iter().map(|slot| &self.slots[*slot].operation)
     }
 
     fn start(&mut self, posting: Posting) -> usize {

@@ -45,10 +45,13 @@ struct Suspicion {
 pub struct Session {
     rank: usize,
     calls: VecDeque<Call>,
+    /// Sends and receives made, each with its peer.
+    pair_calls: VecDeque<(usize, Call)>,
     made: u64,
     inside: bool,
     /// What peers said they wait in, for calls we have not made yet.
     announced: BTreeMap<usize, Call>,
+    announced_pairs: Vec<(usize, Call)>,
     positions: BTreeMap<usize, (u64, bool)>,
     departed: BTreeMap<usize, u64>,
     suspicion: Option<Suspicion>,
@@ -63,9 +66,11 @@ impl Session {
         Self {
             rank,
             calls: VecDeque::with_capacity(CALLS_REMEMBERED),
+            pair_calls: VecDeque::new(),
             made: 0,
             inside: false,
             announced: BTreeMap::new(),
+            announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
             departed: BTreeMap::new(),
             suspicion: None,
@@ -113,6 +118,19 @@ impl Session {
         }
     }
 
+    /// This rank sends to or receives from `peer`.
+    pub fn enter_pair(&mut self, peer: usize, call: &Call) {
+        if self.pair_calls.len() == CALLS_REMEMBERED {
+            self.pair_calls.pop_front();
+        }
+        self.pair_calls.push_back((peer, call.clone()));
+        let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
+        if let Some(at) = self.announced_pairs.iter().position(is_this) {
+            let (peer, theirs) = self.announced_pairs.swap_remove(at);
+            self.compare_pair(peer, theirs);
+        }
+    }
+
     /// This rank has no call under way any more.
     pub fn idle(&mut self) {
         self.inside = false;
@@ -129,6 +147,7 @@ impl Session {
     /// A message came from `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
         match message {
+            Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
             Message::Waiting(call) => self.compare(from, call),
             Message::Position { calls, inside } => {
                 self.positions.insert(from, (calls, inside));
@@ -142,11 +161,14 @@ impl Session {
         }
     }
 
-    /// A frame of another call came from `peer` where one of `call` was expected.
-    pub fn mismatched(&mut self, peer: usize, call: &Call) {
-        // The peer compares, and reports both calls in full; if it cannot, this stands.
-        self.outbox
-            .push((To::Rank(peer), Message::Waiting(call.clone())));
+    /// A frame of `peer`'s call number `sequence` came where one of `call` was expected.
+    pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
+        // The peer compares, and reports both calls in full; if it cannot, this stands. What comes
+        // from an earlier call was not expected in that one: then that is where the ranks differ.
+        let earlier = self.calls.iter().find(|own| own.sequence == sequence);
+        let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
+        let ours = ours.unwrap_or(call).clone();
+        self.outbox.push((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(
             "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
              make the same calls in the same order",
@@ -297,6 +319,56 @@ impl Session {
         }
     }
 
+    /// Whether any rank has left.
+    #[must_use]
+    pub fn has_departures(&self) -> bool {
+        !self.departed.is_empty()
+    }
+
+    /// Whether `peer` left before the call number `sequence`, which it is awaited in.
+    pub fn left_before(&mut self, peer: usize, call: &Call) {
+        match self.departed.get(&peer) {
+            Some(calls) if *calls < call.sequence && !call.is_pair() => {
+                let error = self.left_too_early(peer, *calls, call);
+                self.failed(error);
+            }
+            _ => {}
+        }
+    }
+
+    /// No link to `peer` could be made: it is as good as dead, unless it had said goodbye.
+    pub fn link_failed(&mut self, peer: usize, awaiting: Option<&Call>, why: &str) {
+        match awaiting {
+            Some(call) if self.departed.contains_key(&peer) => self.link_lost(peer, call, why),
+            _ => self.control_lost(peer, why),
+        }
+    }
+
+    fn compare_pair(&mut self, peer: usize, theirs: Call) {
+        let mut made = self.pair_calls.iter();
+        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
+        match ours {
+            Some((_, ours)) if *ours != theirs => {
+                let error = different(self.rank, ours, peer, &theirs);
+                self.named(error);
+            }
+            Some(_) => {}
+            None => {
+                let is_old = |one: &(usize, Call)| one.0 == peer && one.1.root == theirs.root;
+                self.announced_pairs.retain(|one| !is_old(one));
+                self.announced_pairs.push((peer, theirs));
+            }
+        }
+    }
+
+    /// Both calls of a mismatch are known: better than what this rank saw of it by itself.
+    fn named(&mut self, error: Error) {
+        if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
+            self.suspicion = None;
+        }
+        self.failed(error);
+    }
+
     fn compare(&mut self, peer: usize, theirs: Call) {
         let ours = self
             .calls
@@ -305,11 +377,7 @@ impl Session {
         match ours.filter(|ours| **ours != theirs) {
             Some(ours) => {
                 let error = different(self.rank, ours, peer, &theirs);
-                // Better than what this rank may have seen of the same mismatch by itself.
-                if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
-                    self.suspicion = None;
-                }
-                self.failed(error);
+                self.named(error);
             }
             None => {
                 let position = Message::Position {
@@ -323,6 +391,11 @@ impl Session {
             }
         }
     }
+}
+
+/// Whether two calls are the two ends of one message: same receiver, same number.
+fn is_same_place(one: &Call, other: &Call) -> bool {
+    (one.sequence, one.root) == (other.sequence, other.root)
 }
 
 /// Both calls in full, the lower rank's first, so that whoever says it says the same.

@@ -105,6 +105,13 @@ impl Drop for SimStream {
     }
 }
 
+impl Drop for SimConnector {
+    fn drop(&mut self) {
+        // Whoever opens a link to this rank from now on finds nobody.
+        lock(&self.network).leave_group(self.group, self.rank);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

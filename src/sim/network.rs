@@ -104,6 +104,10 @@ struct Rank {
     touched: bool,
     bytes_sent: u64,
     control: VecDeque<ControlMessage>,
+    /// Ranks whose control connection to this one has broken and who has not asked yet.
+    lost: VecDeque<usize>,
+    /// Groups whose links this rank has closed for good.
+    left: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -113,6 +117,13 @@ enum Happening {
     /// The next packet of the pipe is through that port.
     Arrived(usize),
     StallEnd(usize),
+    /// The process of the rank dies.
+    Death(usize),
+    /// The control connection of `dead` breaks at `at`.
+    ControlLost {
+        at: usize,
+        dead: usize,
+    },
     Control {
         to: usize,
         message: ControlMessage,
@@ -161,7 +172,7 @@ impl Network {
         );
         assert!(config.window_bytes > 0, "the window must hold a byte");
         assert!(config.quantum_bytes > 0, "a packet must hold a byte");
-        Network {
+        let mut network = Network {
             latency_ns: nanoseconds(config.latency),
             now_ns: 0,
             chance: SplitMix64::new(config.seed),
@@ -175,7 +186,11 @@ impl Network {
             touched: Vec::new(),
             transfers: None,
             config,
+        };
+        for (rank, at) in network.config.faults.deaths.clone() {
+            network.schedule(nanoseconds(at), Happening::Death(rank));
         }
+        network
     }
 
     /// How many ranks it connects.
@@ -246,6 +261,14 @@ impl Network {
             Happening::AtPort(pipe) => self.enter_down_port(pipe),
             Happening::Arrived(pipe) => self.arrive(pipe),
             Happening::StallEnd(rank) => self.ranks[rank].stalled_until_ns = 0,
+            Happening::Death(rank) => {
+                self.close_rank(rank);
+                self.touch(rank);
+            }
+            Happening::ControlLost { at, dead } => {
+                self.ranks[at].lost.push_back(dead);
+                self.touch(at);
+            }
             Happening::Control { to, message } => {
                 if self.ranks[to].closed_ns.is_none() {
                     self.ranks[to].control.push_back(message);
@@ -427,7 +450,8 @@ impl Network {
         let place = peer_pipes.partition_point(|&(other, _)| other < key);
         peer_pipes.insert(place, (key, index as u32 + 1));
         for (rank, pipe) in [(own, index), (peer, index + 1)] {
-            if self.ranks[rank].closed_ns.is_some() {
+            let ends = &self.ranks[rank];
+            if ends.closed_ns.is_some() || ends.left.contains(&group) {
                 self.close_pipe(pipe);
             }
         }
@@ -526,6 +550,27 @@ impl Network {
             let (_, index) = self.ranks[rank].pipes[place];
             self.close_pipe(index as usize);
         }
+        // Control messages go through rank 0, so it alone sees the others die.
+        for at in (0..self.ranks.len()).filter(|at| *at != rank && (*at == 0 || rank == 0)) {
+            let known_ns = self.control_arrival_ns(rank, at);
+            self.schedule(known_ns, Happening::ControlLost { at, dead: rank });
+        }
+    }
+
+    /// The next rank whose control connection to `rank` has broken.
+    pub fn next_lost(&mut self, rank: usize) -> Option<usize> {
+        self.ranks[rank].lost.pop_front()
+    }
+
+    /// `rank` closes its ends of all links of `group`, those not yet made included.
+    pub fn leave_group(&mut self, group: u32, rank: usize) {
+        self.ranks[rank].left.insert(group);
+        for place in 0..self.ranks[rank].pipes.len() {
+            let ((of, _), index) = self.ranks[rank].pipes[place];
+            if of == group {
+                self.close_pipe(index as usize);
+            }
+        }
     }
 
     /// Whether [`Network::close_rank`] was called for `rank`.
@@ -559,10 +604,7 @@ impl Network {
         if self.ranks[from].closed_ns.is_some() {
             return;
         }
-        let late_ns = self.config.faults.delay_ns(&mut self.chance);
-        let last_ns = self.control_last_ns.entry((from, to)).or_default();
-        *last_ns = (*last_ns).max(self.now_ns.saturating_add(self.latency_ns + late_ns));
-        let at_ns = *last_ns;
+        let at_ns = self.control_arrival_ns(from, to);
         self.schedule(
             at_ns,
             Happening::Control {
@@ -570,6 +612,14 @@ impl Network {
                 message: (from, group, payload),
             },
         );
+    }
+
+    /// When a control message sent now arrives: never before an earlier one.
+    fn control_arrival_ns(&mut self, from: usize, to: usize) -> u64 {
+        let late_ns = self.config.faults.delay_ns(&mut self.chance);
+        let last_ns = self.control_last_ns.entry((from, to)).or_default();
+        *last_ns = (*last_ns).max(self.now_ns.saturating_add(self.latency_ns + late_ns));
+        *last_ns
     }
 
     /// The next control message that has arrived at `rank`: sender, group, payload.
