@@ -45,7 +45,8 @@ struct Slot {
     timeout: Duration,
     /// When time first passed over it.
     since: Option<Duration>,
-    has_told: bool,
+    /// How often the peers were told of the waiting.
+    notices: u32,
     is_abandoned: bool,
     result: Option<Result<()>>,
 }
@@ -157,9 +158,9 @@ impl Group {
                     session.failed(error);
                     break;
                 }
-                if !slot.has_told && now >= since + WAITING_NOTICE_AFTER {
-                    slot.has_told = true;
-                    session.waited(call, &slot.operation.awaited());
+                if now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1) {
+                    session.waited(call, &slot.operation.awaited(), slot.notices as usize);
+                    slot.notices += 1;
                 }
             }
         }
@@ -290,7 +291,7 @@ impl Channel {
             .start(call, digest, program, buffer, arithmetic);
         slot.timeout = timeout;
         slot.since = None;
-        slot.has_told = false;
+        slot.notices = 0;
         slot.is_abandoned = false;
         slot.result = None;
         self.queue.push_back(index);
@@ -351,17 +352,14 @@ impl Channel {
 
 /// The error of an operation that ran out of time: who is missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
-    let awaited = slot.operation.awaited();
-    let who: Vec<_> = awaited
-        .iter()
-        .map(|peer| session.whereabouts(*peer))
-        .collect();
+    let places = session.held_up_by(&slot.operation.awaited());
+    let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
     Error::Deadline(format!(
-        "rank {rank} gave up on {call} after {:.1} s, waiting for {}; look at those ranks, or \
-         raise the timeout if they are merely slow",
+        "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
+         is merely slow",
         slot.timeout.as_secs_f64(),
         if who.is_empty() {
-            "nobody".into()
+            "no rank holds it up".into()
         } else {
             who.join(", ")
         }

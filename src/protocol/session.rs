@@ -11,9 +11,11 @@
 //! made it yet answers where it is, for the deadline's error to say.
 
 use super::call::Call;
-use super::message::Message;
+use super::message::{Message, Place};
 use crate::error::Error;
-use crate::limits::{CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE};
+use crate::limits::{
+    CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE, PEERS_ASKED_MAX, PLACES_MAX,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -52,7 +54,10 @@ pub struct Session {
     /// What peers said they wait in, for calls we have not made yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
-    positions: BTreeMap<usize, (u64, bool)>,
+    /// Where ranks said they are, and what they said holds them up.
+    positions: BTreeMap<usize, (Place, Vec<Place>)>,
+    /// Whom this rank waited for when it last said so.
+    awaited: Vec<usize>,
     departed: BTreeMap<usize, u64>,
     suspicion: Option<Suspicion>,
     verdict: Option<Error>,
@@ -72,6 +77,7 @@ impl Session {
             announced: BTreeMap::new(),
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
+            awaited: Vec::new(),
             departed: BTreeMap::new(),
             suspicion: None,
             verdict: None,
@@ -134,11 +140,17 @@ impl Session {
     /// This rank has no call under way any more.
     pub fn idle(&mut self) {
         self.inside = false;
+        self.awaited.clear();
     }
 
-    /// This rank has waited for `peers` in `call`, and says so.
-    pub fn waited(&mut self, call: &Call, peers: &[usize]) {
-        for peer in peers {
+    /// This rank has waited for `peers` in `call`, and says so for the `notice`th time. Of many
+    /// peers, some get it each time.
+    pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
+        if !call.is_pair() {
+            self.awaited = peers.to_vec();
+        }
+        let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
+        for peer in peers.iter().skip(notice % groups).step_by(groups) {
             self.outbox
                 .push((To::Rank(*peer), Message::Waiting(call.clone())));
         }
@@ -149,8 +161,8 @@ impl Session {
         match message {
             Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
             Message::Waiting(call) => self.compare(from, call),
-            Message::Position { calls, inside } => {
-                self.positions.insert(from, (calls, inside));
+            Message::Position { place, held_up_by } => {
+                self.positions.insert(from, (place, held_up_by));
             }
             Message::Goodbye { calls } => self.departed(from, calls),
             Message::Report(error) if self.rank == ARBITER => self.decree(error),
@@ -232,17 +244,53 @@ impl Session {
             .push((To::All, Message::Goodbye { calls: self.made }));
     }
 
-    /// Where `peer` is, as far as it is known, for an error about waiting for it.
+    /// Who holds up a rank that waits for `awaited`, as far as it is known. Ranks in the same call
+    /// wait as well and are not to blame, but those that they wait for.
     #[must_use]
-    pub fn whereabouts(&self, peer: usize) -> String {
-        if let Some(calls) = self.departed.get(&peer) {
-            return format!("rank {peer} left after call #{calls}");
+    pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
+        let mut places: BTreeMap<u32, Place> = BTreeMap::new();
+        let mut note = |told: Place| {
+            let rank = told.rank as usize;
+            let own = self.positions.get(&rank).map(|(place, _)| *place);
+            let place = places.entry(told.rank).or_insert(told);
+            *place = match own {
+                Some(own) => own,
+                None if place.calls == Place::UNKNOWN => told,
+                None => return,
+            };
+        };
+        for peer in awaited {
+            note(unknown(*peer));
+            let beyond = self.positions.get(peer).map(|(_, beyond)| beyond);
+            beyond.into_iter().flatten().for_each(|one| note(*one));
         }
-        match self.positions.get(&peer) {
-            Some((calls, true)) => format!("rank {peer} is still in call #{calls}"),
-            Some((0, false)) => format!("rank {peer} has made no call yet"),
-            Some((calls, false)) => format!("rank {peer} has made no call after #{calls}"),
-            None => format!("rank {peer} has not said where it is"),
+        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        places.remove(&(self.rank as u32));
+        let waits_too = |one: &Place| one.inside && self.inside && one.calls == self.made;
+        let (waiting, mut blamed): (Vec<_>, Vec<_>) = places.into_values().partition(waits_too);
+        if blamed.is_empty() {
+            blamed = waiting;
+        }
+        blamed.truncate(PLACES_MAX);
+        blamed
+    }
+
+    /// Where a rank is, in words.
+    #[must_use]
+    pub fn whereabouts(&self, place: &Place) -> String {
+        let Place {
+            rank,
+            calls,
+            inside,
+        } = *place;
+        if let Some(calls) = self.departed.get(&(rank as usize)) {
+            return format!("rank {rank} left after call #{calls}");
+        }
+        match (calls, inside) {
+            (Place::UNKNOWN, _) => format!("rank {rank} has not said where it is"),
+            (calls, true) => format!("rank {rank} is still in call #{calls}"),
+            (0, false) => format!("rank {rank} has made no call yet"),
+            (calls, false) => format!("rank {rank} has made no call after #{calls}"),
         }
     }
 
@@ -344,6 +392,19 @@ impl Session {
         }
     }
 
+    /// Tells `peer` where this rank is.
+    fn answer(&mut self, peer: usize) {
+        let place = Place {
+            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            rank: self.rank as u32,
+            calls: self.made,
+            inside: self.inside,
+        };
+        let held_up_by = self.held_up_by(&self.awaited);
+        let position = Message::Position { place, held_up_by };
+        self.outbox.push((To::Rank(peer), position));
+    }
+
     fn compare_pair(&mut self, peer: usize, theirs: Call) {
         let mut made = self.pair_calls.iter();
         let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
@@ -352,8 +413,9 @@ impl Session {
                 let error = different(self.rank, ours, peer, &theirs);
                 self.named(error);
             }
-            Some(_) => {}
+            Some(_) => self.answer(peer),
             None => {
+                self.answer(peer);
                 let is_old = |one: &(usize, Call)| one.0 == peer && one.1.root == theirs.root;
                 self.announced_pairs.retain(|one| !is_old(one));
                 self.announced_pairs.push((peer, theirs));
@@ -380,16 +442,21 @@ impl Session {
                 self.named(error);
             }
             None => {
-                let position = Message::Position {
-                    calls: self.made,
-                    inside: self.inside,
-                };
-                self.outbox.push((To::Rank(peer), position));
+                self.answer(peer);
                 if theirs.sequence > self.made {
                     self.announced.insert(peer, theirs);
                 }
             }
         }
+    }
+}
+
+fn unknown(rank: usize) -> Place {
+    Place {
+        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        rank: rank as u32,
+        calls: Place::UNKNOWN,
+        inside: false,
     }
 }
 

@@ -83,7 +83,7 @@ fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
         panic!("no deadline: {ends:?}");
     };
     assert!(text.contains("rank 2 gave up on send-recv #1"), "{text}");
-    assert!(text.contains("waiting for rank 0"), "{text}");
+    assert!(text.contains("rank 0 is still in call #5"), "{text}");
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
 
