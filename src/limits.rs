@@ -10,6 +10,8 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// Peers that a waiting rank asks at once; if it waits for more, they take turns.
 pub const PEERS_ASKED_MAX: usize = 8;
+/// Questions a rank may leave unanswered before its last answer is forgotten.
+pub const ANSWERS_MISSED_MAX: u32 = 2;
 /// Ranks that a waiting rank says it is held up by.
 pub const PLACES_MAX: usize = 8;
 /// How long a rank that saw a failure waits for the agreed first cause before it reports its own.

@@ -105,6 +105,7 @@ fn stream() -> Result<String> {
 /// Two communicators, used in opposite orders by the two ranks: from two threads, then by one
 /// asynchronous call each.
 fn crossed() -> Result<String> {
+    const COUNT: usize = 200_000;
     let variable = |name| std::env::var(name).expect("the parent sets it");
     let rank: usize = variable("RANK").parse().expect("a rank");
     let connect = |name| {
@@ -117,7 +118,7 @@ fn crossed() -> Result<String> {
     );
     let (first, second) = if rank == 0 { (&x, &y) } else { (&y, &x) };
     let call = |comm: &Communicator| {
-        let mut data = vec![1u32; 200_000];
+        let mut data = vec![1u32; COUNT];
         comm.all_reduce(&mut data, ReduceOp::Sum).map(|()| data[7])
     };
     let mut sum = 0;
@@ -132,7 +133,7 @@ fn crossed() -> Result<String> {
         for end in ends {
             sum += end?;
         }
-        let work = first.all_reduce_async(vec![1u32; 100], ReduceOp::Sum)?;
+        let work = first.all_reduce_async(vec![1u32; COUNT], ReduceOp::Sum)?;
         sum += call(second)? + work.wait()?[99];
     }
     Ok(format!("sum {sum}"))
@@ -265,10 +266,14 @@ fn survivors_name_a_killed_rank_within_two_seconds() {
 
 #[test]
 fn a_stopped_rank_is_named_when_the_time_is_up() {
-    for stopped in [3, 0] {
+    // Both worlds wait at the same time.
+    let worlds = [3, 0].map(|stopped| {
         let ranks = Ranks::start("stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
         ranks.hear(&[0, 1, 2, 3]);
         ranks.signal(stopped, Signal::STOP);
+        (stopped, ranks)
+    });
+    for (stopped, ranks) in worlds {
         let others: Vec<_> = (0..4).filter(|rank| *rank != stopped).collect();
         let (said, _) = ranks.hear(&others);
         for text in said {

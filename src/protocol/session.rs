@@ -14,7 +14,8 @@ use super::call::Call;
 use super::message::{Message, Place};
 use crate::error::Error;
 use crate::limits::{
-    CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE, PEERS_ASKED_MAX, PLACES_MAX,
+    ANSWERS_MISSED_MAX, CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE, PEERS_ASKED_MAX,
+    PLACES_MAX,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -42,6 +43,15 @@ struct Suspicion {
     reported: bool,
 }
 
+/// What a peer said of where it is.
+#[derive(Debug)]
+struct Position {
+    place: Place,
+    held_up_by: Vec<Place>,
+    /// Times it was asked since.
+    asked: u32,
+}
+
 /// One rank's view of a group: who left, what was called, and what went wrong first.
 #[derive(Debug)]
 pub struct Session {
@@ -55,13 +65,15 @@ pub struct Session {
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
     /// Where ranks said they are, and what they said holds them up.
-    positions: BTreeMap<usize, (Place, Vec<Place>)>,
+    positions: BTreeMap<usize, Position>,
     /// Whom this rank waited for when it last said so.
     awaited: Vec<usize>,
+    /// Whether the arbiter, who passes all messages on, was asked where it is in this call.
+    has_asked_arbiter: bool,
     departed: BTreeMap<usize, u64>,
     suspicion: Option<Suspicion>,
     verdict: Option<Error>,
-    outbox: Vec<(To, Message)>,
+    outbox: VecDeque<(To, Message)>,
 }
 
 impl Session {
@@ -78,10 +90,11 @@ impl Session {
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
             awaited: Vec::new(),
+            has_asked_arbiter: false,
             departed: BTreeMap::new(),
             suspicion: None,
             verdict: None,
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
         }
     }
 
@@ -99,11 +112,7 @@ impl Session {
 
     /// The next message to send, if any.
     pub fn next_message(&mut self) -> Option<(To, Message)> {
-        if self.outbox.is_empty() {
-            None
-        } else {
-            Some(self.outbox.remove(0))
-        }
+        self.outbox.pop_front()
     }
 
     /// This rank makes `call`.
@@ -113,6 +122,8 @@ impl Session {
         }
         self.calls.push_back(call.clone());
         self.made = call.sequence;
+        self.positions.clear();
+        self.has_asked_arbiter = false;
         self.inside = true;
         if !self.announced.is_empty() {
             let due: Vec<_> = self.announced.keys().copied().collect();
@@ -151,8 +162,24 @@ impl Session {
         }
         let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
-            self.outbox
-                .push((To::Rank(*peer), Message::Waiting(call.clone())));
+            self.ask(*peer, call);
+        }
+        if self.rank != ARBITER && !peers.contains(&ARBITER) {
+            self.ask(ARBITER, call);
+        }
+        self.has_asked_arbiter = true;
+    }
+
+    /// Tells `peer` of the waiting, for which it will say where it is. Who has not answered the
+    /// last times is where nobody knows.
+    fn ask(&mut self, peer: usize, call: &Call) {
+        self.outbox
+            .push_back((To::Rank(peer), Message::Waiting(call.clone())));
+        if let Some(position) = self.positions.get_mut(&peer) {
+            position.asked += 1;
+            if position.asked > ANSWERS_MISSED_MAX {
+                self.positions.remove(&peer);
+            }
         }
     }
 
@@ -162,7 +189,12 @@ impl Session {
             Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
             Message::Waiting(call) => self.compare(from, call),
             Message::Position { place, held_up_by } => {
-                self.positions.insert(from, (place, held_up_by));
+                let position = Position {
+                    place,
+                    held_up_by,
+                    asked: 0,
+                };
+                self.positions.insert(from, position);
             }
             Message::Goodbye { calls } => self.departed(from, calls),
             Message::Report(error) if self.rank == ARBITER => self.decree(error),
@@ -180,7 +212,8 @@ impl Session {
         let earlier = self.calls.iter().find(|own| own.sequence == sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
         let ours = ours.unwrap_or(call).clone();
-        self.outbox.push((To::Rank(peer), Message::Waiting(ours)));
+        self.outbox
+            .push_back((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(
             "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
              make the same calls in the same order",
@@ -241,7 +274,7 @@ impl Session {
     /// This rank leaves.
     pub fn leave(&mut self) {
         self.outbox
-            .push((To::All, Message::Goodbye { calls: self.made }));
+            .push_back((To::All, Message::Goodbye { calls: self.made }));
     }
 
     /// Who holds up a rank that waits for `awaited`, as far as it is known. Ranks in the same call
@@ -251,7 +284,7 @@ impl Session {
         let mut places: BTreeMap<u32, Place> = BTreeMap::new();
         let mut note = |told: Place| {
             let rank = told.rank as usize;
-            let own = self.positions.get(&rank).map(|(place, _)| *place);
+            let own = self.positions.get(&rank).map(|one| one.place);
             let place = places.entry(told.rank).or_insert(told);
             *place = match own {
                 Some(own) => own,
@@ -261,8 +294,15 @@ impl Session {
         };
         for peer in awaited {
             note(unknown(*peer));
-            let beyond = self.positions.get(peer).map(|(_, beyond)| beyond);
+            let beyond = self.positions.get(peer).map(|one| &one.held_up_by);
             beyond.into_iter().flatten().for_each(|one| note(*one));
+        }
+        // If the arbiter is silent, others may be because it does not pass their answers on.
+        if self.has_asked_arbiter
+            && !self.positions.contains_key(&ARBITER)
+            && !self.departed.contains_key(&ARBITER)
+        {
+            note(unknown(ARBITER));
         }
         // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
         places.remove(&(self.rank as u32));
@@ -341,7 +381,7 @@ impl Session {
             self.decree(error);
         } else {
             self.outbox
-                .push((To::Rank(ARBITER), Message::Report(error)));
+                .push_back((To::Rank(ARBITER), Message::Report(error)));
         }
     }
 
@@ -362,7 +402,8 @@ impl Session {
 
     fn decree(&mut self, error: Error) {
         if self.verdict.is_none() {
-            self.outbox.push((To::All, Message::Verdict(error.clone())));
+            self.outbox
+                .push_back((To::All, Message::Verdict(error.clone())));
             self.verdict = Some(error);
         }
     }
@@ -402,7 +443,7 @@ impl Session {
         };
         let held_up_by = self.held_up_by(&self.awaited);
         let position = Message::Position { place, held_up_by };
-        self.outbox.push((To::Rank(peer), position));
+        self.outbox.push_back((To::Rank(peer), position));
     }
 
     fn compare_pair(&mut self, peer: usize, theirs: Call) {

@@ -9,18 +9,18 @@ use std::ops::Range;
 
 /// What to call.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
-    pub collective: Collective,
-    pub dtype: Dtype,
-    pub op: ReduceOp,
-    pub root: usize,
-    pub count: usize,
-    pub seed: u64,
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: Dtype,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
+    pub(crate) count: usize,
+    pub(crate) seed: u64,
 }
 
 /// Makes the call in place, and then from one buffer into another where there is such a form.
 /// Returns how many elements of this rank are wrong, changed ones of the input included.
-pub fn check(comm: &Communicator, case: &Case) -> Result<usize> {
+pub(crate) fn check(comm: &Communicator, case: &Case) -> Result<usize> {
     match case.dtype {
         Dtype::I8 => check_as::<i8>(comm, case),
         Dtype::U8 => check_as::<u8>(comm, case),
