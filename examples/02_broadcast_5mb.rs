@@ -115,7 +115,7 @@ fn run(algorithm: Option<Algorithm>) -> Result<(f64, Lanes), String> {
 }
 
 fn lanes(transfers: &[Transfer]) -> Lanes {
-    let mut held = vec![0; HOSTS];
+    let mut held = [0; HOSTS];
     let mut lanes = vec![Vec::new(); HOSTS];
     lanes[0].push((0.0, 1.0));
     let mut arrivals: Vec<&Transfer> = transfers.iter().collect();

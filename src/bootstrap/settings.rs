@@ -198,7 +198,8 @@ fn required<T: FromStr>(
     })
 }
 
-fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
+/// An error that names a setting which asks for what is not built.
+pub(crate) fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for (name, harmless) in NOT_BUILT_YET {
         if let Some(value) = set(name).filter(|value| !harmless.contains(&value.trim())) {
             return Err(Error::Configuration(format!(
@@ -237,7 +238,8 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Resul
     Ok((rendezvous, true))
 }
 
-fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
+/// The job's secret, if the environment gives one.
+pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
     let should = format!(
         "{} hexadecimal digits (`openssl rand -hex 32`)",
         2 * NONCE_BYTES

@@ -2,8 +2,8 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`collectives`] and [`pairs`] the calls, [`work`] the handles of asynchronous ones,
-//! [`builder`] the ways to get a communicator; [`planned`] chooses, builds and caches programs;
-//! [`runtime`] polls the engine for blocked callers and for the control thread.
+//! [`builder`] the ways to get a communicator; `planned` chooses, builds and caches programs;
+//! `runtime` polls the engine for blocked callers and for the control thread.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.

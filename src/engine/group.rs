@@ -123,8 +123,8 @@ impl Group {
         for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
             match self.channel(kind).poll() {
                 Ok(moved) => advanced |= moved,
-                Err((call, broken)) => {
-                    self.broken(&call, broken);
+                Err((slot, broken)) => {
+                    self.broken(kind, slot, broken);
                     return true;
                 }
             }
@@ -176,11 +176,15 @@ impl Group {
         ended
     }
 
-    fn broken(&mut self, call: &Call, Broken { peer, error }: Broken) {
+    fn broken(&mut self, kind: ChannelKind, slot: usize, Broken { peer, error }: Broken) {
+        // Every started operation has a call.
+        let Some(call) = self.channel(kind).slots[slot].operation.call.clone() else {
+            return;
+        };
         match error {
-            LinkError::Closed(why) => self.session.link_lost(peer, call, &why),
+            LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
             LinkError::Unexpected(header) => {
-                self.session.mismatched(peer, call, header.sequence);
+                self.session.mismatched(peer, &call, header.sequence);
             }
             LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
                 "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
@@ -298,7 +302,7 @@ impl Channel {
         index
     }
 
-    fn poll(&mut self) -> std::result::Result<bool, (Call, Broken)> {
+    fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
         let mut advanced = false;
         self.turns.begin_pass();
         let mut at = 0;
@@ -306,11 +310,7 @@ impl Channel {
             let operation = &mut self.slots[index].operation;
             match operation.poll(&mut *self.transport, &mut self.turns) {
                 Ok(moved) => advanced |= moved,
-                Err(broken) => {
-                    let call = operation.call.clone();
-                    // Every started operation has a call.
-                    return call.map_or(Ok(true), |call| Err((call, broken)));
-                }
+                Err(broken) => return Err((index, broken)),
             }
             if operation.is_done() {
                 self.queue.remove(at);

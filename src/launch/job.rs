@@ -5,6 +5,7 @@ use super::meet::{Met, host_name, meet};
 use super::peers::Alone;
 use super::secret;
 use super::supervise::{Event, Supervisor};
+use crate::bootstrap::settings;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
 use crate::sys::process::bind_to_parent;
@@ -103,8 +104,8 @@ pub fn run(job: &Job) -> Result<i32> {
             job.ranks
         )));
     }
-    refuse_encryption()?;
-    let secret = secret::from_environment()?;
+    settings::refuse_what_is_not_built(&setting)?;
+    let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
     match &job.meeting {
         Some(meeting) if meeting.nodes > 1 => {
@@ -187,13 +188,9 @@ fn listen(job: &Job) -> Result<TcpListener> {
         .map_err(|error| Error::Join(format!("cannot listen on {endpoint}: {error}")))
 }
 
-fn refuse_encryption() -> Result<()> {
-    match env::var("RINGTREE_ENCRYPT").as_deref() {
-        Err(env::VarError::NotPresent) | Ok("" | "0") => Ok(()),
-        _ => Err(Error::Configuration(
-            "RINGTREE_ENCRYPT is set, but encryption is not built yet: unset it".to_owned(),
-        )),
-    }
+/// A setting of the environment, unless it is empty.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
 /// Starts the ranks of this host and stands by them to the end.

@@ -113,7 +113,7 @@ impl World {
             runtime,
             transport_name: "sim",
             timeout: self.timeout,
-            tuning: self.tuning.clone(),
+            tuning: self.tuning,
             algorithm: self.algorithm,
         })
     }

@@ -5,8 +5,10 @@
 //! its descendants; and a [`Watchdog`], a tiny process in a session of its own, kills those groups
 //! when the launcher itself was killed and could not.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -50,12 +52,12 @@ pub fn bind_to_parent(command: &mut Command, inherit: Option<BorrowedFd<'_>>) {
 
 /// A process that kills the guarded process groups when this process is gone without a word.
 ///
-/// It sleeps in one `read` until then, holds no descriptor but its end of a pipe, and ends with
-/// the value that started it.
+/// It is no child of this process and shares neither its session nor its command line, so nobody
+/// takes it for a rank. It sleeps in one `read` and ends with the value that started it.
 #[derive(Debug)]
 pub struct Watchdog {
-    process: libc::pid_t,
-    pipe: Option<std::fs::File>,
+    telling: Option<PipeWriter>,
+    ended: PipeReader,
 }
 
 impl Watchdog {
@@ -65,23 +67,35 @@ impl Watchdog {
     /// When the system refuses a pipe or a process.
     pub fn start() -> io::Result<Self> {
         let (listening, telling) = io::pipe()?;
-        let listening = listening.into_raw_fd();
-        // SAFETY: the child runs `watch`, which allocates nothing, takes no lock, makes only
-        // async-signal-safe calls and never returns, so it may follow a fork of many threads.
-        let process = unsafe { libc::fork() };
-        if process == 0 {
-            watch(listening, telling.as_raw_fd());
+        let (ended, ending) = io::pipe()?;
+        let arguments = argument_memory().unwrap_or(0..0);
+        // SAFETY: the child makes only async-signal-safe calls, so it may follow a fork of many
+        // threads: setsid and fork, after which it ends at once; its own child runs `watch`,
+        // which never returns. Both leave without exit handlers or destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::setsid();
+                if libc::fork() == 0 {
+                    let pipes = [listening.as_fd(), ending.as_fd(), telling.as_fd()];
+                    watch(pipes.map(|pipe| pipe.as_raw_fd()), arguments);
+                }
+                libc::_exit(0);
+            }
         }
-        let failure = (process < 0).then(io::Error::last_os_error);
-        // SAFETY: `into_raw_fd` above gave up the only owner of this descriptor in this process.
-        drop(unsafe { OwnedFd::from_raw_fd(listening) });
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(Watchdog {
-                process,
-                pipe: Some(OwnedFd::from(telling).into()),
-            }),
+        if child < 0 {
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: waits for the child just started, for which nobody else waits; a null status
+        // pointer is allowed.
+        while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+        Ok(Watchdog {
+            telling: Some(telling),
+            ended,
+        })
     }
 
     /// From now on `group` is killed when this process dies.
@@ -96,41 +110,51 @@ impl Watchdog {
 
     fn tell(&mut self, word: i32) {
         // A watchdog that was killed leaves the other two nets; there is nothing to do about it.
-        if let Some(pipe) = &mut self.pipe {
-            let _ = pipe.write_all(&word.to_ne_bytes());
+        if let Some(telling) = &mut self.telling {
+            let _ = telling.write_all(&word.to_ne_bytes());
         }
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.pipe = None;
-        // SAFETY: waits for the one child this value started and has not waited for before; a
-        // null status pointer is allowed.
-        while unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        self.telling = None;
+        // Nobody writes to this pipe; it ends with the watchdog.
+        let _ = self.ended.read(&mut [0]);
     }
 }
 
-/// The life of the watchdog process, after the fork.
-fn watch(listening: libc::c_int, telling: libc::c_int) -> ! {
-    // SAFETY: system calls on plain integers and a literal. Descriptor 0 becomes the pipe and all
-    // others are closed, so that no socket, pipe or terminal of the launcher is held open here; a
-    // session of its own keeps signals to the launcher's group away.
+/// Where this process's command line stands in its memory, as the kernel shows it to others.
+fn argument_memory() -> Option<Range<usize>> {
+    let status = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The fields are numbered from 1 and the second, in brackets, may itself contain spaces.
+    let (_, from_third) = status.rsplit_once(") ")?;
+    let mut fields = from_third.split_ascii_whitespace().skip(48 - 3);
+    Some(fields.next()?.parse().ok()?..fields.next()?.parse().ok()?)
+}
+
+/// The life of the watchdog process, after the forks.
+fn watch([listening, ending, telling]: [libc::c_int; 3], arguments: Range<usize>) -> ! {
+    // SAFETY: system calls on plain integers and a literal. Descriptor 0 becomes the pipe that is
+    // listened to, 1 the one whose end tells of this process's end, and all others are closed, so
+    // that no socket, pipe or terminal of the launcher is held open here. The kernel has said that
+    // the command line stands in `arguments`; that memory belongs to this process alone since the
+    // fork, and nothing here reads it.
     unsafe {
-        libc::setsid();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             libc::signal(signal, libc::SIG_IGN);
         }
         libc::prctl(libc::PR_SET_NAME, c"ringtree-watch".as_ptr());
         libc::close(telling);
         libc::dup2(listening, 0);
-        libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
+        libc::dup2(ending, 1);
+        libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(arguments.start);
+        start.write_bytes(0, arguments.len());
     }
     let mut groups = [0_i32; GROUPS_MAX];
     // SAFETY: descriptor 0 is the pipe, owned by nobody else in this process.
-    let mut pipe = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(0) });
+    let mut pipe = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(0) });
     let mut word = [0; 4];
     while pipe.read_exact(&mut word).is_ok() {
         let word = i32::from_ne_bytes(word);
