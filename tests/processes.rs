@@ -1,6 +1,8 @@
 //! Ranks as real processes over TCP: this test binary starts itself, and the environment turns
 //! the copy's `child_entry` into a rank.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "support/checked.rs"]
 mod checked;
 

@@ -2,6 +2,8 @@
 //! under way at once. All on simulated ranks, in virtual time: every end is bounded, and the same
 //! in every run.
 
+#![allow(clippy::unwrap_used)]
+
 mod concurrency;
 mod deadlines;
 mod death;
