@@ -36,6 +36,8 @@ fn child_entry() {
         "cases" => cases(),
         "stream" => stream(),
         "crossed" => crossed(),
+        "disagree" => disagree(),
+        "early" => early(),
         other => panic!("no role is called {other}"),
     };
     match end {
@@ -139,6 +141,24 @@ fn crossed() -> Result<String> {
         sum += call(second)? + work.wait()?[99];
     }
     Ok(format!("sum {sum}"))
+}
+
+/// Rank 1 makes another call than the others.
+fn disagree() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    comm.barrier()?;
+    let op = [ReduceOp::Sum, ReduceOp::Max][usize::from(comm.rank() == 1)];
+    comm.all_reduce(&mut [1u8; 100], op)?;
+    comm.barrier()?;
+    Ok("nobody noticed".into())
+}
+
+/// Rank 2 makes one call fewer than the others.
+fn early() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let calls = if comm.rank() == 2 { 3 } else { 4 };
+    (0..calls).try_for_each(|_| comm.barrier())?;
+    Ok("left".into())
 }
 
 // ---- starting ranks and listening to them ----
@@ -285,6 +305,26 @@ fn a_stopped_rank_is_named_when_the_time_is_up() {
                 "{text}"
             );
         }
+    }
+}
+
+#[test]
+fn all_processes_get_the_same_mismatch() {
+    let (said, _) = Ranks::start("disagree", 3, &[]).hear(&[0, 1, 2]);
+    for op in ["sum", "max"] {
+        let call = format!("all-reduce #2 of 100 u8, {op}");
+        assert!(said[0].contains(&call), "{}", said[0]);
+    }
+    assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+#[test]
+fn a_process_that_leaves_too_early_is_named() {
+    let (said, _) = Ranks::start("early", 3, &[]).hear(&[0, 1, 2]);
+    assert_eq!(said[2], "left");
+    for text in &said[..2] {
+        let named = "lost 2: rank 2 left after call #3";
+        assert!(text.starts_with(named), "{text}");
     }
 }
 
