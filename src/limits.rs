@@ -6,8 +6,14 @@ use std::time::Duration;
 pub const WORLD_SIZE_MAX: usize = 1 << 20;
 /// A call that names no deadline ends by this one.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
-/// A rank that has waited this long tells its peers what it is waiting in.
+/// A rank that has waited this long tells its peers what it is waiting in, again and again.
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
+/// Peers that a waiting rank asks at once; if it waits for more, they take turns.
+pub const PEERS_ASKED_MAX: usize = 8;
+/// Questions a rank may leave unanswered before its last answer is forgotten.
+pub const ANSWERS_MISSED_MAX: u32 = 2;
+/// Ranks that a waiting rank says it is held up by.
+pub const PLACES_MAX: usize = 8;
 /// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
 pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
 /// A caller that waits while another polls looks again after this long, whatever happens.

@@ -162,6 +162,7 @@ fn rough(world_size: usize, seed: u64) -> World {
         stall_probability: 0.02,
         stall_max: Duration::from_millis(1),
         short_io: true,
+        ..Faults::default()
     };
     world
 }

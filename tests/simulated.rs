@@ -1,130 +1,111 @@
-//! Every algorithm of the registry on simulated ranks, with everything the network may do.
+//! Every algorithm of the registry on simulated ranks, against exactly known results, with
+//! everything the network may do.
 
+#[path = "support/checked.rs"]
+mod checked;
+
+use checked::{Case, check};
 use proptest::prelude::*;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::sim::faults::Faults;
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, ReduceOp};
+use ringtree::{Dtype, ReduceOp};
 use std::time::Duration;
 
 fn pairs() -> Vec<(Collective, Algorithm)> {
     let all = REGISTRY.iter().flat_map(|entry| {
-        entry
-            .collectives
-            .iter()
-            .map(|collective| (*collective, entry.algorithm))
+        let collectives = entry.collectives.iter();
+        collectives.map(|collective| (*collective, entry.algorithm))
     });
     all.collect()
-}
-
-fn contribution(rank: usize, index: usize) -> i64 {
-    (rank as i64 + 1) * 1000 + index as i64
-}
-
-/// What `rank` must hold where the collective says anything.
-fn check(
-    comm: &Communicator,
-    collective: Collective,
-    root: usize,
-    count: usize,
-) -> Result<bool, Error> {
-    let (rank, world_size) = (comm.rank(), comm.world_size());
-    let mut data: Vec<i64> = (0..count).map(|index| contribution(rank, index)).collect();
-    let sum = |index| {
-        (0..world_size)
-            .map(|rank| contribution(rank, index))
-            .sum::<i64>()
-    };
-    let all = |data: &[i64], expected: &dyn Fn(usize) -> i64| {
-        data.iter()
-            .enumerate()
-            .all(|(index, value)| *value == expected(index))
-    };
-    Ok(match collective {
-        Collective::AllReduce => {
-            comm.all_reduce(&mut data, ReduceOp::Sum)?;
-            all(&data, &sum)
-        }
-        Collective::Broadcast => {
-            comm.broadcast(&mut data, root)?;
-            all(&data, &|index| contribution(root, index))
-        }
-        Collective::Reduce => {
-            comm.reduce(&mut data, ReduceOp::Sum, root)?;
-            rank != root || all(&data, &sum)
-        }
-        Collective::ReduceScatter => {
-            comm.reduce_scatter(&mut data, ReduceOp::Sum)?;
-            let block = comm.block(count);
-            let start = block.start;
-            all(&data[block], &|index| sum(start + index))
-        }
-        Collective::AllGather => {
-            comm.all_gather(&mut data)?;
-            let owner = |index: usize| {
-                let start = |rank| ringtree::plan::layout::part_start(count, world_size, rank);
-                (0..world_size)
-                    .rfind(|rank| start(*rank) <= index)
-                    .unwrap_or(0)
-            };
-            all(&data, &|index| contribution(owner(index), index))
-        }
-        Collective::Barrier => {
-            comm.barrier()?;
-            true
-        }
-    })
 }
 
 #[test]
 fn every_algorithm_gives_the_right_result() {
     for (collective, algorithm) in pairs() {
         for world_size in 1usize..=9 {
-            for count in [0, 1, world_size - 1, 17, 1000] {
-                let mut world = World::new(world_size);
-                world.algorithm = Some(algorithm);
-                let root = (count * 3 + 1) % world_size;
-                let ends = world.run(|comm| check(comm, collective, root, count));
-                for (rank, end) in ends.into_iter().enumerate() {
-                    assert_eq!(
-                        end,
-                        Ok(true),
-                        "{collective} by {algorithm}, rank {rank} of {world_size}, {count} elements"
-                    );
+            let mut world = World::new(world_size);
+            world.algorithm = Some(algorithm);
+            let counts = [0, 1, world_size - 1, 17, 1000];
+            let ends = world.run(|comm| {
+                let mut wrong = 0;
+                for count in counts {
+                    let case = Case {
+                        collective,
+                        dtype: Dtype::F32,
+                        op: ReduceOp::Sum,
+                        root: (count * 3 + 1) % world_size,
+                        count,
+                        seed: count as u64,
+                    };
+                    wrong += check(comm, &case)?;
                 }
-            }
+                Ok::<_, ringtree::Error>(wrong)
+            });
+            let said = format!("{collective} by {algorithm}, {world_size} ranks");
+            assert_eq!(ends, vec![Ok(0); world_size], "{said}");
         }
     }
 }
 
+#[test]
+fn every_type_and_operator_gives_the_right_result() {
+    for dtype in Dtype::ALL {
+        for op in ReduceOp::ALL.iter().filter(|op| op.supports(*dtype)) {
+            let ends = ringtree::simulate(5, |comm| {
+                let mut wrong = 0;
+                for collective in Collective::ALL {
+                    let case = Case {
+                        collective: *collective,
+                        dtype: *dtype,
+                        op: *op,
+                        root: 3,
+                        count: 501,
+                        seed: 7,
+                    };
+                    wrong += check(comm, &case)?;
+                }
+                Ok::<_, ringtree::Error>(wrong)
+            });
+            assert_eq!(ends, vec![Ok(0); 5], "{op} of {dtype}");
+        }
+    }
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    (0u64..500, any::<bool>()).prop_map(|(delay_us, short_io)| Faults {
+        delay_max: Duration::from_micros(delay_us),
+        stall_probability: 0.05,
+        stall_max: Duration::from_millis(1),
+        short_io,
+        ..Faults::default()
+    })
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn no_interleaving_changes_a_result(
-        pair in prop::sample::select(pairs()),
+        (collective, algorithm) in prop::sample::select(pairs()),
         world_size in 1usize..24,
-        count in prop::sample::select(vec![0usize, 1, 5, 100, 3000, 40_000]),
+        count in prop::sample::select(vec![0usize, 1, 5, 100, 3000, 20_000]),
         root in 0usize..24,
+        dtype in prop::sample::select(Dtype::ALL),
+        op in prop::sample::select(ReduceOp::ALL),
         seed: u64,
-        short_io: bool,
         window_bytes in prop::sample::select(vec![64usize, 1000, 1 << 18]),
-        delay_us in 0u64..500,
+        faults in faults(),
     ) {
-        let (collective, algorithm) = pair;
+        let op = if op.supports(dtype) { op } else { ReduceOp::Sum };
         let mut world = World::new(world_size);
         world.algorithm = Some(algorithm);
         world.network.seed = seed;
         world.network.window_bytes = window_bytes;
-        world.network.faults = Faults {
-            delay_max: Duration::from_micros(delay_us),
-            stall_probability: 0.05,
-            stall_max: Duration::from_millis(1),
-            short_io,
-        };
-        let ends = world.run(|comm| check(comm, collective, root % world_size, count));
-        for end in ends {
-            prop_assert_eq!(end, Ok(true));
-        }
+        world.network.faults = faults;
+        let root = root % world_size;
+        let case = Case { collective, dtype, op, root, count, seed };
+        let ends = world.run(|comm| check(comm, &case));
+        prop_assert_eq!(ends, vec![Ok(0); world_size]);
     }
 }

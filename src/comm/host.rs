@@ -35,6 +35,12 @@ pub(crate) trait Host: Send + Sync {
         None
     }
 
+    /// A rank whose control connection has broken, and why; with a control thread, likewise
+    /// through `Runtime::control_lost`.
+    fn next_lost(&self) -> Option<(usize, String)> {
+        None
+    }
+
     /// A group has said its goodbye, and its links are about to close.
     fn left(&self) {}
 }

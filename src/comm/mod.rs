@@ -148,6 +148,10 @@ impl Communicator {
         Ok(())
     }
 
+    pub(crate) fn pass_time(&self, time: Duration) {
+        self.0.parts.runtime.pass_time(time);
+    }
+
     /// Entry to every call: refuses a second thread.
     fn enter(&self) -> Result<Entered<'_>> {
         if self.0.is_entered.swap(true, Ordering::Acquire) {

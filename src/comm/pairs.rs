@@ -1,8 +1,8 @@
 //! Point to point: send and receive, in one order for each directed pair of ranks.
 
-use super::Communicator;
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::planned;
+use super::{Communicator, Entered};
 use crate::engine::group::ChannelKind;
 use crate::error::{Error, Result};
 use crate::sys::memory::{Region, lend, lend_shared};
@@ -42,12 +42,12 @@ impl Communicator {
     }
 
     fn pair(&self, sends: bool, peer: usize, count: usize, region: Region) -> (Region, Result<()>) {
-        let mut planned = match self.next_of_pair(sends, peer, count, &region) {
-            Ok(planned) => planned,
+        let entered = match self.enter() {
+            Ok(entered) => entered,
             Err(error) => return (region, Err(error)),
         };
-        let _entered = match self.enter() {
-            Ok(entered) => entered,
+        let mut planned = match self.next_of_pair(&entered, sends, peer, count, &region) {
+            Ok(planned) => planned,
             Err(error) => return (region, Err(error)),
         };
         let posting = self.posting(&mut planned, region);
@@ -59,6 +59,7 @@ impl Communicator {
 
     fn next_of_pair(
         &self,
+        entered: &Entered<'_>,
         sends: bool,
         peer: usize,
         count: usize,
@@ -71,7 +72,6 @@ impl Communicator {
                 "rank {rank} cannot send to or receive from itself"
             )));
         }
-        let entered = self.enter()?;
         let mut issued = entered.issued();
         let key = if sends { (rank, peer) } else { (peer, rank) };
         let sequence = issued.pairs.entry(key).or_insert(0);

@@ -11,7 +11,7 @@ use crate::plan::ir::{ChunkRange, Request, Step};
 use crate::plan::select::{self, Choice, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, plan};
-use crate::protocol::call::Call;
+use crate::protocol::call::{Call, PAIR};
 use crate::reduce::Kernel;
 use crate::sys::memory::Region;
 use std::collections::HashMap;
@@ -187,7 +187,7 @@ pub(crate) fn pair(
     };
     let call = Call {
         sequence: 0,
-        collective: "send-recv".into(),
+        collective: PAIR.into(),
         algorithm: "flat".into(),
         pieces: 1,
         count: count as u64,

@@ -144,7 +144,7 @@ impl Handler for Callbacks {
     }
 
     fn stream_failed(&self, _channel: u32, peer: usize, why: String) {
-        self.with(|runtime| runtime.control_lost(peer, &why));
+        self.with(|runtime| runtime.link_failed(peer, &why));
     }
 
     fn wake_after(&self) -> Option<Duration> {

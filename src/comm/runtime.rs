@@ -132,9 +132,7 @@ impl Runtime {
         let mut waited = Waited::Briefly;
         loop {
             let mut engine = self.lock();
-            while let Some((group, from, payload)) = self.host.receive_control() {
-                engine.control(group, from, &payload);
-            }
+            self.hear(&mut engine);
             let advanced = engine.poll();
             if !advanced && (idle_passes % PASSES_PER_TICK == 1 || waited == Waited::Asleep) {
                 engine.tick(self.host.now());
@@ -179,6 +177,16 @@ impl Runtime {
         drop(token);
     }
 
+    /// Lets time pass without a call; what is under way goes on, peers are answered.
+    pub(crate) fn pass_time(&self, time: Duration) {
+        let end = self.host.now() + time;
+        while self.host.now() < end {
+            self.hear(&mut self.lock_beside_poller());
+            self.poll_in_background();
+            self.host.give_way(u32::MAX);
+        }
+    }
+
     /// Whether operations are under way that nobody polls.
     pub(crate) fn wants_poller(&self) -> bool {
         !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
@@ -186,18 +194,23 @@ impl Runtime {
 
     /// A control message came.
     pub(crate) fn control(&self, group: u32, from: usize, payload: &[u8]) {
-        let mut engine = self.lock_beside_poller();
-        engine.control(group, from, payload);
-        self.send_controls(&mut engine);
-        drop(engine);
-        self.changed.notify_all();
-        self.host.wake();
+        self.tell(|engine| engine.control(group, from, payload));
     }
 
     /// The control connection of `rank` is gone.
     pub(crate) fn control_lost(&self, rank: usize, why: &str) {
+        self.tell(|engine| engine.control_lost(rank, why));
+    }
+
+    /// No data connection to `rank` could be made.
+    pub(crate) fn link_failed(&self, rank: usize, why: &str) {
+        self.tell(|engine| engine.link_failed(rank, why));
+    }
+
+    /// Lets the engine know something, and those who wait on it.
+    fn tell(&self, what: impl FnOnce(&mut Engine)) {
         let mut engine = self.lock_beside_poller();
-        engine.control_lost(rank, why);
+        what(&mut engine);
         self.send_controls(&mut engine);
         drop(engine);
         self.changed.notify_all();
@@ -212,9 +225,15 @@ impl Runtime {
     /// Ends the group: what is under way is finished (or fails by its deadline), then goodbye.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
         let start = self.host.now();
-        while self.lock_beside_poller().is_busy() && self.host.now() < start + at_most {
-            if self.take_token().is_some_and(|_token| !self.lock().poll()) {
-                let mut engine = self.lock();
+        let is_busy = |engine: &mut Engine| engine.group(number).is_some_and(|one| one.is_busy());
+        while is_busy(&mut self.lock_beside_poller()) && self.host.now() < start + at_most {
+            let Some(_token) = self.take_token() else {
+                std::thread::sleep(POLLER_NAP);
+                continue;
+            };
+            let mut engine = self.lock();
+            self.hear(&mut engine);
+            if !engine.poll() {
                 engine.tick(self.host.now());
                 self.send_controls(&mut engine);
                 drop(engine);
@@ -230,6 +249,16 @@ impl Runtime {
         drop(engine);
         self.host.left();
         drop(group);
+    }
+
+    /// Takes in what a host without a control thread has for the engine.
+    fn hear(&self, engine: &mut Engine) {
+        while let Some((group, from, payload)) = self.host.receive_control() {
+            engine.control(group, from, &payload);
+        }
+        if let Some((rank, why)) = self.host.next_lost() {
+            engine.control_lost(rank, &why);
+        }
     }
 
     fn send_controls(&self, engine: &mut Engine) {

@@ -45,7 +45,8 @@ struct Slot {
     timeout: Duration,
     /// When time first passed over it.
     since: Option<Duration>,
-    has_told: bool,
+    /// How often the peers were told of the waiting.
+    notices: u32,
     is_abandoned: bool,
     result: Option<Result<()>>,
 }
@@ -106,8 +107,10 @@ impl Group {
         if let Some(error) = self.session.verdict() {
             return Err((error.clone(), posting.buffer));
         }
-        if kind == ChannelKind::Collectives {
-            self.session.enter(&posting.call);
+        match (kind, posting.program.peers().next()) {
+            (ChannelKind::Collectives, _) => self.session.enter(&posting.call),
+            (ChannelKind::Pairs, Some(peer)) => self.session.enter_pair(peer, &posting.call),
+            (ChannelKind::Pairs, None) => {}
         }
         Ok(self.channel(kind).start(posting))
     }
@@ -134,6 +137,7 @@ impl Group {
 
     pub(super) fn tick(&mut self, now: Duration) {
         self.session.tick(now);
+        self.miss_the_departed();
         if self.session.is_troubled() {
             self.settle();
             return;
@@ -154,12 +158,9 @@ impl Group {
                     session.failed(error);
                     break;
                 }
-                if kind == ChannelKind::Collectives
-                    && !slot.has_told
-                    && now >= since + WAITING_NOTICE_AFTER
-                {
-                    slot.has_told = true;
-                    session.waited(call, &slot.operation.awaited());
+                if now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1) {
+                    session.waited(call, &slot.operation.awaited(), slot.notices as usize);
+                    slot.notices += 1;
                 }
             }
         }
@@ -182,7 +183,9 @@ impl Group {
         };
         match error {
             LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
-            LinkError::Unexpected(_) => self.session.mismatched(peer, &call),
+            LinkError::Unexpected(header) => {
+                self.session.mismatched(peer, &call, header.sequence);
+            }
             LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
                 "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
                  library the same version on all ranks?",
@@ -192,7 +195,9 @@ impl Group {
         }
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    /// Whether any operation is under way.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
         !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
     }
 
@@ -209,6 +214,32 @@ impl Group {
 
     pub(super) fn control(&mut self, from: usize, message: Message) {
         self.session.receive(from, message);
+        self.miss_the_departed();
+        self.settle();
+    }
+
+    /// Fails the oldest call if it waits for a rank that left before making it.
+    fn miss_the_departed(&mut self) {
+        if !self.session.has_departures() {
+            return;
+        }
+        let Some(slot) = self.collectives.queue.front() else {
+            return;
+        };
+        let operation = &self.collectives.slots[*slot].operation;
+        if let Some(call) = &operation.call {
+            for peer in operation.awaited() {
+                self.session.left_before(peer, call);
+            }
+        }
+    }
+
+    pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
+        let mut all = self.collectives.operations().chain(self.pairs.operations());
+        let waits = all.find(|operation| operation.awaited().contains(&rank));
+        let call = waits.and_then(|operation| operation.call.clone());
+        drop(all);
+        self.session.link_failed(rank, call.as_ref(), why);
         self.settle();
     }
 
@@ -238,6 +269,11 @@ impl Channel {
         }
     }
 
+    /// What is under way, oldest first.
+    fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.queue.iter().map(|slot| &self.slots[*slot].operation)
+    }
+
     fn start(&mut self, posting: Posting) -> usize {
         let Posting {
             call,
@@ -259,7 +295,7 @@ impl Channel {
             .start(call, digest, program, buffer, arithmetic);
         slot.timeout = timeout;
         slot.since = None;
-        slot.has_told = false;
+        slot.notices = 0;
         slot.is_abandoned = false;
         slot.result = None;
         self.queue.push_back(index);
@@ -316,17 +352,14 @@ impl Channel {
 
 /// The error of an operation that ran out of time: who is missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
-    let awaited = slot.operation.awaited();
-    let who: Vec<_> = awaited
-        .iter()
-        .map(|peer| session.whereabouts(*peer))
-        .collect();
+    let places = session.held_up_by(&slot.operation.awaited());
+    let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
     Error::Deadline(format!(
-        "rank {rank} gave up on {call} after {:.1} s, waiting for {}; look at those ranks, or \
-         raise the timeout if they are merely slow",
+        "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
+         is merely slow",
         slot.timeout.as_secs_f64(),
         if who.is_empty() {
-            "nobody".into()
+            "no rank holds it up".into()
         } else {
             who.join(", ")
         }

@@ -131,6 +131,13 @@ impl Engine {
         }
     }
 
+    /// No link to `rank` could be made.
+    pub fn link_failed(&mut self, rank: usize, why: &str) {
+        for (_, group) in &mut self.groups {
+            group.link_failed(rank, why);
+        }
+    }
+
     /// The next control message to send: group, addressee, bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
         self.groups.iter_mut().find_map(|(number, group)| {

@@ -72,6 +72,8 @@ pub(super) struct Operation {
     receive_at: Vec<usize>,
     local_at: usize,
     steps_left: usize,
+    /// Room for the operands of a fold; empty between folds.
+    views: Vec<&'static [u8]>,
 }
 
 impl Operation {
@@ -388,11 +390,12 @@ impl Operation {
         if let [operand] = operands {
             kernel.fold(into, own, &[transport.view(operand.peer, bytes)], divisor);
         } else {
-            let views: Vec<_> = operands
-                .iter()
-                .map(|operand| transport.view(operand.peer, bytes))
-                .collect();
+            let mut views: Vec<&[u8]> = std::mem::take(&mut self.views);
+            views.extend(operands.iter().map(|one| transport.view(one.peer, bytes)));
             kernel.fold(into, own, &views, divisor);
+            views.clear();
+            // Emptied, it is collected in place: the next fold finds its memory here.
+            self.views = views.into_iter().map(|_| &[][..]).collect();
         }
         for operand in operands {
             transport.consume(operand.peer, bytes);

@@ -26,6 +26,9 @@ pub struct Call {
     pub root: Option<u32>,
 }
 
+/// The name of a message from one rank to another, in the place of a collective's.
+pub const PAIR: &str = "send-recv";
+
 /// The longest name a decoded call may carry.
 const NAME_BYTES_MAX: usize = 32;
 const NONE: u32 = u32::MAX;
@@ -113,6 +116,13 @@ impl Call {
             },
             root: (root != NONE).then_some(root),
         })
+    }
+
+    /// Whether this is a send or a receive: numbered for each directed pair of ranks, and `root`
+    /// is who receives.
+    #[must_use]
+    pub fn is_pair(&self) -> bool {
+        self.collective == PAIR
     }
 
     /// The short name, such as `all-reduce #12`.

@@ -3,17 +3,58 @@
 use super::call::Call;
 use crate::error::Error;
 
+/// Where a rank is in a group's order of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The rank.
+    pub rank: u32,
+    /// Calls made so far.
+    pub calls: u64,
+    /// Whether the last one is still under way.
+    pub inside: bool,
+}
+
+impl Place {
+    /// The calls of a rank that has not said where it is.
+    pub const UNKNOWN: u64 = u64::MAX;
+    const BYTES: usize = 13;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.rank.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.calls.to_le_bytes());
+        bytes[12] = u8::from(self.inside);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        let (rank, rest) = bytes.split_at(4);
+        let (calls, inside) = rest.split_at(8);
+        let fold = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        Self {
+            rank: fold(rank) as u32,
+            calls: fold(calls),
+            inside: inside == [1],
+        }
+    }
+}
+
 /// A message between the sessions of two ranks of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// "I am waiting for you in this call."
     Waiting(Call),
-    /// "I have made this many calls, and am (not) in the last of them."
+    /// "I am here, and these are what holds me up."
     Position {
-        /// Calls made so far.
-        calls: u64,
-        /// Whether the last one is still under way.
-        inside: bool,
+        /// Where the sender is.
+        place: Place,
+        /// The ranks that it waits for, directly or not, and where they are; not all of many.
+        held_up_by: Vec<Place>,
     },
     /// To the arbiter: "this is what I saw."
     Report(Error),
@@ -32,10 +73,9 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
             Message::Waiting(call) => (0, call.encode()),
-            Message::Position { calls, inside } => {
-                let mut body = calls.to_le_bytes().to_vec();
-                body.push(u8::from(*inside));
-                (1, body)
+            Message::Position { place, held_up_by } => {
+                let places = std::iter::once(place).chain(held_up_by);
+                (1, places.flat_map(Place::encode).collect())
             }
             Message::Report(error) => (2, encode_error(error)),
             Message::Verdict(error) => (3, encode_error(error)),
@@ -49,7 +89,10 @@ impl Message {
     /// The message in `bytes`; `None` if they are none.
     ///
     /// ```
-    /// use ringtree::protocol::message::Message;
+    /// use ringtree::protocol::message::{Message, Place};
+    /// let place = Place { rank: 3, calls: 1 << 40, inside: true };
+    /// let message = Message::Position { place, held_up_by: vec![place; 2] };
+    /// assert_eq!(Message::decode(&message.encode()), Some(message));
     /// let message = Message::Goodbye { calls: 12 };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
     /// assert_eq!(Message::decode(b"?"), None);
@@ -60,11 +103,11 @@ impl Message {
         match kind {
             0 => Call::decode(body).map(Message::Waiting),
             1 => {
-                let (calls, rest) = body.split_first_chunk::<8>()?;
-                let calls = u64::from_le_bytes(*calls);
-                Some(Message::Position {
-                    calls,
-                    inside: *rest.first()? == 1,
+                let (places, rest) = body.as_chunks::<{ Place::BYTES }>();
+                let (place, held_up_by) = places.split_first()?;
+                rest.is_empty().then(|| Message::Position {
+                    place: Place::decode(place),
+                    held_up_by: held_up_by.iter().map(Place::decode).collect(),
                 })
             }
             2 => decode_error(body).map(Message::Report),

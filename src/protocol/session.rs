@@ -11,9 +11,12 @@
 //! made it yet answers where it is, for the deadline's error to say.
 
 use super::call::Call;
-use super::message::Message;
+use super::message::{Message, Place};
 use crate::error::Error;
-use crate::limits::{CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE};
+use crate::limits::{
+    ANSWERS_MISSED_MAX, CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE, PEERS_ASKED_MAX,
+    PLACES_MAX,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -40,20 +43,37 @@ struct Suspicion {
     reported: bool,
 }
 
+/// What a peer said of where it is.
+#[derive(Debug)]
+struct Position {
+    place: Place,
+    held_up_by: Vec<Place>,
+    /// Times it was asked since.
+    asked: u32,
+}
+
 /// One rank's view of a group: who left, what was called, and what went wrong first.
 #[derive(Debug)]
 pub struct Session {
     rank: usize,
     calls: VecDeque<Call>,
+    /// Sends and receives made, each with its peer.
+    pair_calls: VecDeque<(usize, Call)>,
     made: u64,
     inside: bool,
     /// What peers said they wait in, for calls we have not made yet.
     announced: BTreeMap<usize, Call>,
-    positions: BTreeMap<usize, (u64, bool)>,
+    announced_pairs: Vec<(usize, Call)>,
+    /// Where ranks said they are, and what they said holds them up.
+    positions: BTreeMap<usize, Position>,
+    /// Whom this rank waited for when it last said so.
+    awaited: Vec<usize>,
+    /// Whether the arbiter, who passes all messages on, was asked where it is in this call.
+    has_asked_arbiter: bool,
     departed: BTreeMap<usize, u64>,
     suspicion: Option<Suspicion>,
     verdict: Option<Error>,
-    outbox: Vec<(To, Message)>,
+    outbox: VecDeque<(To, Message)>,
 }
 
 impl Session {
@@ -63,14 +83,18 @@ impl Session {
         Self {
             rank,
             calls: VecDeque::with_capacity(CALLS_REMEMBERED),
+            pair_calls: VecDeque::new(),
             made: 0,
             inside: false,
             announced: BTreeMap::new(),
+            announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
+            awaited: Vec::new(),
+            has_asked_arbiter: false,
             departed: BTreeMap::new(),
             suspicion: None,
             verdict: None,
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
         }
     }
 
@@ -88,11 +112,7 @@ impl Session {
 
     /// The next message to send, if any.
     pub fn next_message(&mut self) -> Option<(To, Message)> {
-        if self.outbox.is_empty() {
-            None
-        } else {
-            Some(self.outbox.remove(0))
-        }
+        self.outbox.pop_front()
     }
 
     /// This rank makes `call`.
@@ -102,6 +122,8 @@ impl Session {
         }
         self.calls.push_back(call.clone());
         self.made = call.sequence;
+        self.positions.clear();
+        self.has_asked_arbiter = false;
         self.inside = true;
         if !self.announced.is_empty() {
             let due: Vec<_> = self.announced.keys().copied().collect();
@@ -113,25 +135,66 @@ impl Session {
         }
     }
 
+    /// This rank sends to or receives from `peer`.
+    pub fn enter_pair(&mut self, peer: usize, call: &Call) {
+        if self.pair_calls.len() == CALLS_REMEMBERED {
+            self.pair_calls.pop_front();
+        }
+        self.pair_calls.push_back((peer, call.clone()));
+        let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
+        if let Some(at) = self.announced_pairs.iter().position(is_this) {
+            let (peer, theirs) = self.announced_pairs.swap_remove(at);
+            self.compare_pair(peer, theirs);
+        }
+    }
+
     /// This rank has no call under way any more.
     pub fn idle(&mut self) {
         self.inside = false;
+        self.awaited.clear();
     }
 
-    /// This rank has waited for `peers` in `call`, and says so.
-    pub fn waited(&mut self, call: &Call, peers: &[usize]) {
-        for peer in peers {
-            self.outbox
-                .push((To::Rank(*peer), Message::Waiting(call.clone())));
+    /// This rank has waited for `peers` in `call`, and says so for the `notice`th time. Of many
+    /// peers, some get it each time.
+    pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
+        if !call.is_pair() {
+            self.awaited = peers.to_vec();
+        }
+        let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
+        for peer in peers.iter().skip(notice % groups).step_by(groups) {
+            self.ask(*peer, call);
+        }
+        if self.rank != ARBITER && !peers.contains(&ARBITER) {
+            self.ask(ARBITER, call);
+        }
+        self.has_asked_arbiter = true;
+    }
+
+    /// Tells `peer` of the waiting, for which it will say where it is. Who has not answered the
+    /// last times is where nobody knows.
+    fn ask(&mut self, peer: usize, call: &Call) {
+        self.outbox
+            .push_back((To::Rank(peer), Message::Waiting(call.clone())));
+        if let Some(position) = self.positions.get_mut(&peer) {
+            position.asked += 1;
+            if position.asked > ANSWERS_MISSED_MAX {
+                self.positions.remove(&peer);
+            }
         }
     }
 
     /// A message came from `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
         match message {
+            Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
             Message::Waiting(call) => self.compare(from, call),
-            Message::Position { calls, inside } => {
-                self.positions.insert(from, (calls, inside));
+            Message::Position { place, held_up_by } => {
+                let position = Position {
+                    place,
+                    held_up_by,
+                    asked: 0,
+                };
+                self.positions.insert(from, position);
             }
             Message::Goodbye { calls } => self.departed(from, calls),
             Message::Report(error) if self.rank == ARBITER => self.decree(error),
@@ -142,11 +205,15 @@ impl Session {
         }
     }
 
-    /// A frame of another call came from `peer` where one of `call` was expected.
-    pub fn mismatched(&mut self, peer: usize, call: &Call) {
-        // The peer compares, and reports both calls in full; if it cannot, this stands.
+    /// A frame of `peer`'s call number `sequence` came where one of `call` was expected.
+    pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
+        // The peer compares, and reports both calls in full; if it cannot, this stands. What comes
+        // from an earlier call was not expected in that one: then that is where the ranks differ.
+        let earlier = self.calls.iter().find(|own| own.sequence == sequence);
+        let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
+        let ours = ours.unwrap_or(call).clone();
         self.outbox
-            .push((To::Rank(peer), Message::Waiting(call.clone())));
+            .push_back((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(
             "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
              make the same calls in the same order",
@@ -207,20 +274,63 @@ impl Session {
     /// This rank leaves.
     pub fn leave(&mut self) {
         self.outbox
-            .push((To::All, Message::Goodbye { calls: self.made }));
+            .push_back((To::All, Message::Goodbye { calls: self.made }));
     }
 
-    /// Where `peer` is, as far as it is known, for an error about waiting for it.
+    /// Who holds up a rank that waits for `awaited`, as far as it is known. Ranks in the same call
+    /// wait as well and are not to blame, but those that they wait for.
     #[must_use]
-    pub fn whereabouts(&self, peer: usize) -> String {
-        if let Some(calls) = self.departed.get(&peer) {
-            return format!("rank {peer} left after call #{calls}");
+    pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
+        let mut places: BTreeMap<u32, Place> = BTreeMap::new();
+        let mut note = |told: Place| {
+            let rank = told.rank as usize;
+            let own = self.positions.get(&rank).map(|one| one.place);
+            let place = places.entry(told.rank).or_insert(told);
+            *place = match own {
+                Some(own) => own,
+                None if place.calls == Place::UNKNOWN => told,
+                None => return,
+            };
+        };
+        for peer in awaited {
+            note(unknown(*peer));
+            let beyond = self.positions.get(peer).map(|one| &one.held_up_by);
+            beyond.into_iter().flatten().for_each(|one| note(*one));
         }
-        match self.positions.get(&peer) {
-            Some((calls, true)) => format!("rank {peer} is still in call #{calls}"),
-            Some((0, false)) => format!("rank {peer} has made no call yet"),
-            Some((calls, false)) => format!("rank {peer} has made no call after #{calls}"),
-            None => format!("rank {peer} has not said where it is"),
+        // If the arbiter is silent, others may be because it does not pass their answers on.
+        if self.has_asked_arbiter
+            && !self.positions.contains_key(&ARBITER)
+            && !self.departed.contains_key(&ARBITER)
+        {
+            note(unknown(ARBITER));
+        }
+        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        places.remove(&(self.rank as u32));
+        let waits_too = |one: &Place| one.inside && self.inside && one.calls == self.made;
+        let (waiting, mut blamed): (Vec<_>, Vec<_>) = places.into_values().partition(waits_too);
+        if blamed.is_empty() {
+            blamed = waiting;
+        }
+        blamed.truncate(PLACES_MAX);
+        blamed
+    }
+
+    /// Where a rank is, in words.
+    #[must_use]
+    pub fn whereabouts(&self, place: &Place) -> String {
+        let Place {
+            rank,
+            calls,
+            inside,
+        } = *place;
+        if let Some(calls) = self.departed.get(&(rank as usize)) {
+            return format!("rank {rank} left after call #{calls}");
+        }
+        match (calls, inside) {
+            (Place::UNKNOWN, _) => format!("rank {rank} has not said where it is"),
+            (calls, true) => format!("rank {rank} is still in call #{calls}"),
+            (0, false) => format!("rank {rank} has made no call yet"),
+            (calls, false) => format!("rank {rank} has made no call after #{calls}"),
         }
     }
 
@@ -271,7 +381,7 @@ impl Session {
             self.decree(error);
         } else {
             self.outbox
-                .push((To::Rank(ARBITER), Message::Report(error)));
+                .push_back((To::Rank(ARBITER), Message::Report(error)));
         }
     }
 
@@ -292,9 +402,74 @@ impl Session {
 
     fn decree(&mut self, error: Error) {
         if self.verdict.is_none() {
-            self.outbox.push((To::All, Message::Verdict(error.clone())));
+            self.outbox
+                .push_back((To::All, Message::Verdict(error.clone())));
             self.verdict = Some(error);
         }
+    }
+
+    /// Whether any rank has left.
+    #[must_use]
+    pub fn has_departures(&self) -> bool {
+        !self.departed.is_empty()
+    }
+
+    /// Whether `peer` left before the call number `sequence`, which it is awaited in.
+    pub fn left_before(&mut self, peer: usize, call: &Call) {
+        match self.departed.get(&peer) {
+            Some(calls) if *calls < call.sequence && !call.is_pair() => {
+                let error = self.left_too_early(peer, *calls, call);
+                self.failed(error);
+            }
+            _ => {}
+        }
+    }
+
+    /// No link to `peer` could be made: it is as good as dead, unless it had said goodbye.
+    pub fn link_failed(&mut self, peer: usize, awaiting: Option<&Call>, why: &str) {
+        match awaiting {
+            Some(call) if self.departed.contains_key(&peer) => self.link_lost(peer, call, why),
+            _ => self.control_lost(peer, why),
+        }
+    }
+
+    /// Tells `peer` where this rank is.
+    fn answer(&mut self, peer: usize) {
+        let place = Place {
+            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            rank: self.rank as u32,
+            calls: self.made,
+            inside: self.inside,
+        };
+        let held_up_by = self.held_up_by(&self.awaited);
+        let position = Message::Position { place, held_up_by };
+        self.outbox.push_back((To::Rank(peer), position));
+    }
+
+    fn compare_pair(&mut self, peer: usize, theirs: Call) {
+        let mut made = self.pair_calls.iter();
+        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
+        match ours {
+            Some((_, ours)) if *ours != theirs => {
+                let error = different(self.rank, ours, peer, &theirs);
+                self.named(error);
+            }
+            Some(_) => self.answer(peer),
+            None => {
+                self.answer(peer);
+                let is_old = |one: &(usize, Call)| one.0 == peer && one.1.root == theirs.root;
+                self.announced_pairs.retain(|one| !is_old(one));
+                self.announced_pairs.push((peer, theirs));
+            }
+        }
+    }
+
+    /// Both calls of a mismatch are known: better than what this rank saw of it by itself.
+    fn named(&mut self, error: Error) {
+        if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
+            self.suspicion = None;
+        }
+        self.failed(error);
     }
 
     fn compare(&mut self, peer: usize, theirs: Call) {
@@ -305,24 +480,30 @@ impl Session {
         match ours.filter(|ours| **ours != theirs) {
             Some(ours) => {
                 let error = different(self.rank, ours, peer, &theirs);
-                // Better than what this rank may have seen of the same mismatch by itself.
-                if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
-                    self.suspicion = None;
-                }
-                self.failed(error);
+                self.named(error);
             }
             None => {
-                let position = Message::Position {
-                    calls: self.made,
-                    inside: self.inside,
-                };
-                self.outbox.push((To::Rank(peer), position));
+                self.answer(peer);
                 if theirs.sequence > self.made {
                     self.announced.insert(peer, theirs);
                 }
             }
         }
     }
+}
+
+fn unknown(rank: usize) -> Place {
+    Place {
+        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        rank: rank as u32,
+        calls: Place::UNKNOWN,
+        inside: false,
+    }
+}
+
+/// Whether two calls are the two ends of one message: same receiver, same number.
+fn is_same_place(one: &Call, other: &Call) -> bool {
+    (one.sequence, one.root) == (other.sequence, other.root)
 }
 
 /// Both calls in full, the lower rank's first, so that whoever says it says the same.

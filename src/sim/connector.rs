@@ -105,25 +105,37 @@ impl Drop for SimStream {
     }
 }
 
+impl Drop for SimConnector {
+    fn drop(&mut self) {
+        // Whoever opens a link to this rank from now on finds nobody.
+        lock(&self.network).leave_group(self.group, self.rank);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sim::network::NetworkConfig;
 
-    fn stream(network: &Arc<Mutex<Network>>, rank: usize, peer: usize) -> SimStream {
+    fn stream(
+        network: &Arc<Mutex<Network>>,
+        rank: usize,
+        peer: usize,
+    ) -> (SimConnector, SimStream) {
         let mut connector = SimConnector::new(Arc::clone(network), 0, rank);
         connector.request(peer);
         connector.request(peer);
         let (ready_peer, stream) = connector.ready().unwrap();
         assert_eq!(ready_peer, peer);
         assert!(connector.ready().is_none(), "asked twice, made once");
-        stream
+        (connector, stream)
     }
 
     #[test]
     fn two_ends_talk_and_a_dropped_end_is_the_end_of_the_stream() {
         let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 2)));
-        let (mut left, mut right) = (stream(&network, 0, 1), stream(&network, 1, 0));
+        let (_left_connector, mut left) = stream(&network, 0, 1);
+        let (right_connector, mut right) = stream(&network, 1, 0);
         let mut into = [0; 9];
         let nothing = right.read(&mut into).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
@@ -144,5 +156,10 @@ mod tests {
             right.write(b"x").unwrap_err().kind(),
             io::ErrorKind::BrokenPipe
         );
+        // Who comes when a connector is gone finds nobody.
+        drop(right_connector);
+        let (_late_connector, mut late) = stream(&network, 0, 1);
+        while lock(&network).advance().is_some() {}
+        assert_eq!(late.read(&mut into).unwrap(), 0);
     }
 }

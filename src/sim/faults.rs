@@ -14,6 +14,8 @@ pub struct Faults {
     pub stall_max: Duration,
     /// Reads and writes move a random part of what they could.
     pub short_io: bool,
+    /// Ranks whose process dies, and when.
+    pub deaths: Vec<(usize, Duration)>,
 }
 
 impl Faults {

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::time::Duration;
 
+mod closing;
 #[cfg(test)]
 mod tests;
 
@@ -104,6 +105,10 @@ struct Rank {
     touched: bool,
     bytes_sent: u64,
     control: VecDeque<ControlMessage>,
+    /// Ranks whose control connection to this one has broken and who has not asked yet.
+    lost: VecDeque<usize>,
+    /// Groups whose links this rank has closed for good.
+    left: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -113,6 +118,13 @@ enum Happening {
     /// The next packet of the pipe is through that port.
     Arrived(usize),
     StallEnd(usize),
+    /// The process of the rank dies.
+    Death(usize),
+    /// The control connection of `dead` breaks at `at`.
+    ControlLost {
+        at: usize,
+        dead: usize,
+    },
     Control {
         to: usize,
         message: ControlMessage,
@@ -161,7 +173,7 @@ impl Network {
         );
         assert!(config.window_bytes > 0, "the window must hold a byte");
         assert!(config.quantum_bytes > 0, "a packet must hold a byte");
-        Network {
+        let mut network = Network {
             latency_ns: nanoseconds(config.latency),
             now_ns: 0,
             chance: SplitMix64::new(config.seed),
@@ -175,7 +187,11 @@ impl Network {
             touched: Vec::new(),
             transfers: None,
             config,
+        };
+        for (rank, at) in network.config.faults.deaths.clone() {
+            network.schedule(nanoseconds(at), Happening::Death(rank));
         }
+        network
     }
 
     /// How many ranks it connects.
@@ -246,6 +262,14 @@ impl Network {
             Happening::AtPort(pipe) => self.enter_down_port(pipe),
             Happening::Arrived(pipe) => self.arrive(pipe),
             Happening::StallEnd(rank) => self.ranks[rank].stalled_until_ns = 0,
+            Happening::Death(rank) => {
+                self.close_rank(rank);
+                self.touch(rank);
+            }
+            Happening::ControlLost { at, dead } => {
+                self.ranks[at].lost.push_back(dead);
+                self.touch(at);
+            }
             Happening::Control { to, message } => {
                 if self.ranks[to].closed_ns.is_none() {
                     self.ranks[to].control.push_back(message);
@@ -427,7 +451,8 @@ impl Network {
         let place = peer_pipes.partition_point(|&(other, _)| other < key);
         peer_pipes.insert(place, (key, index as u32 + 1));
         for (rank, pipe) in [(own, index), (peer, index + 1)] {
-            if self.ranks[rank].closed_ns.is_some() {
+            let ends = &self.ranks[rank];
+            if ends.closed_ns.is_some() || ends.left.contains(&group) {
                 self.close_pipe(pipe);
             }
         }
@@ -508,72 +533,5 @@ impl Network {
     #[must_use]
     pub fn transfers(&self) -> &[Transfer] {
         self.transfers.as_deref().unwrap_or_default()
-    }
-}
-
-/// Closing, and messages beside the streams.
-impl Network {
-    /// The process of `rank` dies: what it has written still arrives, then its peers read the end
-    /// of the stream; one latency from now writes to it fail. Harmless when it is dead already.
-    pub fn close_rank(&mut self, rank: usize) {
-        if self.ranks[rank].closed_ns.is_some() {
-            return;
-        }
-        self.ranks[rank].closed_ns = Some(self.now_ns);
-        self.ranks[rank].control.clear();
-        self.cancel_timer(rank);
-        for place in 0..self.ranks[rank].pipes.len() {
-            let (_, index) = self.ranks[rank].pipes[place];
-            self.close_pipe(index as usize);
-        }
-    }
-
-    /// Whether [`Network::close_rank`] was called for `rank`.
-    #[must_use]
-    pub fn is_closed(&self, rank: usize) -> bool {
-        self.ranks[rank].closed_ns.is_some()
-    }
-
-    /// `own` closes its end of one connection, as [`Network::close_rank`] does for all.
-    pub fn close_connection(&mut self, group: u32, own: usize, peer: usize) {
-        if let Ok(index) = self.connection(group, own, peer) {
-            self.close_pipe(index);
-        }
-    }
-
-    /// The sender of the pipe closes its end: an end of stream behind what it sent, and no more
-    /// reading of what comes back.
-    fn close_pipe(&mut self, index: usize) {
-        if std::mem::replace(&mut self.pipes[index].ended, true) {
-            return;
-        }
-        self.send_packet(index, Vec::new());
-        let back = &mut self.pipes[index ^ 1];
-        back.reader_closed_ns = Some(self.now_ns);
-        back.discard_arrived(&mut self.pool);
-    }
-
-    /// Sends a small message beside the streams: it takes one latency, keeps its order among those
-    /// of the same two ranks, and costs no port time. One to or from a dead rank is lost.
-    pub fn send_control(&mut self, from: usize, to: usize, group: u32, payload: Vec<u8>) {
-        if self.ranks[from].closed_ns.is_some() {
-            return;
-        }
-        let late_ns = self.config.faults.delay_ns(&mut self.chance);
-        let last_ns = self.control_last_ns.entry((from, to)).or_default();
-        *last_ns = (*last_ns).max(self.now_ns.saturating_add(self.latency_ns + late_ns));
-        let at_ns = *last_ns;
-        self.schedule(
-            at_ns,
-            Happening::Control {
-                to,
-                message: (from, group, payload),
-            },
-        );
-    }
-
-    /// The next control message that has arrived at `rank`: sender, group, payload.
-    pub fn receive_control(&mut self, rank: usize) -> Option<ControlMessage> {
-        self.ranks[rank].control.pop_front()
     }
 }

@@ -19,6 +19,7 @@ fn faulty(seed: u64) -> NetworkConfig {
         stall_probability: 0.2,
         stall_max: Duration::from_millis(5),
         short_io: true,
+        ..Faults::default()
     };
     NetworkConfig {
         seed,

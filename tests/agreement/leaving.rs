@@ -1,0 +1,100 @@
+//! Ranks that leave: in peace, or too early.
+
+use super::{registry, run_timed};
+use ringtree::plan::Collective;
+use ringtree::sim::simulate::{World, sleep};
+use ringtree::{Error, ReduceOp};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(3);
+
+#[test]
+fn who_has_finished_may_leave_while_others_still_receive() {
+    for (collective, algorithm) in registry() {
+        for seed in 0..3 {
+            let mut world = World::new(6);
+            world.algorithm = Some(algorithm);
+            world.network.seed = seed;
+            world.network.window_bytes = 2000;
+            world.network.faults.delay_max = Duration::from_millis(300);
+            let ends = world.run(|comm| {
+                let mut data = vec![1u16 << comm.rank(); 5000];
+                match collective {
+                    Collective::AllReduce => comm.all_reduce(&mut data, ReduceOp::Sum),
+                    Collective::Broadcast => comm.broadcast(&mut data, 2),
+                    Collective::Reduce => comm.reduce(&mut data, ReduceOp::Sum, 2),
+                    Collective::ReduceScatter => comm.reduce_scatter(&mut data, ReduceOp::Sum),
+                    Collective::AllGather => comm.all_gather(&mut data),
+                    Collective::Barrier => comm.barrier(),
+                }
+            });
+            assert_eq!(ends, vec![Ok(()); 6], "{collective} by {algorithm}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_makes_one_call_fewer_is_named() {
+    for world_size in [2, 3, 5, 8] {
+        for early in 0..world_size {
+            let (ends, took) = run_timed(&World::new(world_size), |comm| {
+                let calls = if comm.rank() == early { 3 } else { 4 };
+                (0..calls).try_for_each(|_| comm.all_reduce(&mut [1u8; 100], ReduceOp::Sum))
+            });
+            assert!(took < SOON, "it took {took:?}");
+            for (rank, end) in ends.iter().enumerate() {
+                if rank == early {
+                    assert_eq!(*end, Ok(()));
+                    continue;
+                }
+                let Err(Error::PeerLost {
+                    rank: lost,
+                    message,
+                }) = end
+                else {
+                    panic!("rank {rank} of {world_size} without {early}: {end:?}");
+                };
+                if early != 0 {
+                    let named = format!("rank {early} left after call #3");
+                    assert!(message.contains(&named), "{message}");
+                    assert_eq!(*lost, early);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_goodbye_is_noticed_also_where_there_never_was_a_link() {
+    let (ends, took) = run_timed(&World::new(3), |comm| {
+        if comm.rank() == 2 {
+            return Ok(());
+        }
+        sleep(comm, Duration::from_secs(1));
+        comm.barrier()
+    });
+    assert!(took < SOON, "it took {took:?}");
+    for end in &ends[..2] {
+        let Err(Error::PeerLost { rank: 2, message }) = end else {
+            panic!("{ends:?}");
+        };
+        assert!(message.contains("rank 2 left after call #0"), "{message}");
+    }
+}
+
+#[test]
+fn a_communicator_dropped_with_work_under_way_finishes_it() {
+    let mut world = World::new(4);
+    world.network.window_bytes = 64;
+    let ends = world.run(|comm| {
+        let first = comm.all_reduce_async(vec![1u32; 3000], ReduceOp::Sum)?;
+        let second = comm.broadcast_async(vec![comm.rank() as u8; 3000], 3)?;
+        if comm.rank() == 1 {
+            // Not waited for; the others still get their results.
+            drop((first, second));
+            return Ok((4, 3));
+        }
+        Ok::<_, Error>((first.wait()?[2999], second.wait()?[2999]))
+    });
+    assert_eq!(ends, vec![Ok((4, 3)); 4]);
+}

@@ -1,0 +1,114 @@
+//! Wrong calls: refused before anything is sent, and the communicator is as good as before.
+
+use ringtree::{Communicator, Error, ReduceOp, Result, simulate};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// What a wrong call must say.
+fn refused(end: Result<()>, says: &str) {
+    let Err(Error::Usage(text)) = end else {
+        panic!("not refused: {end:?}");
+    };
+    assert!(text.contains(says), "'{says}' in: {text}");
+}
+
+fn wrong_calls(comm: &Communicator) {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let mut floats = [1.5f32; 4];
+    refused(
+        comm.all_reduce(&mut floats, ReduceOp::Bxor),
+        "bxor is not defined for f32",
+    );
+    refused(
+        comm.broadcast(&mut floats, world_size),
+        "root 3 is no rank; there are 3",
+    );
+    refused(
+        comm.reduce(&mut floats, ReduceOp::Sum, usize::MAX),
+        "is no rank",
+    );
+    refused(comm.send(&floats, rank), "to or receive from itself");
+    refused(comm.recv(&mut floats, rank), "to or receive from itself");
+    refused(comm.send(&floats, 7), "peer 7 is no rank");
+    assert_eq!(floats, [1.5; 4]);
+    let mut short = [0.0f32; 3];
+    refused(
+        comm.all_reduce_into(&floats, &mut short, ReduceOp::Sum),
+        "output has 3 elements, but must have 4",
+    );
+    refused(
+        comm.reduce_into(&floats, &mut short, ReduceOp::Sum, 0),
+        "must have 4",
+    );
+    refused(
+        comm.reduce_scatter_into(&floats, &mut short, ReduceOp::Sum),
+        "must have",
+    );
+    refused(
+        comm.all_gather_into(&floats, &mut short),
+        "input has 4 elements",
+    );
+    assert_eq!(short, [0.0; 3]);
+    let work = comm.all_reduce_async(vec![0.5f64], ReduceOp::Band);
+    refused(work.map(drop), "band is not defined for f64");
+}
+
+#[test]
+fn wrong_calls_on_one_rank_do_not_disturb_the_order() {
+    let ends = simulate(3, |comm| {
+        comm.barrier()?;
+        if comm.rank() == 1 {
+            wrong_calls(comm);
+        }
+        let mut sum = [1u8];
+        comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+        match comm.rank() {
+            1 => comm.send(&[9u8], 2)?,
+            2 => comm.recv(&mut sum, 1)?,
+            _ => {}
+        }
+        Ok::<_, Error>(sum[0])
+    });
+    assert_eq!(ends, [Ok(3), Ok(3), Ok(9)]);
+}
+
+#[test]
+fn a_second_thread_in_a_communicator_is_refused_and_does_no_harm() {
+    let refusals = AtomicUsize::new(0);
+    let ends = simulate(2, |comm| {
+        let is_over = AtomicBool::new(false);
+        let retry = |mut call: Box<dyn FnMut() -> Result<()> + '_>| {
+            loop {
+                match call() {
+                    Err(Error::Usage(text)) => {
+                        assert!(text.contains("two threads of rank 0"), "{text}");
+                        refusals.fetch_add(1, Ordering::Relaxed);
+                    }
+                    other => return other,
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            if comm.rank() == 0 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        retry(Box::new(|| comm.use_algorithm(None))).unwrap();
+                    }
+                });
+            }
+            let mut calls = 0;
+            while calls < 200 || (comm.rank() == 0 && refusals.load(Ordering::Relaxed) == 0) {
+                let mut sum = [1u32, calls];
+                retry(Box::new(|| comm.all_reduce(&mut sum, ReduceOp::Sum)))?;
+                assert_eq!(sum, [2, 2 * calls]);
+                calls += 1;
+                if calls >= 200 {
+                    break;
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+            Ok::<_, Error>(())
+        })
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    assert!(refusals.into_inner() > 0, "nobody was ever refused");
+}

@@ -1,0 +1,337 @@
+//! Ranks as real processes over TCP: this test binary starts itself, and the environment turns
+//! the copy's `child_entry` into a rank.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/checked.rs"]
+mod checked;
+
+use checked::{Case, check};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use ringtree::plan::REGISTRY;
+use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "RINGTREE_TEST_ROLE";
+/// In front of what a rank has to say, among the lines of the test harness.
+const MARK: &str = "says: ";
+/// No test takes this long, on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+// ---- what a rank does ----
+
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let end = match role.as_str() {
+        "cases" => cases(),
+        "stream" => stream(),
+        "crossed" => crossed(),
+        "disagree" => disagree(),
+        "early" => early(),
+        other => panic!("no role is called {other}"),
+    };
+    match end {
+        Ok(text) => eprintln!("{MARK}{text}"),
+        Err(Error::PeerLost { rank, message }) => eprintln!("{MARK}lost {rank}: {message}"),
+        Err(Error::Deadline(message)) => eprintln!("{MARK}deadline: {message}"),
+        Err(error) => eprintln!("{MARK}{error:?}"),
+    }
+    // The harness would only print more.
+    std::process::exit(0);
+}
+
+/// Many random cases, the same on all ranks.
+fn cases() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let pairs: Vec<_> = REGISTRY
+        .iter()
+        .flat_map(|one| one.collectives.iter().map(|each| (*each, one.algorithm)))
+        .collect();
+    let strategy = (
+        prop::sample::select(pairs),
+        prop::sample::select(Dtype::ALL),
+        prop::sample::select(ReduceOp::ALL),
+        0..comm.world_size(),
+        prop::sample::select(vec![0usize, 1, 2, 7, 1000, 30_001, 300_000]),
+        any::<u64>(),
+    );
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..CASES {
+        let tree = strategy.new_tree(&mut runner).expect("a value");
+        let ((collective, algorithm), dtype, op, root, count, seed) = tree.current();
+        let op = if op.supports(dtype) {
+            op
+        } else {
+            ReduceOp::Sum
+        };
+        let case = Case {
+            collective,
+            dtype,
+            op,
+            root,
+            count,
+            seed,
+        };
+        comm.use_algorithm(Some(algorithm))?;
+        let wrong = check(&comm, &case)?;
+        if wrong > 0 {
+            return Ok(format!("{wrong} wrong elements in {case:?} by {algorithm}"));
+        }
+    }
+    Ok("all right".into())
+}
+
+const CASES: usize = 120;
+
+/// All-reduces without end.
+fn stream() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let mut data = vec![0.0f32; 50_000];
+    for call in 0.. {
+        comm.all_reduce(&mut data, ReduceOp::Sum)?;
+        if call == 20 {
+            eprintln!("{MARK}started");
+        }
+    }
+    Ok("the end of time".into())
+}
+
+/// Two communicators, used in opposite orders by the two ranks: from two threads, then by one
+/// asynchronous call each.
+fn crossed() -> Result<String> {
+    const COUNT: usize = 200_000;
+    let variable = |name| std::env::var(name).expect("the parent sets it");
+    let rank: usize = variable("RANK").parse().expect("a rank");
+    let connect = |name| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        builder.rendezvous(&variable(name)).connect()
+    };
+    let (x, y) = (
+        connect("RINGTREE_RENDEZVOUS")?,
+        connect("SECOND_RENDEZVOUS")?,
+    );
+    let (first, second) = if rank == 0 { (&x, &y) } else { (&y, &x) };
+    let call = |comm: &Communicator| {
+        let mut data = vec![1u32; COUNT];
+        comm.all_reduce(&mut data, ReduceOp::Sum).map(|()| data[7])
+    };
+    let mut sum = 0;
+    for _ in 0..10 {
+        let ends = std::thread::scope(|scope| {
+            let one = scope.spawn(|| call(first));
+            // By now, the first is most likely waiting for the other rank.
+            std::thread::sleep(Duration::from_millis(20));
+            let two = call(second);
+            [one.join().expect("no panic"), two]
+        });
+        for end in ends {
+            sum += end?;
+        }
+        let work = first.all_reduce_async(vec![1u32; COUNT], ReduceOp::Sum)?;
+        sum += call(second)? + work.wait()?[99];
+    }
+    Ok(format!("sum {sum}"))
+}
+
+/// Rank 1 makes another call than the others.
+fn disagree() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    comm.barrier()?;
+    let op = [ReduceOp::Sum, ReduceOp::Max][usize::from(comm.rank() == 1)];
+    comm.all_reduce(&mut [1u8; 100], op)?;
+    comm.barrier()?;
+    Ok("nobody noticed".into())
+}
+
+/// Rank 2 makes one call fewer than the others.
+fn early() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let calls = if comm.rank() == 2 { 3 } else { 4 };
+    (0..calls).try_for_each(|_| comm.barrier())?;
+    Ok("left".into())
+}
+
+// ---- starting ranks and listening to them ----
+
+struct Ranks {
+    children: Vec<Child>,
+    heard: Receiver<(usize, Instant, String)>,
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+impl Ranks {
+    fn start(role: &str, world_size: usize, more: &[(&str, &str)]) -> Self {
+        let (tell, heard) = channel();
+        let rendezvous = free_address();
+        let program = std::env::current_exe().unwrap();
+        let start = |rank: usize| {
+            let mut child = Command::new(&program)
+                .args(["child_entry", "--exact", "--nocapture"])
+                .env(ROLE, role)
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", world_size.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("LOCAL_WORLD_SIZE", world_size.to_string())
+                .env("RINGTREE_RENDEZVOUS", &rendezvous)
+                .envs(more.iter().copied())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                for line in lines.map_while(std::io::Result::ok) {
+                    let said = line.strip_prefix(MARK).map_or(line.clone(), str::to_owned);
+                    if tell.send((rank, Instant::now(), said)).is_err() {
+                        return;
+                    }
+                }
+            });
+            child
+        };
+        Self {
+            children: (0..world_size).map(start).collect(),
+            heard,
+        }
+    }
+
+    /// The next thing that each of `ranks` says, by rank, and when the last of them said it.
+    fn hear(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
+        let mut said = vec![None; ranks.len()];
+        let mut last = Instant::now();
+        while said.iter().any(Option::is_none) {
+            let (rank, at, text) = self
+                .heard
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("ranks {ranks:?} said only {said:?}"));
+            if let Some(place) = ranks.iter().position(|one| *one == rank) {
+                said[place] = Some(text);
+                last = at;
+            }
+        }
+        (said.into_iter().flatten().collect(), last)
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+// ---- the tests ----
+
+fn run_cases(world_size: usize) {
+    let all: Vec<_> = (0..world_size).collect();
+    let (said, _) = Ranks::start("cases", world_size, &[]).hear(&all);
+    assert_eq!(said, vec!["all right"; world_size]);
+}
+
+#[test]
+fn two_processes_compute_what_one_would() {
+    run_cases(2);
+}
+
+#[test]
+fn three_processes_compute_what_one_would() {
+    run_cases(3);
+}
+
+#[test]
+fn more_processes_than_cores_compute_what_one_would() {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    run_cases((cores + 3).min(9));
+}
+
+#[test]
+fn survivors_name_a_killed_rank_within_two_seconds() {
+    for victim in [2, 0] {
+        let ranks = Ranks::start("stream", 4, &[]);
+        ranks.hear(&[0, 1, 2, 3]);
+        let killed = Instant::now();
+        ranks.signal(victim, Signal::KILL);
+        let survivors: Vec<_> = (0..4).filter(|rank| *rank != victim).collect();
+        let (said, last) = ranks.hear(&survivors);
+        assert!(
+            last - killed < Duration::from_secs(2),
+            "{:?}",
+            last - killed
+        );
+        for text in said {
+            let named = format!("lost {victim}: rank {victim} is gone");
+            assert!(text.starts_with(&named), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_when_the_time_is_up() {
+    // Both worlds wait at the same time.
+    let worlds = [3, 0].map(|stopped| {
+        let ranks = Ranks::start("stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
+        ranks.hear(&[0, 1, 2, 3]);
+        ranks.signal(stopped, Signal::STOP);
+        (stopped, ranks)
+    });
+    for (stopped, ranks) in worlds {
+        let others: Vec<_> = (0..4).filter(|rank| *rank != stopped).collect();
+        let (said, _) = ranks.hear(&others);
+        for text in said {
+            let named = format!("rank {stopped} has not said where it is");
+            assert!(
+                text.starts_with("deadline: ") && text.contains(&named),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_processes_get_the_same_mismatch() {
+    let (said, _) = Ranks::start("disagree", 3, &[]).hear(&[0, 1, 2]);
+    for op in ["sum", "max"] {
+        let call = format!("all-reduce #2 of 100 u8, {op}");
+        assert!(said[0].contains(&call), "{}", said[0]);
+    }
+    assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+#[test]
+fn a_process_that_leaves_too_early_is_named() {
+    let (said, _) = Ranks::start("early", 3, &[]).hear(&[0, 1, 2]);
+    assert_eq!(said[2], "left");
+    for text in &said[..2] {
+        let named = "lost 2: rank 2 left after call #3";
+        assert!(text.starts_with(named), "{text}");
+    }
+}
+
+#[test]
+fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
+    let second = free_address();
+    let ranks = Ranks::start("crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
+    let (said, _) = ranks.hear(&[0, 1]);
+    assert_eq!(said, ["sum 80", "sum 80"]);
+}

@@ -1,0 +1,98 @@
+//! One collective on inputs whose result is known exactly, in place and `_into`.
+
+use half::{bf16, f16};
+use ringtree::plan::Collective;
+use ringtree::plan::layout::part_start;
+use ringtree::reduce::exact::Inputs;
+use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
+use std::ops::Range;
+
+/// What to call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: Dtype,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
+    pub(crate) count: usize,
+    pub(crate) seed: u64,
+}
+
+/// Makes the call in place, and then from one buffer into another where there is such a form.
+/// Returns how many elements of this rank are wrong, changed ones of the input included.
+pub(crate) fn check(comm: &Communicator, case: &Case) -> Result<usize> {
+    match case.dtype {
+        Dtype::I8 => check_as::<i8>(comm, case),
+        Dtype::U8 => check_as::<u8>(comm, case),
+        Dtype::I16 => check_as::<i16>(comm, case),
+        Dtype::U16 => check_as::<u16>(comm, case),
+        Dtype::I32 => check_as::<i32>(comm, case),
+        Dtype::U32 => check_as::<u32>(comm, case),
+        Dtype::I64 => check_as::<i64>(comm, case),
+        Dtype::U64 => check_as::<u64>(comm, case),
+        Dtype::F16 => check_as::<f16>(comm, case),
+        Dtype::Bf16 => check_as::<bf16>(comm, case),
+        Dtype::F32 => check_as::<f32>(comm, case),
+        Dtype::F64 => check_as::<f64>(comm, case),
+    }
+}
+
+fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
+    let Case {
+        collective,
+        op,
+        root,
+        count,
+        ..
+    } = *case;
+    let rank = comm.rank();
+    let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
+    let mut input = vec![T::zeroed(); count];
+    inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut input));
+    let mut data = input.clone();
+    match collective {
+        Collective::AllReduce => comm.all_reduce(&mut data, op)?,
+        Collective::Broadcast => comm.broadcast(&mut data, root)?,
+        Collective::Reduce => comm.reduce(&mut data, op, root)?,
+        Collective::ReduceScatter => comm.reduce_scatter(&mut data, op)?,
+        Collective::AllGather => comm.all_gather(&mut data)?,
+        Collective::Barrier => comm.barrier()?,
+    }
+    let mut wrong = count_wrong(comm, case, &inputs, &data);
+    data.fill(T::zeroed());
+    let block = comm.block(count);
+    match collective {
+        Collective::AllReduce => comm.all_reduce_into(&input, &mut data, op)?,
+        Collective::Reduce => comm.reduce_into(&input, &mut data, op, root)?,
+        Collective::ReduceScatter => comm.reduce_scatter_into(&input, &mut data[block], op)?,
+        Collective::AllGather => comm.all_gather_into(&input[block], &mut data)?,
+        Collective::Broadcast | Collective::Barrier => return Ok(wrong),
+    }
+    wrong += count_wrong(comm, case, &inputs, &data);
+    Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(&input)))
+}
+
+/// Elements that are not what the collective promises, where it promises anything.
+fn count_wrong<T: Element>(comm: &Communicator, case: &Case, inputs: &Inputs, data: &[T]) -> usize {
+    let world_size = comm.world_size();
+    let start = |rank| part_start(case.count, world_size, rank);
+    let bytes = |part: Range<usize>| bytemuck::cast_slice::<T, u8>(&data[part]);
+    let whole = 0..case.count;
+    match case.collective {
+        Collective::AllReduce => inputs.count_wrong(0, bytes(whole)),
+        Collective::Reduce if comm.rank() == case.root => inputs.count_wrong(0, bytes(whole)),
+        Collective::Reduce | Collective::Barrier => 0,
+        Collective::Broadcast => inputs.count_wrong_input(case.root, 0, bytes(whole)),
+        Collective::ReduceScatter => {
+            let own = comm.block(case.count);
+            inputs.count_wrong(own.start, bytes(own))
+        }
+        Collective::AllGather => {
+            let wrong = |rank| {
+                let block = start(rank)..start(rank + 1);
+                inputs.count_wrong_input(rank, block.start, bytes(block))
+            };
+            (0..world_size).map(wrong).sum()
+        }
+    }
+}
