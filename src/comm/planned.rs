@@ -1,6 +1,7 @@
 //! Choosing, building and remembering programs.
 
 use crate::dtype::Dtype;
+use crate::engine::group::Posting;
 use crate::engine::operation::Arithmetic;
 use crate::engine::program::Program;
 use crate::error::{Error, Result};
@@ -12,8 +13,10 @@ use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, plan};
 use crate::protocol::call::Call;
 use crate::reduce::Kernel;
+use crate::sys::memory::Region;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a program depends on, beside the communicator's own rank, size and tuning table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +40,23 @@ pub(crate) struct Planned {
     pub(crate) algorithm: Algorithm,
     /// What the chooser expects it to take.
     pub(crate) predicted_s: f64,
+}
+
+impl Planned {
+    /// The call with its number, on bytes that are the operation's own.
+    pub(crate) fn posting(self, sequence: u64, data: Vec<u8>, timeout: Duration) -> Posting {
+        Posting {
+            call: Call {
+                sequence,
+                ..self.call
+            },
+            digest: self.digest,
+            program: self.program,
+            buffer: Region::own(data),
+            arithmetic: self.arithmetic,
+            timeout,
+        }
+    }
 }
 
 /// The programs of a communicator.
@@ -65,7 +85,13 @@ impl Cache {
     }
 }
 
-fn make(wanted: Wanted, rank: usize, world_size: usize, tuning: &TuningTable) -> Result<Planned> {
+/// The planned form of `wanted`, made anew.
+pub(crate) fn make(
+    wanted: Wanted,
+    rank: usize,
+    world_size: usize,
+    tuning: &TuningTable,
+) -> Result<Planned> {
     let Wanted {
         collective,
         count,

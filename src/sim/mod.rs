@@ -3,7 +3,9 @@
 //! *Purpose.* The same engine that runs over sockets runs here over [`network::Network`], where a
 //! second of traffic costs no second of waiting, thousands of ranks fit in one process, and delays,
 //! stalls, short reads and deaths happen on request. [`connector`] hands its byte streams to the
-//! transports; [`schedule`] lets ordinary blocking code run on simulated ranks, one at a time.
+//! transports. Two ways to run ranks: [`schedule`] lets ordinary blocking code run on up to a few
+//! hundred, one at a time; [`cluster`] drives a [`script`] on thousands, in one thread, and
+//! [`checkers`] say whether what came out is right.
 //!
 //! *Invariants.* Everything follows from the configuration and one seed: no real clock, no hash
 //! order, no race decides anything. Time moves only when the driver moves it, never backwards.
@@ -13,9 +15,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkers;
+pub mod cluster;
 pub mod connector;
 pub mod faults;
 pub mod network;
 mod pipe;
 pub mod schedule;
+pub mod script;
 pub mod simulate;

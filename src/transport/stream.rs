@@ -12,12 +12,17 @@ use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, SEGMENT_BYTES};
 use crate::wire::frame::{HEADER_BYTES, Header};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 
+/// What a link's buffer holds at first: a few small messages, so that thousands of links in one
+/// process stay cheap. It grows with the messages that pass.
+const READ_AHEAD_BYTES: usize = 512;
+
 /// A [`Transport`] over the streams of a [`Connector`].
 pub struct StreamTransport<C: Connector> {
     connector: C,
     group: u32,
     epoch: u16,
-    links: Vec<Option<Link<C::Stream>>>,
+    /// Boxed, so that the peers of a large world that no plan needs cost a word each.
+    links: Vec<Option<Box<Link<C::Stream>>>>,
 }
 
 impl<C: Connector> StreamTransport<C> {
@@ -49,10 +54,10 @@ impl<C: Connector> StreamTransport<C> {
     fn link(&mut self, peer: usize) -> Option<&mut Link<C::Stream>> {
         if self.links[peer].is_none() {
             while let Some((peer, stream)) = self.connector.ready() {
-                self.links[peer] = Some(Link::new(stream));
+                self.links[peer] = Some(Box::new(Link::new(stream)));
             }
         }
-        self.links[peer].as_mut()
+        self.links[peer].as_deref_mut()
     }
 }
 
@@ -247,7 +252,7 @@ impl<S: Read + Write> Link<S> {
                 payload_left: 0,
             },
             incoming: Incoming {
-                buffer: vec![0; INLINE_BYTES_MAX + 2 * HEADER_BYTES],
+                buffer: vec![0; READ_AHEAD_BYTES],
                 start: 0,
                 end: 0,
                 frame_left: 0,
@@ -283,6 +288,10 @@ impl<S: Read + Write> Link<S> {
     fn begin_frame(&mut self, expected: &Header, with_payload: bool) -> Result<bool, LinkError> {
         if self.incoming.frame_left > 0 {
             return Ok(true);
+        }
+        if with_payload {
+            let payload = (expected.bytes as usize).min(INLINE_BYTES_MAX);
+            self.incoming.grow(payload + 2 * HEADER_BYTES);
         }
         while self.incoming.end - self.incoming.start < HEADER_BYTES {
             let missing = HEADER_BYTES - (self.incoming.end - self.incoming.start);

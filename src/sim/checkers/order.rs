@@ -1,0 +1,45 @@
+//! Nobody leaves a synchronising call before everybody has come.
+
+use crate::plan::spec::Collective;
+use crate::sim::cluster::Outcome;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Looks at barriers, and at all-reduces and all-gathers that move data.
+///
+/// # Errors
+/// The first rank that left too early, and whom it did not wait for.
+pub fn check(outcome: &Outcome) -> Result<(), String> {
+    // By call: how many ranks came, and the last of them.
+    let mut came: BTreeMap<u64, (usize, usize, Duration)> = BTreeMap::new();
+    for record in &outcome.records {
+        let (ranks, rank, last) = came.entry(record.sequence).or_default();
+        *ranks += 1;
+        if record.start >= *last {
+            (*rank, *last) = (record.rank, record.start);
+        }
+    }
+    for record in &outcome.records {
+        let waits = match record.call.collective {
+            Collective::Barrier => true,
+            Collective::AllReduce => record.call.count > 0,
+            Collective::AllGather => record.call.count >= outcome.ends.len(),
+            _ => false,
+        };
+        let Some(end) = record
+            .end
+            .filter(|_| waits && record.result == Some(Ok(())))
+        else {
+            continue;
+        };
+        let (ranks, last_rank, last) = came[&record.sequence];
+        if ranks < outcome.ends.len() || last > end {
+            return Err(format!(
+                "rank {} left {} #{} at {end:?}; {ranks} ranks ever came, the last was rank \
+                 {last_rank} at {last:?}",
+                record.rank, record.call.collective, record.sequence
+            ));
+        }
+    }
+    Ok(())
+}

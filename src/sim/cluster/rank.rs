@@ -1,0 +1,356 @@
+//! One scripted rank: its engine, and how far its script has come.
+
+use super::data::Data;
+use super::{Moment, Record};
+use crate::comm::planned::{self, Planned, Wanted};
+use crate::dtype::Dtype;
+use crate::engine::group::{ChannelKind, Group};
+use crate::engine::{Engine, Ticket};
+use crate::error::{Error, Result};
+use crate::limits::IDLE_SLEEP;
+use crate::op::ReduceOp;
+use crate::plan::algorithms::entry;
+use crate::plan::spec::Collective;
+use crate::protocol::session::To;
+use crate::sim::connector::{SimConnector, lock};
+use crate::sim::network::Network;
+use crate::sim::script::{Call, Step};
+use crate::sim::simulate::World;
+use crate::transport::stream::StreamTransport;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The one group of a cluster.
+const GROUP: u32 = 0;
+
+/// What the ranks of a cluster share.
+pub(super) struct Shared {
+    pub(super) network: Arc<Mutex<Network>>,
+    pub(super) world: World,
+    pub(super) progress_during_compute: bool,
+    pub(super) records: Vec<Record>,
+    pub(super) data: Data,
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        lock(&self.network).now()
+    }
+}
+
+/// A call under way. One without an identity is what the script waits in.
+struct InFlight {
+    identity: Option<u32>,
+    ticket: Ticket,
+    call: Call,
+    record: usize,
+}
+
+pub(super) struct Rank {
+    rank: usize,
+    /// None once the rank has left or died.
+    engine: Option<Engine>,
+    steps: Arc<[Step]>,
+    at: usize,
+    calls_made: u64,
+    in_flight: Vec<InFlight>,
+    busy_until: Option<Duration>,
+    /// The last program, for a script that makes the same call again and again.
+    planned: Option<(Wanted, Planned)>,
+    fate: Option<Moment>,
+    /// Ranks whose control connections have closed since this one last looked.
+    lost: Vec<usize>,
+    /// When the script ended.
+    pub(super) end: Option<Duration>,
+    pub(super) killed_at: Option<Duration>,
+}
+
+impl Rank {
+    pub(super) fn new(
+        rank: usize,
+        steps: Arc<[Step]>,
+        fate: Option<Moment>,
+        shared: &Shared,
+    ) -> Self {
+        let world_size = shared.world.world_size;
+        let transport = |channel, peers| {
+            let connector = SimConnector::new(Arc::clone(&shared.network), channel, rank);
+            Box::new(StreamTransport::new(connector, channel, 0, peers))
+        };
+        // Scripts send to no single rank, so the second channel needs no links.
+        let group = Group::new(rank, world_size, transport(0, world_size), transport(1, 0));
+        let mut engine = Engine::default();
+        engine.add_group(GROUP, group);
+        Self {
+            rank,
+            engine: Some(engine),
+            steps,
+            at: 0,
+            calls_made: 0,
+            in_flight: Vec::new(),
+            busy_until: None,
+            planned: None,
+            fate,
+            lost: Vec::new(),
+            end: None,
+            killed_at: None,
+        }
+    }
+
+    /// Whether nothing more will come of this rank by itself.
+    pub(super) fn is_over(&self) -> bool {
+        self.end.is_some() || self.killed_at.is_some()
+    }
+
+    /// Whether its moment has come, where that is not a time.
+    pub(super) fn is_doomed(&self, shared: &Shared) -> bool {
+        self.engine.is_some()
+            && match self.fate {
+                Some(Moment::CallsMade(calls)) => self.calls_made >= calls,
+                Some(Moment::BytesSent(bytes)) => {
+                    lock(&shared.network).bytes_sent(self.rank) >= bytes
+                }
+                Some(Moment::Time(_)) | None => false,
+            }
+    }
+
+    /// Dies. Whether it was alive.
+    pub(super) fn kill(&mut self, shared: &Shared) -> bool {
+        if self.engine.is_none() {
+            return false;
+        }
+        lock(&shared.network).close_rank(self.rank);
+        self.killed_at = Some(shared.now());
+        self.engine = None;
+        true
+    }
+
+    /// Its control connection with `peer` has closed: it is to look, when it runs again.
+    pub(super) fn control_lost(&mut self, peer: usize, shared: &Shared) {
+        if self.engine.is_some() {
+            self.lost.push(peer);
+            let mut network = lock(&shared.network);
+            let now = network.now();
+            network.set_timer(self.rank, now);
+        }
+    }
+
+    /// Goes on as far as possible now, and sets the timer for when to look again.
+    pub(super) fn advance(&mut self, shared: &mut Shared) -> Result<()> {
+        let now = shared.now();
+        let is_busy = self.busy_until.is_some_and(|until| now < until);
+        if is_busy && !shared.progress_during_compute {
+            self.set_timer(shared, now);
+            return Ok(());
+        }
+        while self.engine.is_some() && !self.is_doomed(shared) {
+            if let Err(error) = self.progress(shared, now) {
+                return self.fail(&error, shared, now);
+            }
+            if !self.step(shared, now)? {
+                break;
+            }
+        }
+        self.set_timer(shared, now);
+        Ok(())
+    }
+
+    fn set_timer(&self, shared: &Shared, now: Duration) {
+        let nap = (!self.in_flight.is_empty()).then_some(now + IDLE_SLEEP);
+        let wake = match self.busy_until {
+            Some(until) if shared.progress_during_compute => {
+                Some(nap.map_or(until, |nap| nap.min(until)))
+            }
+            Some(until) => Some(until),
+            None => nap,
+        };
+        if let Some(wake) = wake.filter(|_| self.engine.is_some()) {
+            lock(&shared.network).set_timer(self.rank, wake);
+        }
+    }
+
+    /// Moves what can be moved and takes what is done. An error if a call has failed.
+    fn progress(&mut self, shared: &mut Shared, now: Duration) -> Result<()> {
+        let Some(engine) = &mut self.engine else {
+            return Ok(());
+        };
+        loop {
+            let message = lock(&shared.network).receive_control(self.rank);
+            let Some((from, group, payload)) = message else {
+                break;
+            };
+            engine.control(group, from, &payload);
+        }
+        for peer in self.lost.drain(..) {
+            engine.control_lost(peer, "its process ended");
+        }
+        while engine.poll() {}
+        engine.tick(now);
+        send_controls(self.rank, engine, shared);
+        let mut failure = Ok(());
+        let (rank, records, data) = (self.rank, &mut shared.records, &mut shared.data);
+        self.in_flight.retain(|flight| {
+            let Some((region, result)) = engine.take(flight.ticket) else {
+                return true;
+            };
+            let record = &mut records[flight.record];
+            record.end = Some(now);
+            if result.is_ok() {
+                record.wrong =
+                    data.count_wrong(rank, &flight.call, record.sequence, region.bytes());
+            } else {
+                failure = result.clone();
+            }
+            record.result = Some(result);
+            false
+        });
+        failure
+    }
+
+    /// Takes the next step of the script, or a part of it. False if it cannot be taken now.
+    fn step(&mut self, shared: &mut Shared, now: Duration) -> Result<bool> {
+        let waits_for = |identity| {
+            let mut flights = self.in_flight.iter();
+            flights.any(|flight| flight.identity == identity)
+        };
+        if waits_for(None) {
+            return Ok(false);
+        }
+        match self.steps.get(self.at).copied() {
+            None => {
+                self.end.get_or_insert(now);
+                return Ok(false);
+            }
+            Some(Step::Compute(time)) => {
+                if *self.busy_until.get_or_insert(now + time) > now {
+                    return Ok(false);
+                }
+                self.busy_until = None;
+            }
+            Some(Step::Call(call)) => self.post(None, call, shared, now)?,
+            Some(Step::Start(identity, call)) => self.post(Some(identity), call, shared, now)?,
+            Some(Step::Barrier) => {
+                self.post(None, Call::new(Collective::Barrier, 1), shared, now)?;
+            }
+            Some(Step::Wait(identity)) if waits_for(Some(identity)) => return Ok(false),
+            Some(Step::Leave) if !self.in_flight.is_empty() => return Ok(false),
+            Some(Step::Leave) => self.leave(shared, now),
+            Some(Step::Wait(_)) => {}
+        }
+        self.at += 1;
+        Ok(true)
+    }
+
+    fn post(
+        &mut self,
+        identity: Option<u32>,
+        call: Call,
+        shared: &mut Shared,
+        now: Duration,
+    ) -> Result<()> {
+        let planned = self.plan(&call, &shared.world)?;
+        self.calls_made += 1;
+        let sequence = self.calls_made;
+        let data = shared.data.input(self.rank, &call, sequence);
+        let posting = planned.posting(sequence, data, shared.world.timeout);
+        let record = shared.records.len();
+        shared.records.push(Record {
+            rank: self.rank,
+            sequence,
+            call,
+            start: now,
+            end: None,
+            result: None,
+            wrong: 0,
+        });
+        let Some(engine) = &mut self.engine else {
+            return Ok(());
+        };
+        match engine.post(GROUP, ChannelKind::Collectives, posting) {
+            Ok(ticket) => self.in_flight.push(InFlight {
+                identity,
+                ticket,
+                call,
+                record,
+            }),
+            Err((error, _)) => {
+                shared.records[record].end = Some(now);
+                shared.records[record].result = Some(Err(error.clone()));
+                self.fail(&error, shared, now)?;
+            }
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.poll();
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, call: &Call, world: &World) -> Result<Planned> {
+        let collective = call.collective;
+        let usual = world.algorithm;
+        let (count, dtype, op) = match collective {
+            Collective::Barrier => (1, Dtype::U8, Some(ReduceOp::Bor)),
+            _ => (
+                call.count,
+                call.dtype,
+                collective.reduces().then_some(call.op),
+            ),
+        };
+        let wanted = Wanted {
+            collective,
+            count,
+            dtype,
+            op,
+            root: call.root,
+            forced: call
+                .algorithm
+                .or(usual.filter(|usual| entry(collective, *usual).is_some())),
+        };
+        match &self.planned {
+            Some((last, planned)) if *last == wanted => Ok(planned.clone()),
+            _ => {
+                let made = planned::make(wanted, self.rank, world.world_size, &world.tuning)?;
+                self.planned = Some((wanted, made.clone()));
+                Ok(made)
+            }
+        }
+    }
+
+    /// A call failed: the others of this rank end with it, and the program ends as programs do.
+    fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
+        if let Error::Usage(_) = error {
+            return Err(error.clone());
+        }
+        self.leave(shared, now);
+        for flight in self.in_flight.drain(..) {
+            let record = &mut shared.records[flight.record];
+            record.end = Some(now);
+            record.result = Some(Err(error.clone()));
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, shared: &Shared, now: Duration) {
+        self.end.get_or_insert(now);
+        let Some(mut engine) = self.engine.take() else {
+            return;
+        };
+        if let Some(group) = engine.group(GROUP) {
+            group.leave();
+        }
+        send_controls(self.rank, &mut engine, shared);
+        lock(&shared.network).close_rank(self.rank);
+    }
+}
+
+fn send_controls(rank: usize, engine: &mut Engine, shared: &Shared) {
+    while let Some((group, to, payload)) = engine.next_control() {
+        let mut network = lock(&shared.network);
+        match to {
+            To::Rank(to) => network.send_control(rank, to, group, payload),
+            To::All => (0..shared.world.world_size)
+                .filter(|to| *to != rank)
+                .for_each(|to| network.send_control(rank, to, group, payload.clone())),
+        }
+    }
+}
