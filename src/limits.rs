@@ -61,9 +61,9 @@ pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
 /// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
-/// over TCP is a system call or two, so this is around 50 µs: longer than a peer that runs needs,
+/// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
 /// shorter than what a peer on the same core would be held up for.
-pub const SPIN_PASSES: u32 = 100;
+pub const SPIN_PASSES: u32 = 20;
 /// Fruitless passes in which a waiting rank lets others run before it sleeps.
 pub const YIELD_PASSES: u32 = 1_000;
 /// A sleeping rank looks at its deadlines this often.

@@ -16,6 +16,9 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 /// process stay cheap. It grows with the messages that pass.
 const READ_AHEAD_BYTES: usize = 512;
 
+/// Bytes of the longest element.
+const ELEMENT_BYTES_MAX: usize = 8;
+
 /// A [`Transport`] over the streams of a [`Connector`].
 pub struct StreamTransport<C: Connector> {
     connector: C,
@@ -261,25 +264,31 @@ impl<S: Read + Write> Link<S> {
         }
     }
 
-    /// Writes the rest of the header and what it can of `payload`; returns the payload taken.
+    /// Writes the rest of the header and what it can of `payload`; returns the payload taken: 0
+    /// only when the stream takes nothing now.
     fn write(&mut self, payload: &[u8]) -> Result<usize, LinkError> {
-        let Outgoing {
-            header,
-            header_left,
-            payload_left,
-        } = &self.outgoing;
-        let payload = &payload[..payload.len().min(*payload_left)];
-        let written = if *header_left > 0 {
-            let header = &header[HEADER_BYTES - header_left..];
-            self.stream
-                .write_vectored(&[IoSlice::new(header), IoSlice::new(payload)])
-        } else {
-            self.stream.write(payload)
-        };
-        match written {
-            Ok(bytes) => Ok(self.outgoing.advance(bytes)),
-            Err(error) if is_not_now(&error) => Ok(0),
-            Err(error) => Err(LinkError::Closed(error.to_string())),
+        loop {
+            let Outgoing {
+                header,
+                header_left,
+                payload_left,
+            } = &self.outgoing;
+            let payload = &payload[..payload.len().min(*payload_left)];
+            let written = if *header_left > 0 {
+                let header = &header[HEADER_BYTES - header_left..];
+                self.stream
+                    .write_vectored(&[IoSlice::new(header), IoSlice::new(payload)])
+            } else {
+                self.stream.write(payload)
+            };
+            match written {
+                Ok(bytes) => match self.outgoing.advance(bytes) {
+                    0 if bytes > 0 => {}
+                    taken => return Ok(taken),
+                },
+                Err(error) if is_not_now(&error) => return Ok(0),
+                Err(error) => return Err(LinkError::Closed(error.to_string())),
+            }
         }
     }
 
@@ -346,10 +355,14 @@ impl<S: Read + Write> Link<S> {
         Ok(direct)
     }
 
-    /// Reads more of the present frame into the buffer, unless it holds all of it.
+    /// Reads more of the present frame into the buffer, unless it holds all of it: once, or until
+    /// there is a whole element at least.
     fn top_up(&mut self) -> Result<(), LinkError> {
-        if self.incoming.visible() < self.incoming.frame_left {
-            self.fill(1, usize::MAX)?;
+        while self.incoming.visible() < self.incoming.frame_left {
+            let is_all = self.fill(1, usize::MAX)? == 0;
+            if is_all || self.incoming.visible() >= ELEMENT_BYTES_MAX {
+                break;
+            }
         }
         Ok(())
     }
