@@ -1,0 +1,62 @@
+//! An all-reduce goes on by itself while the caller computes: two ranks, each a thread with a
+//! communicator of its own over loopback TCP.
+//!
+//! `cargo run --release --example 04_overlap`
+
+use ringtree::{Communicator, Error, ReduceOp};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+const RANKS: usize = 2;
+const ELEMENTS: usize = 4 << 20;
+/// How long backward takes here; a sleep stands for work that needs no help from this thread.
+const COMPUTE: Duration = Duration::from_millis(150);
+
+fn main() -> Result<(), Error> {
+    let rendezvous = free_address()?;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..RANKS)
+            .map(|rank| {
+                let rendezvous = &rendezvous;
+                scope.spawn(move || one_rank(rank, rendezvous))
+            })
+            .collect();
+        for (rank, thread) in ranks.into_iter().enumerate() {
+            let died = |_| Error::System(format!("the thread of rank {rank} panicked"));
+            thread.join().map_err(died)??;
+        }
+        Ok(())
+    })
+}
+
+fn one_rank(rank: usize, rendezvous: &str) -> Result<(), Error> {
+    let comm = Communicator::builder()
+        .rank(rank)
+        .world_size(RANKS)
+        .rendezvous(rendezvous)
+        .connect()?;
+    // The first call opens the links; it is not what is shown here.
+    comm.barrier()?;
+    let start = Instant::now();
+    comm.all_reduce(&mut vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;
+    let alone = start.elapsed();
+    let work = comm.all_reduce_async(vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;
+    std::thread::sleep(COMPUTE);
+    let start = Instant::now();
+    let sum = work.wait()?;
+    let exposed = start.elapsed();
+    println!(
+        "rank {rank}: {ELEMENTS} elements take {alone:.1?}; started before computing, they are \
+         waited for {exposed:.1?} (every element is {})",
+        sum[0]
+    );
+    Ok(())
+}
+
+/// An address nobody listens at. Where ranks are started by `ringtree run` this is its affair.
+fn free_address() -> Result<String, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0");
+    let address = listener.and_then(|listener| listener.local_addr());
+    let address = address.map_err(|error| Error::system("finding a free port", &error))?;
+    Ok(address.to_string())
+}
