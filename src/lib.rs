@@ -1,15 +1,57 @@
 //! ringtree: collective communication for people who train models.
 //!
-//! One idea carries the library: *an algorithm is a value*. A [`plan`] says what one rank does in
-//! a collective, as data; it is verified, priced, drawn, chosen, and executed by one engine over
-//! any transport. Nothing else in the library knows an algorithm.
+//! A [`Communicator`] is a group of processes. Every rank calls the same collectives in the same
+//! order:
 //!
-//! # Rooms
+//! ```no_run
+//! use ringtree::{Communicator, ReduceOp};
 //!
-//! Pure (no clock, no I/O, no threads): [`plan`], [`wire`], [`protocol`]. Fenced unsafe: [`sys`].
-//! Effects: [`reduce`], [`transport`], [`engine`], [`bootstrap`], [`comm`], [`launch`], [`sim`].
-//! Imports point one way, `launch → comm → bootstrap, engine → transport, reduce → sys`, and a
-//! test reads the `use` lines to keep it so.
+//! # fn main() -> ringtree::Result<()> {
+//! let comm = Communicator::from_env()?; // as `ringtree run` and torchrun set it
+//! let mut gradients = vec![0.5f32; 1000];
+//! comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//! # Ok(()) }
+//! ```
+//!
+//! The same code runs on simulated ranks, without processes or a network:
+//!
+//! ```
+//! use ringtree::ReduceOp;
+//!
+//! let sums = ringtree::simulate(8, |comm| {
+//!     let mut numbers = [comm.rank() as f32];
+//!     comm.all_reduce(&mut numbers, ReduceOp::Sum).map(|()| numbers)
+//! });
+//! assert!(sums.iter().all(|sum| *sum == Ok([28.0])));
+//! ```
+//!
+//! # One idea
+//!
+//! *An algorithm is a value.* A [`plan`] says what one rank does in a collective, as data; it is
+//! [verified](plan::verify), [priced](plan::cost), [drawn](plan::draw), [chosen](plan::select),
+//! and executed by one [`engine`] over any [`transport`]. Nothing else in the library knows an
+//! algorithm.
+//!
+//! # The map
+//!
+//! | Room | Is for | Start at |
+//! |---|---|---|
+//! | [`comm`] | the calls of training code | [`Communicator`] |
+//! | [`launch`] | starting ranks, standing by them | [`launch::run`], [`launch::spawn_self`] |
+//! | [`bootstrap`] | settings, the join, the control thread | [`bootstrap::Settings`] |
+//! | [`engine`] | running plans over links | [`engine::program`] |
+//! | [`transport`] | moving the bytes of messages | [`transport::Transport`] |
+//! | [`reduce`] | folding elements on the CPU | [`reduce::Kernel`] |
+//! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
+//! | [`protocol`] | handshake, calls, the first cause | [`protocol::session`] |
+//! | [`wire`] | the header of a frame | [`wire::frame`] |
+//! | [`sim`] | ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
+//! | [`sys`] | the only unsafe code | |
+//!
+//! [`plan`], [`protocol`] and [`wire`] are pure: no clock, no I/O, no threads. Imports point one
+//! way, `launch → comm → bootstrap, engine → transport, reduce → sys`, and a test reads the `use`
+//! lines to keep it so. What every room may know: [`dtype`], [`op`], [`error`], and [`limits`],
+//! where every bound is a constant.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -41,3 +83,8 @@ pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use op::ReduceOp;
 pub use sim::simulate::simulate;
+
+/// The README's program is compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

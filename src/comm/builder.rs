@@ -97,6 +97,13 @@ impl Communicator {
     /// `MASTER_ADDR`, `MASTER_PORT` and ringtree's own), as `ringtree run` and torchrun set them.
     /// Waits until all ranks have come.
     ///
+    /// ```no_run
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = ringtree::Communicator::from_env()?;
+    /// println!("rank {} of {}", comm.rank(), comm.world_size());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Configuration`] names the variable; [`Error::Join`] says who is missing or what
     /// differs between ranks.

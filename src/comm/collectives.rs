@@ -125,6 +125,15 @@ impl Communicator {
     /// As [`Communicator::reduce`], from `input` into `output`, which is unspecified but on the
     /// root.
     ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let ends = ringtree::simulate(3, |comm| {
+    ///     let (own, mut product) = ([comm.rank() as i64 + 2], [0]);
+    ///     comm.reduce_into(&own, &mut product, ReduceOp::Prod, 0).map(|()| (own, product))
+    /// });
+    /// assert_eq!(ends[0], Ok(([2], [24])));
+    /// ```
+    ///
     /// # Errors
     /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
     pub fn reduce_into<I, O>(
@@ -166,6 +175,15 @@ impl Communicator {
 
     /// As [`Communicator::reduce_scatter`], from the whole `input` into `output`, which is as long
     /// as this rank's block.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let blocks = ringtree::simulate(3, |comm| {
+    ///     let mut own = [0u16; 2];
+    ///     comm.reduce_scatter_into(&[1u16, 2, 3, 4, 5, 6], &mut own, ReduceOp::Sum).map(|()| own)
+    /// });
+    /// assert_eq!(blocks, [Ok([3, 6]), Ok([9, 12]), Ok([15, 18])]);
+    /// ```
     ///
     /// # Errors
     /// Any of [`Error`]; [`Error::Usage`] if `output` is not as long as the block.
@@ -261,6 +279,13 @@ impl Communicator {
 
     /// Starts a broadcast, as [`Communicator::all_reduce_async`] does an all-reduce.
     ///
+    /// ```
+    /// let copies = ringtree::simulate(3, |comm| {
+    ///     comm.broadcast_async(vec![comm.rank() as u8; 2], 2)?.wait()
+    /// });
+    /// assert_eq!(copies, vec![Ok(vec![2, 2]); 3]);
+    /// ```
+    ///
     /// # Errors
     /// As there.
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
@@ -268,6 +293,14 @@ impl Communicator {
     }
 
     /// Starts a reduce, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(3, |comm| {
+    ///     comm.reduce_async(vec![comm.rank() as i32], ReduceOp::Sum, 1)?.wait()
+    /// });
+    /// assert_eq!(sums[1], Ok(vec![3]));
+    /// ```
     ///
     /// # Errors
     /// As there.
@@ -282,6 +315,15 @@ impl Communicator {
 
     /// Starts a reduce-scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
     ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(2, |comm| {
+    ///     let sums = comm.reduce_scatter_async(vec![1.0f64, 2.0], ReduceOp::Sum)?.wait()?;
+    ///     Ok::<_, ringtree::Error>(sums[comm.block(2)].to_vec())
+    /// });
+    /// assert_eq!(sums, [Ok(vec![2.0]), Ok(vec![4.0])]);
+    /// ```
+    ///
     /// # Errors
     /// As there.
     pub fn reduce_scatter_async<T: Element>(
@@ -293,6 +335,15 @@ impl Communicator {
     }
 
     /// Starts an all-gather, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(2, |comm| {
+    ///     let mut ranks = vec![0u8; 2];
+    ///     ranks[comm.rank()] = 10 + comm.rank() as u8;
+    ///     comm.all_gather_async(ranks)?.wait()
+    /// });
+    /// assert_eq!(gathered, vec![Ok(vec![10, 11]); 2]);
+    /// ```
     ///
     /// # Errors
     /// As there.
@@ -404,6 +455,19 @@ impl Communicator {
 
     /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is
     /// none), and the seconds it is expected to take.
+    ///
+    /// ```
+    /// use ringtree::Dtype;
+    /// use ringtree::plan::{Algorithm, Collective};
+    /// let previews = ringtree::simulate(2, |comm| {
+    ///     comm.use_algorithm(Some(Algorithm::Ring))?;
+    ///     comm.preview(Collective::AllReduce, 1000, Dtype::F32, 0)
+    /// });
+    /// let (algorithm, seconds) = previews[0].clone()?;
+    /// assert_eq!(algorithm, Algorithm::Ring);
+    /// assert!(seconds > 0.0);
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.

@@ -1,7 +1,7 @@
 //! The choice of an algorithm: a pure function of what every rank of a communicator shares.
 //!
 //! Ranks that choose differently deadlock, so nothing local (clock, load, buffer address) enters:
-//! the collective, the bytes, the element size, the ranks and one [`TuningTable`], whose hash the
+//! the collective, the bytes, the element size, the ranks and one [`TuningTable`], which the
 //! ranks compare when they connect.
 
 use super::algorithms::{Entry, REGISTRY, entry};
@@ -165,6 +165,17 @@ impl Choice {
 
 /// The algorithm with the least predicted time for `bytes` bytes of elements of `dtype_size`
 /// bytes; `forced` names it instead. Ties go to the first in the registry's order.
+///
+/// ```
+/// use ringtree::plan::Collective;
+/// use ringtree::plan::select::{TuningTable, choose};
+///
+/// let table = TuningTable::default();
+/// let choice = choose(Collective::AllReduce, 6, 25 << 20, 4, &table, None)?;
+/// println!("{}", choice.explain());
+/// assert!(choice.runner_up.is_some_and(|(_, seconds)| seconds >= choice.predicted_s));
+/// # Ok::<(), String>(())
+/// ```
 ///
 /// # Errors
 /// A sentence: nothing carries out the collective, or the forced algorithm does not.

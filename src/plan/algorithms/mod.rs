@@ -66,6 +66,26 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
 
 /// The plan that `request` asks for, or why there is none.
 ///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, Request, Step, plan};
+///
+/// let rank_4 = plan(&Request {
+///     collective: Collective::Broadcast,
+///     algorithm: Algorithm::Binomial,
+///     world_size: 8,
+///     rank: 4,
+///     root: 0,
+///     pieces: 1,
+/// })?;
+/// let peers = |steps: &Vec<Step>| match &steps[0] {
+///     Step::Send { peers, .. } => peers.clone(),
+///     _ => vec![],
+/// };
+/// let sends: Vec<_> = rank_4.rounds.iter().map(peers).collect();
+/// assert_eq!(sends, [vec![], vec![6], vec![5]]); // it receives first, then 4→6, then 4→5
+/// # Ok::<(), String>(())
+/// ```
+///
 /// # Errors
 /// A sentence: the algorithm does not carry out the collective, or a number is out of range.
 pub fn plan(request: &Request) -> Result<Plan, String> {

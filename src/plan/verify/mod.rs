@@ -14,14 +14,16 @@
 //! - No deadlock, although a rank takes its steps strictly in order, a send waits until its channel
 //!   is empty and a channel between two ranks holds one message.
 //!
-//! *Why that covers every window and the engine.* Channels are first-in first-out with one writer
+//! *Why that covers larger windows and the engine.* Channels are first-in first-out with one writer
 //! and one reader, and no rank asks whether a message is there, so this is a Kahn network: what a
 //! chunk holds does not depend on who runs when. The run found here is a total order of all steps
 //! in which every step comes after what it needs: the steps before it on its rank, its messages,
 //! the room in its channels. A larger window or an engine that overlaps rounds needs a subset of
 //! that (only the steps with common chunks, more room), and what it needs, once there, stays there
 //! until used. So at any moment the first step of that order which is not done can be done: no
-//! execution that goes on while anything can be done gets stuck.
+//! execution that goes on while anything can be done gets stuck. Channels that hold less than a
+//! message need one thing more, which is not verified: that a receive which overwrites what its
+//! rank sends in the same round has the same chunks in the same order.
 //!
 //! *Invariants.* No step is trusted: a plan from anywhere may be verified.
 //!
