@@ -355,12 +355,12 @@ impl<S: Read + Write> Link<S> {
         Ok(direct)
     }
 
-    /// Reads more of the present frame into the buffer, unless it holds all of it: once, or until
-    /// there is a whole element at least.
+    /// Makes sure that at least one whole element is in the buffer, if it has come. What is there
+    /// is worth folding before more is read: it is still in the cache.
     fn top_up(&mut self) -> Result<(), LinkError> {
-        while self.incoming.visible() < self.incoming.frame_left {
-            let is_all = self.fill(1, usize::MAX)? == 0;
-            if is_all || self.incoming.visible() >= ELEMENT_BYTES_MAX {
+        let wanted = self.incoming.frame_left.min(ELEMENT_BYTES_MAX);
+        while self.incoming.visible() < wanted {
+            if self.fill(wanted, usize::MAX)? == 0 {
                 break;
             }
         }
