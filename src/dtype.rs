@@ -1,7 +1,7 @@
 //! The element types: one table, one line a type.
 
+use crate::named::named;
 use std::fmt;
-use std::str::FromStr;
 
 mod sealed {
     pub trait Sealed {}
@@ -88,37 +88,4 @@ dtypes! {
     F64  f64,         "f64",  Float;
 }
 
-impl Dtype {
-    /// The type whose discriminant is `code`, for decoding.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
-    /// The discriminant, for encoding.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-}
-
-impl fmt::Display for Dtype {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl FromStr for Dtype {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|dtype| dtype.name() == text)
-            .ok_or_else(|| {
-                let names: Vec<_> = Self::ALL.iter().map(|dtype| dtype.name()).collect();
-                format!("no dtype is called '{text}'; there are {}", names.join(" "))
-            })
-    }
-}
+named!(Dtype, "dtype");

@@ -69,6 +69,7 @@ pub mod engine;
 pub mod error;
 pub mod launch;
 pub mod limits;
+mod named;
 pub mod op;
 pub mod plan;
 pub mod protocol;

@@ -1,8 +1,7 @@
 //! The reduction operators: one table, one line an operator.
 
 use crate::dtype::Dtype;
-use std::fmt;
-use std::str::FromStr;
+use crate::named::named;
 
 /// Calls the macro `$callback` once with whatever follows it here and the whole table of operators:
 /// `Variant, "name", Domain, "documentation";` a line, where the domain is `Any` or `Integer`.
@@ -66,40 +65,6 @@ impl ReduceOp {
     pub const fn supports(self, dtype: Dtype) -> bool {
         matches!(self.domain(), Domain::Any) || !dtype.is_float()
     }
-
-    /// The operator whose discriminant is `code`, for decoding.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
-    /// The discriminant, for encoding.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
 }
 
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl FromStr for ReduceOp {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|op| op.name() == text)
-            .ok_or_else(|| {
-                let names: Vec<_> = Self::ALL.iter().map(|op| op.name()).collect();
-                format!(
-                    "no operator is called '{text}'; there are {}",
-                    names.join(" ")
-                )
-            })
-    }
-}
+named!(ReduceOp, "operator");

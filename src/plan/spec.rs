@@ -1,7 +1,6 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::named::named;
 
 macro_rules! names {
     ($(#[$meta:meta])* $type:ident, $what:literal, {
@@ -21,36 +20,9 @@ macro_rules! names {
             pub const fn name(self) -> &'static str {
                 match self { $($type::$variant => $name,)* }
             }
-
-            /// The discriminant, for encoding.
-            #[must_use]
-            pub const fn code(self) -> u8 {
-                self as u8
-            }
-
-            /// The one whose discriminant is `code`, for decoding.
-            #[must_use]
-            pub fn from_code(code: u8) -> Option<Self> {
-                Self::ALL.get(usize::from(code)).copied()
-            }
         }
 
-        impl fmt::Display for $type {
-            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str(self.name())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                Self::ALL.iter().copied().find(|one| one.name() == text).ok_or_else(|| {
-                    let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
-                    format!("no {} is called '{text}'; there are {}", $what, names.join(" "))
-                })
-            }
-        }
+        named!($type, $what);
     };
 }
 
