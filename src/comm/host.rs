@@ -41,6 +41,6 @@ pub(crate) trait Host: Send + Sync {
         None
     }
 
-    /// A group has said its goodbye, and its links are about to close.
-    fn left(&self) {}
+    /// The last group has said its goodbye: sees that it is sent, and ends.
+    fn close(&self) {}
 }

@@ -104,13 +104,18 @@ impl Host for ProcessHost {
             To::All => control.send_all(group, payload),
         }
     }
+
+    fn close(&self) {
+        if let Some(control) = self.links.control.get() {
+            control.shutdown();
+        }
+    }
 }
 
 impl Drop for ProcessHost {
     fn drop(&mut self) {
-        if let Some(control) = self.links.control.get() {
-            control.shutdown();
-        }
+        // Where no communicator came about, so that no group could leave.
+        self.close();
     }
 }
 

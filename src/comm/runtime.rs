@@ -33,8 +33,11 @@ struct Polling<'a>(&'a Runtime);
 
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        self.0.token.store(false, Ordering::Release);
-        if self.0.others.load(Ordering::Acquire) > 0 {
+        // In one order with what `wait` does: it counts itself first and looks at the token after.
+        self.0.token.store(false, Ordering::SeqCst);
+        if self.0.others.load(Ordering::SeqCst) > 0 {
+            // Who saw the token taken holds the engine until it sleeps, and then hears this.
+            drop(self.0.lock());
             self.0.changed.notify_all();
         }
     }
@@ -116,12 +119,17 @@ impl Runtime {
                 }
                 return outcome;
             }
-            self.others.fetch_add(1, Ordering::AcqRel);
-            let engine = self.lock();
-            let woken = self.changed.wait_timeout(engine, POLLER_NAP);
-            self.others.fetch_sub(1, Ordering::AcqRel);
-            let (mut engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
-            if let Some(outcome) = engine.take(ticket) {
+            self.others.fetch_add(1, Ordering::SeqCst);
+            let mut engine = self.lock();
+            let mut outcome = engine.take(ticket);
+            if outcome.is_none() && self.token.load(Ordering::SeqCst) {
+                let woken = self.changed.wait_timeout(engine, POLLER_NAP);
+                (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
+                outcome = engine.take(ticket);
+            }
+            drop(engine);
+            self.others.fetch_sub(1, Ordering::SeqCst);
+            if let Some(outcome) = outcome {
                 return outcome;
             }
         }
@@ -142,10 +150,7 @@ impl Runtime {
                 return outcome;
             }
             drop(engine);
-            if self.others.load(Ordering::Relaxed) > 0 {
-                self.changed.notify_all();
-                std::thread::yield_now();
-            }
+            self.let_others_look();
             if advanced {
                 idle_passes = 0;
                 waited = Waited::Briefly;
@@ -153,6 +158,14 @@ impl Runtime {
                 idle_passes = idle_passes.saturating_add(1);
                 waited = self.host.give_way(idle_passes);
             }
+        }
+    }
+
+    /// A poller, between two passes: lets in who waits for the engine or for an end.
+    fn let_others_look(&self) {
+        if self.others.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+            std::thread::yield_now();
         }
     }
 
@@ -165,10 +178,7 @@ impl Runtime {
         while engine.poll() {
             self.send_controls(&mut engine);
             drop(engine);
-            if self.others.load(Ordering::Relaxed) > 0 {
-                self.changed.notify_all();
-                std::thread::yield_now();
-            }
+            self.let_others_look();
             engine = self.lock();
         }
         engine.tick(self.host.now());
@@ -179,7 +189,7 @@ impl Runtime {
 
     /// Lets time pass without a call; what is under way goes on, peers are answered.
     pub(crate) fn pass_time(&self, time: Duration) {
-        let end = self.host.now() + time;
+        let end = self.host.now().saturating_add(time);
         while self.host.now() < end {
             self.hear(&mut self.lock_beside_poller());
             self.poll_in_background();
@@ -223,10 +233,12 @@ impl Runtime {
     }
 
     /// Ends the group: what is under way is finished (or fails by its deadline), then goodbye.
+    /// The last one ends the host's part too, here and now: the control thread may be holding this
+    /// runtime for a moment, so its drop could come after the caller has left the process.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
-        let start = self.host.now();
+        let end = self.host.now().saturating_add(at_most);
         let is_busy = |engine: &mut Engine| engine.group(number).is_some_and(|one| one.is_busy());
-        while is_busy(&mut self.lock_beside_poller()) && self.host.now() < start + at_most {
+        while is_busy(&mut self.lock_beside_poller()) && self.host.now() < end {
             let Some(_token) = self.take_token() else {
                 std::thread::sleep(POLLER_NAP);
                 continue;
@@ -246,8 +258,12 @@ impl Runtime {
         }
         self.send_controls(&mut engine);
         let group = engine.remove_group(number);
+        let was_last = engine.is_empty();
         drop(engine);
-        self.host.left();
+        if was_last {
+            self.host.close();
+        }
+        // Its links close after the goodbye has gone.
         drop(group);
     }
 

@@ -92,12 +92,6 @@ impl Group {
         }
     }
 
-    /// What went wrong first, if anything has.
-    #[must_use]
-    pub fn verdict(&self) -> Option<&Error> {
-        self.session.verdict()
-    }
-
     /// Starts an operation; returns its slot.
     pub(super) fn post(
         &mut self,
@@ -153,7 +147,7 @@ impl Group {
                 let Some(call) = slot.operation.call.as_ref() else {
                     continue;
                 };
-                if now >= since + slot.timeout {
+                if now >= since.saturating_add(slot.timeout) {
                     let error = overdue(self.rank, call, slot, session);
                     session.failed(error);
                     break;
@@ -234,13 +228,17 @@ impl Group {
         }
     }
 
+    /// No link to `rank` could be made. Links are asked for by operations, and only ones that
+    /// have failed meanwhile can have stopped needing it.
     pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
         let mut all = self.collectives.operations().chain(self.pairs.operations());
-        let waits = all.find(|operation| operation.awaited().contains(&rank));
-        let call = waits.and_then(|operation| operation.call.clone());
+        let call = all
+            .find(|operation| operation.needs(rank))
+            .and_then(|operation| operation.call.clone());
         drop(all);
-        self.session.link_failed(rank, call.as_ref(), why);
-        self.settle();
+        if let Some(call) = call {
+            self.session.link_lost(rank, &call, why);
+        }
     }
 
     pub(super) fn control_lost(&mut self, rank: usize, why: &str) {

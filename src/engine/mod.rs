@@ -99,6 +99,12 @@ impl Engine {
         }
     }
 
+    /// Whether there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
     /// Whether any operation is under way.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -145,5 +151,112 @@ impl Engine {
                 .next_control()
                 .map(|(to, message)| (*number, to, message.encode()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::plan::{Algorithm, Collective, Request, plan};
+    use crate::protocol::call::Call;
+    use crate::transport::{self, LinkError, Transport};
+    use operation::Arithmetic;
+    use program::Program;
+    use std::sync::Arc;
+
+    /// Links that never open.
+    struct Unconnected;
+
+    type Moved = std::result::Result<usize, LinkError>;
+
+    impl Transport for Unconnected {
+        fn name(&self) -> &'static str {
+            "none"
+        }
+        fn open(&mut self, _: usize) {}
+        fn send(&mut self, _: usize, _: &transport::Message, _: usize, _: &[u8]) -> Moved {
+            Ok(0)
+        }
+        fn receive(&mut self, _: usize, _: &transport::Message, _: usize, _: &mut [u8]) -> Moved {
+            Ok(0)
+        }
+        fn fetch(&mut self, _: usize, _: &transport::Message, _: usize) -> Moved {
+            Ok(0)
+        }
+        fn view(&self, _: usize, _: usize) -> &[u8] {
+            &[]
+        }
+        fn consume(&mut self, _: usize, _: usize) {}
+    }
+
+    /// Rank 1 of 3 in an all-gather of one byte a rank.
+    fn waiting(timeout: Duration) -> (Engine, Ticket) {
+        let request = Request {
+            collective: Collective::AllGather,
+            algorithm: Algorithm::Flat,
+            world_size: 3,
+            rank: 1,
+            root: 0,
+            pieces: 1,
+        };
+        let call = Call {
+            sequence: 1,
+            collective: "all-gather".into(),
+            algorithm: "flat".into(),
+            pieces: 1,
+            count: 3,
+            dtype: Dtype::U8,
+            op: None,
+            root: None,
+        };
+        let posting = Posting {
+            digest: call.digest(),
+            call,
+            program: Arc::new(Program::bind(&plan(&request).unwrap(), 3, 1)),
+            buffer: Region::own(vec![0u8; 3]),
+            arithmetic: Arithmetic {
+                kernel: None,
+                element_bytes: 1,
+                divisor: None,
+            },
+            timeout,
+        };
+        let mut engine = Engine::default();
+        let group = Group::new(1, 3, Box::new(Unconnected), Box::new(Unconnected));
+        engine.add_group(0, group);
+        let ticket = engine.post(0, ChannelKind::Collectives, posting);
+        (engine, ticket.map_err(|(error, _)| error).unwrap())
+    }
+
+    #[test]
+    fn a_link_that_cannot_be_made_is_reported_and_the_arbiters_cause_counts() {
+        let (mut engine, ticket) = waiting(Duration::from_secs(60));
+        engine.link_failed(2, "connection refused");
+        engine.tick(Duration::ZERO);
+        engine.tick(Duration::from_millis(200));
+        engine.poll();
+        assert!(engine.take(ticket).is_none(), "the arbiter has not spoken");
+        let (_, to, report) = engine.next_control().unwrap();
+        assert_eq!(to, To::Rank(0));
+        let Some(Message::Report(Error::PeerLost { rank: 2, message })) = Message::decode(&report)
+        else {
+            panic!("{report:?}");
+        };
+        assert!(message.contains("during all-gather #1"), "{message}");
+        assert!(message.contains("connection refused"), "{message}");
+
+        let first = Error::Deadline("what another rank saw before".into());
+        engine.control(0, 0, &Message::Verdict(first.clone()).encode());
+        let (_, end) = engine.take(ticket).unwrap();
+        assert_eq!(end, Err(first));
+    }
+
+    #[test]
+    fn a_timeout_without_end_overflows_nothing() {
+        let (mut engine, ticket) = waiting(Duration::MAX);
+        engine.tick(Duration::from_secs(1));
+        engine.tick(Duration::from_secs(1 << 40));
+        assert!(engine.take(ticket).is_none());
     }
 }

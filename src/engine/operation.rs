@@ -128,6 +128,11 @@ impl Operation {
         peers
     }
 
+    /// Whether this operation exchanges messages with `peer`.
+    pub(super) fn needs(&self, peer: usize) -> bool {
+        self.program.peers().any(|each| each == peer)
+    }
+
     /// Advances as far as links and dependencies allow.
     pub(super) fn poll(&mut self, transport: &mut dyn Transport, turns: &mut Turns) -> Moved {
         let mut advanced = self.poll_sends(transport, turns)?;

@@ -425,14 +425,6 @@ impl Session {
         }
     }
 
-    /// No link to `peer` could be made: it is as good as dead, unless it had said goodbye.
-    pub fn link_failed(&mut self, peer: usize, awaiting: Option<&Call>, why: &str) {
-        match awaiting {
-            Some(call) if self.departed.contains_key(&peer) => self.link_lost(peer, call, why),
-            _ => self.control_lost(peer, why),
-        }
-    }
-
     /// Tells `peer` where this rank is.
     fn answer(&mut self, peer: usize) {
         let place = Place {

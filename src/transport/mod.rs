@@ -77,7 +77,7 @@ pub trait Transport: Send {
     ) -> Result<usize, LinkError>;
 
     /// Makes the next bytes of `message` visible to [`Transport::view`] without consuming them;
-    /// returns how many are, at most [`Transport::view_bytes_max`].
+    /// returns how many are: a few, or as many as fit the link's buffer.
     ///
     /// # Errors
     /// As for [`Transport::receive`].
@@ -88,9 +88,6 @@ pub trait Transport: Send {
 
     /// Consumes `bytes` bytes of what was visible.
     fn consume(&mut self, peer: usize, bytes: usize);
-
-    /// The most bytes [`Transport::fetch`] makes visible at once.
-    fn view_bytes_max(&self) -> usize;
 }
 
 /// Makes the byte streams under a [`stream::StreamTransport`].

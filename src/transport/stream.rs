@@ -163,10 +163,6 @@ impl<C: Connector> Transport for StreamTransport<C> {
             link.incoming.consume(bytes);
         }
     }
-
-    fn view_bytes_max(&self) -> usize {
-        BOUNCE_BYTES
-    }
 }
 
 /// One peer's stream, and where both directions stand.
