@@ -6,6 +6,9 @@ use std::time::Duration;
 pub const WORLD_SIZE_MAX: usize = 1 << 20;
 /// A call that names no deadline ends by this one.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
+/// A longer timeout counts as this one: clocks and the system's waits (milliseconds in 31 bits)
+/// must not overflow by it.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(14 * 24 * 3600);
 /// A rank that has waited this long tells its peers what it is waiting in, again and again.
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 /// Peers that a waiting rank asks at once; if it waits for more, they take turns.

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use ringtree::Dtype;
+use ringtree::plan::Collective;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output};
@@ -332,6 +334,23 @@ fn the_links_set_the_price() {
         ("--alpha 1ms --bandwidth 8Tbit", 1000.0 + 1.048_576),
     ] {
         assert!((time_us(flags) - 3.0 * round_us).abs() < 1e-4, "{flags}");
+    }
+}
+
+#[test]
+fn auto_is_what_a_call_would_choose() {
+    for ranks in [2, 6, 8] {
+        for bytes in [8, 4 << 10, 64 << 10, 1 << 20, 25 << 20] {
+            let line = format!("all-reduce --algorithm auto --ranks {ranks} --bytes {bytes}");
+            let previews = ringtree::simulate(ranks, |comm| {
+                comm.preview(Collective::AllReduce, bytes, Dtype::U8, 0)
+            });
+            let (algorithm, seconds) = previews[0].clone().unwrap();
+            let said = &objects(&line)[0];
+            assert_eq!(said["algorithm"], algorithm.name(), "{line}");
+            let time_us = said["time_us"].as_f64().unwrap();
+            assert!((time_us - seconds * 1e6).abs() < 1e-3, "{line}: {time_us}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a rank must know before it can meet the others.
 
 use crate::error::{Error, Result};
-use crate::limits::{DEADLINE_DEFAULT, WORLD_SIZE_MAX};
+use crate::limits::{DEADLINE_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
 use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -122,7 +122,7 @@ impl Settings {
             optional(&set, "LOCAL_WORLD_SIZE", local)?.unwrap_or(world_size);
         settings.secret = secret(&set)?;
         if let Some(timeout_ms) = optional(&set, "RINGTREE_TIMEOUT_MS", "milliseconds")? {
-            settings.timeout = Duration::from_millis(timeout_ms);
+            settings.timeout = Duration::from_millis(timeout_ms).min(TIMEOUT_MAX);
         }
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");

@@ -7,6 +7,7 @@ use crate::bootstrap::join::join;
 use crate::bootstrap::settings::Settings;
 use crate::engine::group::Group;
 use crate::error::{Error, Result};
+use crate::limits::TIMEOUT_MAX;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::handshake::Secret;
@@ -76,10 +77,11 @@ impl Builder {
         self
     }
 
-    /// How long the join, and later each call, may take; 5 minutes if not set.
+    /// How long the join, and later each call, may take; 5 minutes if not set, at most
+    /// [`TIMEOUT_MAX`].
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.settings.timeout = timeout;
+        self.settings.timeout = timeout.min(TIMEOUT_MAX);
         self
     }
 

@@ -100,7 +100,10 @@ pub(crate) fn make(
         root,
         forced,
     } = wanted;
-    let bytes = count * dtype.size();
+    let bytes = count
+        .checked_mul(dtype.size())
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+        .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))?;
     let Choice {
         algorithm,
         pieces,

@@ -20,26 +20,18 @@ pub struct Region {
     owner: Owner,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Owner {
     /// Somebody else's memory; `lend` waits for the region's return.
     Lent,
     /// The same, to be read only.
     LentShared,
     /// A vector's memory, of this capacity in elements, freed with the region.
-    Vector { capacity: usize, free: Free },
+    Vector {
+        capacity: usize,
+        free: unsafe fn(*mut u8, usize, usize),
+    },
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Free(unsafe fn(*mut u8, usize, usize));
-
-impl PartialEq for Free {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Free {}
 
 // SAFETY: a region is exclusive access to plain data (`Element` is `Pod + Send + Sync`), like a
 // `&mut [T]` or a `Vec<T>`, both of which are `Send`.
@@ -50,14 +42,17 @@ impl Region {
     #[must_use]
     pub fn own<T: Element>(vector: Vec<T>) -> Self {
         let mut vector = ManuallyDrop::new(vector);
-        let pointer = NonNull::from(vector.as_mut_slice()).cast();
         let owner = Owner::Vector {
             capacity: vector.capacity(),
-            free: Free(free_vector::<T>),
+            free: free_vector::<T>,
         };
+        Self::of(NonNull::from(vector.as_mut_slice()), owner)
+    }
+
+    fn of<T: Element>(slice: NonNull<[T]>, owner: Owner) -> Self {
         Self {
-            pointer,
-            bytes: size_of_val(vector.as_slice()),
+            pointer: slice.cast(),
+            bytes: slice.len() * size_of::<T>(),
             dtype: T::DTYPE,
             owner,
         }
@@ -97,7 +92,7 @@ impl Region {
     /// lent for reading.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.owner == Owner::LentShared {
+        if matches!(self.owner, Owner::LentShared) {
             return &mut [];
         }
         // SAFETY: as for `bytes`; the region is no shared one, so its access is exclusive, and
@@ -111,7 +106,7 @@ impl Drop for Region {
         if let Owner::Vector { capacity, free } = self.owner {
             // SAFETY: pointer, bytes and capacity came from the vector of the very type `free` was
             // made for, and `into_vector` skips this drop.
-            unsafe { free.0(self.pointer.as_ptr(), self.bytes, capacity) };
+            unsafe { free(self.pointer.as_ptr(), self.bytes, capacity) };
         }
     }
 }
@@ -146,32 +141,13 @@ impl Drop for MustReturn {
 /// assert_eq!((numbers[0], sum), (4, 9));
 /// ```
 pub fn lend<T: Element, R>(slice: &mut [T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
-    let bytes = size_of_val(slice);
-    let pointer = NonNull::from(slice).cast::<u8>();
-    lend_region(
-        Region {
-            pointer,
-            bytes,
-            dtype: T::DTYPE,
-            owner: Owner::Lent,
-        },
-        operation,
-    )
+    lend_region(Region::of(NonNull::from(slice), Owner::Lent), operation)
 }
 
 /// As [`lend`], for reading only.
 pub fn lend_shared<T: Element, R>(slice: &[T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
-    let bytes = size_of_val(slice);
-    let pointer = NonNull::from(slice).cast::<u8>();
-    lend_region(
-        Region {
-            pointer,
-            bytes,
-            dtype: T::DTYPE,
-            owner: Owner::LentShared,
-        },
-        operation,
-    )
+    let region = Region::of(NonNull::from(slice), Owner::LentShared);
+    lend_region(region, operation)
 }
 
 fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Region, R)) -> R {
@@ -190,31 +166,25 @@ fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Region, R)) -
 /// borrow-safe asynchronous operations stand on.
 ///
 /// `'buffers` is the life of what may be lent. Each [`Lender::lend`] must be answered by one
-/// [`Lender::take_back`] before [`lending`] returns, or the process ends.
+/// [`Lender::take_back`] before [`lending`] returns, or the process ends. It counts regions and
+/// does not tell them apart, so it is for this crate only: none may go back to another lender.
 #[derive(Debug)]
-pub struct Lender<'buffers> {
+pub(crate) struct Lender<'buffers> {
     outstanding: std::sync::atomic::AtomicUsize,
     life: PhantomData<std::cell::Cell<&'buffers mut ()>>,
 }
 
 impl<'buffers> Lender<'buffers> {
     /// Lends `slice`.
-    pub fn lend<T: Element>(&self, slice: &'buffers mut [T]) -> Region {
+    pub(crate) fn lend<T: Element>(&self, slice: &'buffers mut [T]) -> Region {
         self.outstanding
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let bytes = size_of_val(slice);
-        let pointer = NonNull::from(slice).cast::<u8>();
-        Region {
-            pointer,
-            bytes,
-            dtype: T::DTYPE,
-            owner: Owner::Lent,
-        }
+        Region::of(NonNull::from(slice), Owner::Lent)
     }
 
     /// Takes a lent region back.
-    pub fn take_back(&self, region: Region) {
-        if region.owner == Owner::Lent {
+    pub(crate) fn take_back(&self, region: Region) {
+        if matches!(region.owner, Owner::Lent) {
             self.outstanding
                 .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         }
@@ -222,7 +192,7 @@ impl<'buffers> Lender<'buffers> {
 }
 
 /// Runs `body` with a lender and checks that everything lent has come back.
-pub fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) -> R {
+pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) -> R {
     struct Check<'a, 'buffers>(&'a Lender<'buffers>);
     impl Drop for Check<'_, '_> {
         fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! Wrong calls: refused before anything is sent, and the communicator is as good as before.
 
-use ringtree::{Communicator, Error, ReduceOp, Result, simulate};
+use ringtree::plan::Collective;
+use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, simulate};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a wrong call must say.
@@ -9,6 +10,15 @@ fn refused(end: Result<()>, says: &str) {
         panic!("not refused: {end:?}");
     };
     assert!(text.contains(says), "'{says}' in: {text}");
+}
+
+#[test]
+fn a_count_that_no_memory_holds_is_refused() {
+    for end in simulate(2, |comm| {
+        comm.preview(Collective::AllReduce, usize::MAX / 2, Dtype::F64, 0)
+    }) {
+        refused(end.map(|_| ()), "no memory holds");
+    }
 }
 
 fn wrong_calls(comm: &Communicator) {

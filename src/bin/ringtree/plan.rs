@@ -42,11 +42,11 @@ pub(crate) struct Arguments {
     /// Ranks that share a host; no algorithm built so far uses it
     #[arg(long, value_name = "G", allow_negative_numbers = true)]
     ranks_per_host: Option<String>,
-    /// Time a message takes however short: ns, us, ms or s [default: 20us, or RINGTREE_TUNING's]
+    /// Time a message takes however short: ns, us, ms or s [default: what calls are chosen by,
+    /// RINGTREE_TUNING's or the built-in table's]
     #[arg(long, allow_negative_numbers = true)]
     alpha: Option<String>,
-    /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: 10Gbit, or
-    /// RINGTREE_TUNING's]
+    /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
     #[arg(long, allow_negative_numbers = true)]
     bandwidth: Option<String>,
     /// Prove that the plans are right, by symbolic execution (up to 1,024 ranks)
@@ -59,11 +59,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "table|json")]
     format: Option<String>,
 }
-
-/// Seconds a message, where neither a flag nor a tuning table says.
-const DEFAULT_ALPHA_S: f64 = 20e-6;
-/// Bits a second, where neither a flag nor a tuning table says.
-const DEFAULT_BITS_PER_S: f64 = 10e9;
 
 /// Answers `ringtree plan`.
 pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
@@ -259,11 +254,10 @@ fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, 
         .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
 }
 
-/// The links of RINGTREE_TUNING or of the page's example network, then what the flags say.
+/// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
+/// flags say: without flags, `auto` is what a call would choose.
 fn links(arguments: &Arguments) -> Result<TuningTable, String> {
     let mut table = TuningTable::default();
-    table.tcp.alpha_s = DEFAULT_ALPHA_S;
-    table.tcp.beta_s_per_byte = 8.0 / DEFAULT_BITS_PER_S;
     if let Some(path) = std::env::var_os("RINGTREE_TUNING") {
         let name = path.to_string_lossy();
         table = std::fs::read_to_string(&path)
