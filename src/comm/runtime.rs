@@ -283,3 +283,64 @@ impl Runtime {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::session::To;
+    use crate::transport::Transport;
+    use crate::transport::stream::StreamTransport;
+    use crate::transport::tcp::{Inbox, Reactor, TcpConnector};
+    use std::sync::Arc;
+
+    /// Says whether it was closed, and what had been sent by then.
+    #[derive(Default)]
+    struct Recorder {
+        sent: AtomicUsize,
+        sent_before_close: Arc<Mutex<Option<usize>>>,
+    }
+
+    impl Host for Recorder {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn give_way(&self, _: u32) -> Waited {
+            Waited::Briefly
+        }
+        fn wake(&self) {}
+        fn background_work(&self) {}
+        fn send_control(&self, _: To, _: u32, _: &[u8]) {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        fn close(&self) {
+            let sent = self.sent.load(Ordering::Relaxed);
+            *self.sent_before_close.lock().unwrap() = Some(sent);
+        }
+    }
+
+    #[test]
+    fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
+        let host = Recorder::default();
+        let closed = Arc::clone(&host.sent_before_close);
+        let runtime = Arc::new(Runtime::new(Box::new(host)));
+        let reactor = Arc::new(Reactor::new().unwrap());
+        let unused = || -> Box<dyn Transport> {
+            let inbox = Arc::new(Inbox::default());
+            let connector = TcpConnector::new(Arc::clone(&reactor), inbox, Box::new(|_| {}));
+            Box::new(StreamTransport::new(connector, 0, 0, 2))
+        };
+        for number in [0, 1] {
+            runtime.add_group(number, Group::new(0, 2, unused(), unused()));
+        }
+        let held_elsewhere = Arc::clone(&runtime);
+        runtime.leave(0, Duration::ZERO);
+        assert_eq!(*closed.lock().unwrap(), None, "one group is still there");
+        runtime.leave(1, Duration::MAX);
+        assert_eq!(
+            *closed.lock().unwrap(),
+            Some(2),
+            "both goodbyes went before"
+        );
+        drop(held_elsewhere);
+    }
+}
