@@ -140,7 +140,7 @@ impl Communicator {
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert!(matches!(&ends[0], Err(Error::Timeout(_))), "{ends:?}");
+    /// assert!(matches!(&ends[0], Err(Error::Deadline(_))), "{ends:?}");
     /// ```
     #[must_use]
     pub fn timeout(&self) -> Duration {
