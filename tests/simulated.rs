@@ -72,6 +72,29 @@ fn every_type_and_operator_gives_the_right_result() {
     }
 }
 
+#[test]
+fn a_link_that_holds_a_single_element_is_enough() {
+    // A frame's header is 32 bytes long, an element here 8.
+    for (collective, algorithm) in pairs() {
+        for world_size in [2, 3, 5, 8] {
+            let mut world = World::new(world_size);
+            world.algorithm = Some(algorithm);
+            world.network.window_bytes = 40;
+            let case = Case {
+                collective,
+                dtype: Dtype::F64,
+                op: ReduceOp::Sum,
+                root: world_size - 1,
+                count: 100,
+                seed: 3,
+            };
+            let ends = world.run(|comm| check(comm, &case));
+            let said = format!("{collective} by {algorithm}, {world_size} ranks");
+            assert_eq!(ends, vec![Ok(0); world_size], "{said}");
+        }
+    }
+}
+
 fn faults() -> impl Strategy<Value = Faults> {
     (0u64..500, any::<bool>()).prop_map(|(delay_us, short_io)| Faults {
         delay_max: Duration::from_micros(delay_us),
@@ -94,7 +117,7 @@ proptest! {
         dtype in prop::sample::select(Dtype::ALL),
         op in prop::sample::select(ReduceOp::ALL),
         seed: u64,
-        window_bytes in prop::sample::select(vec![64usize, 1000, 1 << 18]),
+        window_bytes in prop::sample::select(vec![40usize, 1000, 1 << 18]),
         faults in faults(),
     ) {
         let op = if op.supports(dtype) { op } else { ReduceOp::Sum };

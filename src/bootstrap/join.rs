@@ -23,6 +23,14 @@ pub struct Joined {
 
 /// Meets all other ranks.
 ///
+/// ```no_run
+/// use ringtree::bootstrap::{Settings, join};
+/// let joined = join(&Settings::from_env(|name| std::env::var(name).ok())?)?;
+/// let here = joined.membership();
+/// println!("rank {} of {}", here.rank, here.world_size);
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Join`] or [`Error::Configuration`], one line that says what is wrong and where; within
 /// the settings' timeout.

@@ -127,12 +127,32 @@ impl Communicator {
     }
 
     /// How long a call may take before it ends with an error.
+    ///
+    /// ```
+    /// use ringtree::{Error, sim::simulate::{World, sleep}};
+    /// use std::time::Duration;
+    /// let mut world = World::new(2);
+    /// world.timeout = Duration::from_secs(2);
+    /// let ends = world.run(|comm| {
+    ///     assert_eq!(comm.timeout(), Duration::from_secs(2));
+    ///     if comm.rank() == 1 {
+    ///         sleep(comm, Duration::from_secs(60));
+    ///     }
+    ///     comm.barrier()
+    /// });
+    /// assert!(matches!(&ends[0], Err(Error::Deadline(_))), "{ends:?}");
+    /// ```
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.0.parts.timeout
     }
 
     /// What the bytes travel over, as `bench` names it.
+    ///
+    /// ```
+    /// let names = ringtree::simulate(2, |comm| comm.transport());
+    /// assert_eq!(names, ["sim"; 2]);
+    /// ```
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.0.parts.transport_name
@@ -140,6 +160,18 @@ impl Communicator {
 
     /// Uses `algorithm` from now on wherever it carries out the collective; `None` returns to the
     /// chooser. All ranks must do the same between the same calls.
+    ///
+    /// ```
+    /// use ringtree::{ReduceOp, plan::Algorithm};
+    /// let sums = ringtree::simulate(5, |comm| {
+    ///     let mut sum = [comm.rank() as i64];
+    ///     comm.use_algorithm(Some(Algorithm::RecursiveDoubling))?;
+    ///     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///     comm.use_algorithm(None)?;
+    ///     Ok::<_, ringtree::Error>(sum)
+    /// });
+    /// assert_eq!(sums, vec![Ok([10]); 5]);
+    /// ```
     ///
     /// # Errors
     /// [`Error::Usage`] if another thread is in the communicator.

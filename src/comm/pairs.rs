@@ -33,6 +33,21 @@ impl Communicator {
 
     /// Receives into `buffer` what `peer` sends.
     ///
+    /// ```
+    /// let passed_on = ringtree::simulate(3, |comm| {
+    ///     let (rank, mut numbers) = (comm.rank(), vec![1.0f64; 2]);
+    ///     if rank > 0 {
+    ///         comm.recv(&mut numbers, rank - 1)?;
+    ///         numbers[0] += 1.0;
+    ///     }
+    ///     if rank < 2 {
+    ///         comm.send(&numbers, rank + 1)?;
+    ///     }
+    ///     Ok::<_, ringtree::Error>(numbers)
+    /// });
+    /// assert_eq!(passed_on[2], Ok(vec![3.0, 1.0]));
+    /// ```
+    ///
     /// # Errors
     /// Any of [`Error`]; [`Error::Mismatch`] if the peer sends something else.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {

@@ -66,6 +66,21 @@ pub struct ScopedWork<'work, 'scope, 'buffers> {
 impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// Starts an all-reduce of `buffer`, as [`Communicator::all_reduce`].
     ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(2, |comm| {
+    ///     let mut layers = vec![vec![1.0f32; 3]; 2];
+    ///     comm.scope(|scope| {
+    ///         for layer in &mut layers {
+    ///             scope.all_reduce(layer, ReduceOp::Sum)?;
+    ///         }
+    ///         Ok(())
+    ///     })?;
+    ///     Ok::<_, ringtree::Error>(layers)
+    /// });
+    /// assert_eq!(sums[0], Ok(vec![vec![2.0; 3]; 2]));
+    /// ```
+    ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
     pub fn all_reduce<B: BufferMut + ?Sized>(
@@ -77,6 +92,14 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     }
 
     /// Starts a broadcast of `buffer`, as [`Communicator::broadcast`].
+    ///
+    /// ```
+    /// let copies = ringtree::simulate(3, |comm| {
+    ///     let mut weights = [comm.rank() as f32; 2];
+    ///     comm.scope(|scope| scope.broadcast(&mut weights, 2)?.wait()).map(|()| weights)
+    /// });
+    /// assert_eq!(copies, vec![Ok([2.0, 2.0]); 3]);
+    /// ```
     ///
     /// # Errors
     /// As [`Communicator::broadcast_async`].
@@ -90,6 +113,16 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
 
     /// Starts a reduce-scatter of `buffer`, as [`Communicator::reduce_scatter`].
     ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let blocks = ringtree::simulate(2, |comm| {
+    ///     let mut numbers = [1, 2, 3];
+    ///     comm.scope(|scope| scope.reduce_scatter(&mut numbers, ReduceOp::Sum)?.wait())?;
+    ///     Ok::<_, ringtree::Error>(numbers[comm.block(3)].to_vec())
+    /// });
+    /// assert_eq!(blocks, [Ok(vec![2, 4]), Ok(vec![6])]);
+    /// ```
+    ///
     /// # Errors
     /// As [`Communicator::reduce_scatter_async`].
     pub fn reduce_scatter<B: BufferMut + ?Sized>(
@@ -101,6 +134,15 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     }
 
     /// Starts an all-gather of `buffer`, as [`Communicator::all_gather`].
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(2, |comm| {
+    ///     let mut ranks = [0u8; 2];
+    ///     ranks[comm.rank()] = 10 + comm.rank() as u8;
+    ///     comm.scope(|scope| scope.all_gather(&mut ranks)?.wait()).map(|()| ranks)
+    /// });
+    /// assert_eq!(gathered, vec![Ok([10, 11]); 2]);
+    /// ```
     ///
     /// # Errors
     /// As [`Communicator::all_gather_async`].

@@ -128,6 +128,26 @@ pub struct Program {
 
 impl Program {
     /// Binds `plan` to a buffer of `count` elements of `element_bytes` each.
+    ///
+    /// ```
+    /// use ringtree::engine::program::{Action, Program};
+    /// use ringtree::plan::{Algorithm, Collective, Request, plan};
+    ///
+    /// let request = Request {
+    ///     collective: Collective::AllReduce,
+    ///     algorithm: Algorithm::RecursiveDoubling,
+    ///     world_size: 2,
+    ///     rank: 0,
+    ///     root: 0,
+    ///     pieces: 1,
+    /// };
+    /// let program = Program::bind(&plan(&request)?, 100, 4);
+    /// let [send, fold] = program.steps.as_slice() else { panic!("one exchange") };
+    /// assert!(matches!(send.action, Action::Send { .. }));
+    /// // The fold overwrites a byte once that byte has been sent.
+    /// assert_eq!((fold.bytes, fold.dependencies[0].step), (400, 0));
+    /// # Ok::<(), String>(())
+    /// ```
     #[must_use]
     pub fn bind(plan: &Plan, count: usize, element_bytes: usize) -> Self {
         let layout = Layout::new(

@@ -93,6 +93,20 @@ pub(super) type Events = (Sender<Event>, Receiver<Event>);
 /// Call it from a thread that does nothing else: the ranks die with the thread. While it runs, the
 /// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks; afterwards they do nothing.
 ///
+/// ```no_run
+/// use ringtree::launch::{Job, Output, run};
+/// let job = Job {
+///     program: "python3".into(),
+///     arguments: vec!["train.py".into()],
+///     ranks: 4,
+///     id: "night-run".into(),
+///     output: Output::Prefixed,
+///     meeting: None,
+/// };
+/// std::process::exit(run(&job)?);
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Configuration`] when the program cannot be started or a setting is wrong;
 /// [`Error::Join`] when the launchers did not come together; [`Error::System`] when the operating

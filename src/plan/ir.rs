@@ -111,8 +111,9 @@ impl Step {
 }
 
 /// What one rank does between two steps of the collective's logical clock: first its sends, then
-/// its receives. A round holds either messages or local steps, never both. Round r of one rank is
-/// round r of every rank; a rank with nothing to do in a round has an empty one.
+/// its receives. A round holds either messages or local steps, never both, and at most one message
+/// from one rank to another. Round r of one rank is round r of every rank; a rank with nothing to
+/// do in a round has an empty one.
 pub type Round = Vec<Step>;
 
 /// What a plan is a pure function of.

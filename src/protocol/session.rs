@@ -53,6 +53,17 @@ struct Position {
 }
 
 /// One rank's view of a group: who left, what was called, and what went wrong first.
+///
+/// ```
+/// use ringtree::protocol::session::{Session, To};
+///
+/// let (mut arbiter, mut other) = (Session::new(0), Session::new(1));
+/// arbiter.control_lost(2, "connection reset");
+/// let Some((To::All, verdict)) = arbiter.next_message() else { panic!("nothing decreed") };
+/// other.receive(0, verdict);
+/// assert!(other.verdict().is_some_and(|cause| cause.to_string().contains("rank 2")));
+/// assert_eq!(other.verdict(), arbiter.verdict());
+/// ```
 #[derive(Debug)]
 pub struct Session {
     rank: usize,

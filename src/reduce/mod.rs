@@ -14,7 +14,7 @@
 //! - *The same on every CPU.* Instruction sets, block sizes and alignment change no bit.
 //! - A fold of one operand without a division is a copy and keeps every bit, those of NaN too.
 //!
-//! May import: `sys`, and the base files.
+//! *May import* `sys` and the base files.
 
 mod cell;
 pub mod exact;

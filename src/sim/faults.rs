@@ -3,6 +3,21 @@
 use std::time::Duration;
 
 /// The faults a network injects. The default is none.
+///
+/// ```
+/// use ringtree::sim::{faults::Faults, simulate::World};
+/// use std::time::Duration;
+/// let mut world = World::new(3);
+/// world.network.faults = Faults {
+///     delay_max: Duration::from_millis(1),
+///     short_io: true,
+///     deaths: vec![(2, Duration::ZERO)],
+///     ..Faults::default()
+/// };
+/// let ends = world.run(|comm| comm.barrier());
+/// let error = ends[0].clone().unwrap_err().to_string();
+/// assert!(error.contains("rank 2"), "{error}");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Every packet and control message is late by a random time up to this. Order within a

@@ -74,6 +74,18 @@ pub struct Transfer {
 pub type ControlMessage = (usize, u32, Vec<u8>);
 
 /// The simulated network; see the module's text.
+///
+/// ```
+/// use ringtree::sim::network::{Network, NetworkConfig};
+/// use ringtree::sim::simulate::World;
+/// use std::sync::{Arc, Mutex};
+///
+/// let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 8)));
+/// World::new(8).run_on(&network, |comm| comm.barrier());
+/// let network = network.lock().unwrap();
+/// assert!(network.now() >= 3 * NetworkConfig::default().latency); // ⌈log₂ 8⌉ rounds
+/// assert!(network.bytes_sent(0) > 0);
+/// ```
 #[derive(Debug)]
 pub struct Network {
     config: NetworkConfig,

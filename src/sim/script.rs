@@ -99,6 +99,23 @@ impl Step {
 }
 
 /// What every rank does.
+///
+/// ```
+/// use ringtree::plan::Collective;
+/// use ringtree::sim::{cluster::Cluster, simulate::World};
+/// use ringtree::sim::script::{Call, Script, Step};
+/// use std::time::Duration;
+///
+/// // A late rank holds up the others.
+/// let late = Duration::from_millis(10);
+/// let script = Script::each(16, |rank| {
+///     let busy = if rank == 3 { late } else { Duration::ZERO };
+///     vec![Step::Compute(busy), Step::Call(Call::new(Collective::AllReduce, 1000))]
+/// });
+/// let outcome = Cluster::new(World::new(16)).run(&script)?;
+/// assert!(outcome.ends.iter().all(|end| end.is_some_and(|end| end >= late)));
+/// # Ok::<(), ringtree::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Script(Vec<Arc<[Step]>>);
 

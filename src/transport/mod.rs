@@ -43,6 +43,22 @@ pub enum LinkError {
 }
 
 /// Non-blocking links from this rank to the others. Every method returns at once.
+///
+/// ```
+/// use ringtree::transport::{LinkError, Message, Transport};
+///
+/// /// Takes the next bytes of a message from `peer`; says whether it is whole.
+/// fn go_on(
+///     links: &mut dyn Transport,
+///     peer: usize,
+///     message: &Message,
+///     so_far: &mut usize,
+///     into: &mut [u8],
+/// ) -> Result<bool, LinkError> {
+///     *so_far += links.receive(peer, message, *so_far, &mut into[*so_far..])?;
+///     Ok(*so_far == message.bytes)
+/// }
+/// ```
 pub trait Transport: Send {
     /// What `bench` calls it.
     fn name(&self) -> &'static str;
@@ -91,6 +107,21 @@ pub trait Transport: Send {
 }
 
 /// Makes the byte streams under a [`stream::StreamTransport`].
+///
+/// ```
+/// use ringtree::transport::Connector;
+/// use std::os::unix::net::UnixStream;
+///
+/// /// Streams that were made before, each with its peer, non-blocking.
+/// struct Given(Vec<(usize, UnixStream)>);
+///
+/// impl Connector for Given {
+///     type Stream = UnixStream;
+///     fn name(&self) -> &'static str { "given" }
+///     fn request(&mut self, _peer: usize) {}
+///     fn ready(&mut self) -> Option<(usize, UnixStream)> { self.0.pop() }
+/// }
+/// ```
 pub trait Connector: Send {
     /// An ordered, reliable, non-blocking byte stream: `WouldBlock` when nothing can move now,
     /// a read of 0 bytes when the peer has closed it.

@@ -108,27 +108,95 @@ fn dissemination_sums_right_for_powers_of_two_but_the_ranks_disagree_in_bits() {
 fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
     // Two messages to the same peer before anybody receives: more than a channel holds.
     let rounds = |rank: usize| {
-        let (to, from) = (1 - rank, 1 - rank);
-        vec![vec![
-            Step::send(to, all()),
-            Step::send(to, all()),
-            Step::reduce(from, all(), true),
-            Step::store(from, all()),
-        ]]
+        let peer = 1 - rank;
+        vec![
+            vec![Step::send(peer, all())],
+            vec![Step::send(peer, all())],
+            vec![Step::reduce(peer, all(), true)],
+            vec![Step::store(peer, all())],
+        ]
     };
-    let mut plans = made_by_hand(2, rounds);
-    for plan in &mut plans {
-        plan.scratch = 1;
-        let Some(Step::Receive { ranges, .. }) = plan.rounds[0].last_mut() else {
-            panic!("the last step is a receive");
-        };
-        ranges[0].first = 1;
-    }
-    let fault = verify(&plans).unwrap_err();
+    let fault = verify(&made_by_hand(2, rounds)).unwrap_err();
     assert_eq!(
         fault.to_string(),
-        "rank 0, round 0, step 1: waits for ever for rank 1 to receive an earlier message"
+        "rank 0, round 1, step 0: waits for ever for rank 1 to receive an earlier message"
     );
+}
+
+#[test]
+fn two_messages_to_a_peer_in_one_round_are_refused() {
+    let rounds = |rank: usize| {
+        let (low, high) = (ChunkRange::new(0, 1), ChunkRange::new(1, 1));
+        let peer = 1 - rank;
+        let exchange = [low, high].map(|chunk| Step::send(peer, vec![chunk]));
+        let folds = [low, high].map(|chunk| Step::reduce(peer, vec![chunk], true));
+        vec![exchange.into_iter().chain(folds).collect()]
+    };
+    assert_eq!(
+        verify(&of_two_chunks(rounds)).unwrap_err().to_string(),
+        "rank 0, round 0, step 1: a second message to rank 1 in one round"
+    );
+}
+
+/// All-reduce plans of 2 ranks and 2 chunks.
+fn of_two_chunks(rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
+    let mut plans = made_by_hand(2, rounds);
+    for plan in &mut plans {
+        plan.chunks = 2;
+    }
+    plans
+}
+
+/// An exchange of two chunks, folded into 0 and 1: rank 0 sends them in the order `sent`.
+fn exchange(sent: [usize; 2], stored_by_1: [usize; 2]) -> Vec<Plan> {
+    let ranges = |order: [usize; 2]| order.map(|chunk| ChunkRange::new(chunk, 1)).to_vec();
+    of_two_chunks(|rank| {
+        let (sent, received) = match rank {
+            0 => (sent, [0, 1]),
+            _ => ([0, 1], stored_by_1),
+        };
+        vec![vec![
+            Step::send(1 - rank, ranges(sent)),
+            Step::reduce(1 - rank, ranges(received), true),
+        ]]
+    })
+}
+
+#[test]
+fn a_receive_may_not_overtake_a_send_of_its_chunk() {
+    assert!(verify(&exchange([0, 1], [0, 1])).is_ok());
+    // On links of less than a chunk each rank would wait to receive what it has not sent, and to
+    // send what the other does not receive.
+    assert_eq!(
+        verify(&exchange([1, 0], [1, 0])).unwrap_err().to_string(),
+        "rank 0, round 0, step 0, chunk 0: the receive that overwrites this chunk in the same \
+         round lacks before it what this send has before it: short links would block"
+    );
+}
+
+#[test]
+fn a_chunk_may_come_later_than_it_leaves() {
+    // After an all-gather rank 0 hands two chunks to rank 1, which hands one on meanwhile.
+    let chain = |handed_on: &[usize]| {
+        let ranges = |chunks: &[usize]| -> Vec<_> {
+            chunks
+                .iter()
+                .map(|&chunk| ChunkRange::new(chunk, 1))
+                .collect()
+        };
+        let mut plans = plans_of(Collective::AllGather, Algorithm::Ring, 3, 0, 1);
+        let (both, one) = (ranges(&[0, 1]), ranges(handed_on));
+        plans[0].rounds.push(vec![Step::send(1, both.clone())]);
+        plans[1]
+            .rounds
+            .push(vec![Step::send(2, one.clone()), Step::store(0, both)]);
+        plans[2].rounds.push(vec![Step::store(1, one)]);
+        verify(&plans).map_err(|fault| (fault.rank, fault.chunk))
+    };
+    assert!(chain(&[1]).is_ok());
+    assert!(chain(&[0, 2]).is_ok());
+    assert_eq!(chain(&[1, 0]).unwrap_err(), (1, Some(0)));
+    assert_eq!(chain(&[2, 1]).unwrap_err(), (1, Some(1)));
 }
 
 #[test]

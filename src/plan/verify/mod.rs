@@ -13,17 +13,26 @@
 //!   where a fold brings the last contribution in; every index is in bounds.
 //! - No deadlock, although a rank takes its steps strictly in order, a send waits until its channel
 //!   is empty and a channel between two ranks holds one message.
+//! - No deadlock on links that hold a single element either, in an engine that overlaps rounds.
 //!
-//! *Why that covers larger windows and the engine.* Channels are first-in first-out with one writer
-//! and one reader, and no rank asks whether a message is there, so this is a Kahn network: what a
-//! chunk holds does not depend on who runs when. The run found here is a total order of all steps
-//! in which every step comes after what it needs: the steps before it on its rank, its messages,
-//! the room in its channels. A larger window or an engine that overlaps rounds needs a subset of
-//! that (only the steps with common chunks, more room), and what it needs, once there, stays there
-//! until used. So at any moment the first step of that order which is not done can be done: no
-//! execution that goes on while anything can be done gets stuck. Channels that hold less than a
-//! message need one thing more, which is not verified: that a receive which overwrites what its
-//! rank sends in the same round has the same chunks in the same order.
+//! *Why every schedule gives the same.* Channels are first-in first-out with one writer and one
+//! reader, and no rank asks whether a message is there, so this is a Kahn network: what a chunk
+//! holds does not depend on who runs when.
+//!
+//! *Why nothing gets stuck.* The engine keeps no order but this: an element of a step's stream
+//! waits for the elements before it, for what earlier steps write or read of the same chunk, and
+//! for its link, first in, first out; sends of a later round wait while an earlier one has any
+//! ready. Let r be the first round that is not done on all ranks. Whatever earlier rounds owe to r
+//! is done, and no link holds anything but messages of r, at most one each. Within r
+//! - a send of element p waits at most for the send of p − 1, and for room: with windows of at
+//!   least one element, at most for the peer's receive of p − 1;
+//! - a receive of element p waits for that of p − 1, for the sends of p at its peers, and, where
+//!   its rank sends the same chunk in r, for that to have left. `shape` demands that whatever such
+//!   a send has before the chunk the receive has before it too, so what must have left is at p or
+//!   earlier in its stream, however long the chunks are.
+//!
+//! So take what is left of r with the lowest p, sends before receives: it waits for nothing, and
+//! moves. Local steps of r wait for earlier rounds only.
 //!
 //! *Invariants.* No step is trusted: a plan from anywhere may be verified.
 //!

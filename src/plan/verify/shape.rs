@@ -2,6 +2,7 @@
 
 use super::{At, Fault};
 use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
+use std::collections::HashSet;
 
 type Checked = Result<(), Fault>;
 
@@ -12,10 +13,11 @@ pub(super) fn check(plans: &[Plan]) -> Checked {
     };
     for (rank, plan) in plans.iter().enumerate() {
         belongs(plan, first, rank, plans.len())?;
-        let mut written_in = vec![None; plan.chunks + plan.scratch];
+        let mut written = vec![None; plan.chunks + plan.scratch];
         for (round, steps) in plan.rounds.iter().enumerate() {
             if steps.iter().any(Step::is_message) {
-                check_messages(plan, rank, round, &mut written_in)?;
+                check_messages(plan, rank, round, &mut written)?;
+                check_order(plan, rank, round, &written)?;
             } else {
                 check_local(plan, rank, round)?;
             }
@@ -52,15 +54,25 @@ fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
     Err(Fault::new(At::rank(rank), problem))
 }
 
-/// Checks a round of messages; `written_in` tells for each chunk the last round that received it.
+/// Where a chunk was last received.
+#[derive(Clone, Copy)]
+struct Written {
+    round: usize,
+    step: usize,
+    /// Chunks of the receive's stream before it.
+    place: usize,
+}
+
+/// Checks a round of messages; `written` tells for each chunk the last receive of it.
 fn check_messages(
     plan: &Plan,
     rank: usize,
     round: usize,
-    written_in: &mut [Option<usize>],
+    written: &mut [Option<Written>],
 ) -> Checked {
     let ranks = plan.request.world_size;
     let mut has_received = false;
+    let mut sent_to = HashSet::new();
     for (index, step) in plan.rounds[round].iter().enumerate() {
         let at = At::step(rank, round, index);
         let fault = |problem: &str| Err(Fault::new(at, problem));
@@ -70,7 +82,11 @@ fn check_messages(
                     return fault("a send comes after a receive of its round");
                 }
                 check_peers(peers, at, ranks)?;
-                check_ranges(ranges, at, written_in.len())?;
+                check_ranges(ranges, at, written.len())?;
+                if let Some(peer) = peers.iter().find(|&&peer| !sent_to.insert(peer)) {
+                    let problem = format!("a second message to rank {peer} in one round");
+                    return Err(Fault::new(at, problem));
+                }
             }
             Step::Receive {
                 sources, ranges, ..
@@ -80,9 +96,18 @@ fn check_messages(
                     return fault("the own operand is named twice");
                 }
                 check_peers(&peers_of(sources), at, ranks)?;
-                check_ranges(ranges, at, written_in.len())?;
-                for chunk in ranges.iter().flat_map(|range| range.first..range.end()) {
-                    if written_in[chunk].replace(round) == Some(round) {
+                check_ranges(ranges, at, written.len())?;
+                let stream = ranges.iter().flat_map(|range| range.first..range.end());
+                for (place, chunk) in stream.enumerate() {
+                    let new = Written {
+                        round,
+                        step: index,
+                        place,
+                    };
+                    if written[chunk]
+                        .replace(new)
+                        .is_some_and(|old| old.round == round)
+                    {
                         let problem = "the chunk is received twice in one round";
                         return Err(Fault::new(at.chunk(chunk), problem));
                     }
@@ -92,6 +117,52 @@ fn check_messages(
         }
     }
     Ok(())
+}
+
+/// Checks that no receive of the round comes to a chunk before a send of it may have, however long
+/// the chunks are and however little a link holds: all that a send has before a chunk, the receive
+/// of that chunk has before it too.
+fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written>]) -> Checked {
+    for (index, step) in plan.rounds[round].iter().enumerate() {
+        let Step::Send { ranges, .. } = step else {
+            continue;
+        };
+        let mut before = Before::Nothing;
+        for chunk in ranges.iter().flat_map(|range| range.first..range.end()) {
+            let receive = written[chunk].filter(|receive| receive.round == round);
+            let is_fine = match (receive, before) {
+                (None, _) | (Some(_), Before::Nothing) => true,
+                (Some(receive), Before::In { step, place }) => {
+                    step == receive.step && place < receive.place
+                }
+                (Some(_), Before::Elsewhere) => false,
+            };
+            if !is_fine {
+                let at = At::step(rank, round, index).chunk(chunk);
+                let problem = "the receive that overwrites this chunk in the same round lacks \
+                               before it what this send has before it: short links would block";
+                return Err(Fault::new(at, problem));
+            }
+            before = match (receive, before) {
+                (Some(Written { step, place, .. }), Before::Nothing | Before::In { .. }) => {
+                    Before::In { step, place }
+                }
+                _ => Before::Elsewhere,
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Where a round receives the chunks that a send has had so far.
+#[derive(Clone, Copy)]
+enum Before {
+    /// There are none.
+    Nothing,
+    /// All by one step, in the send's order, the last of them in this place.
+    In { step: usize, place: usize },
+    /// Not so.
+    Elsewhere,
 }
 
 /// The ranks among the sources.
