@@ -90,6 +90,7 @@ impl Runtime {
         engine.poll();
         self.send_controls(&mut engine);
         drop(engine);
+        self.let_others_look();
         self.host.background_work();
         Ok(ticket)
     }

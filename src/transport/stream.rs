@@ -357,7 +357,12 @@ impl<S: Read + Write> Link<S> {
         let wanted = self.incoming.frame_left.min(ELEMENT_BYTES_MAX);
         while self.incoming.visible() < wanted {
             if self.fill(wanted, usize::MAX)? == 0 {
-                break;
+                // Part of an element is of no use, and the rest will not come any more.
+                return if self.incoming.closed {
+                    Err(ended())
+                } else {
+                    Ok(())
+                };
             }
         }
         Ok(())
@@ -391,8 +396,12 @@ impl<S: Read + Write> Link<S> {
         if self.incoming.visible() > 0 {
             return Ok(0);
         }
-        Err(LinkError::Closed("the peer closed the connection".into()))
+        Err(ended())
     }
+}
+
+fn ended() -> LinkError {
+    LinkError::Closed("the peer closed the connection".into())
 }
 
 fn is_not_now(error: &std::io::Error) -> bool {
