@@ -127,6 +127,12 @@ impl fmt::Debug for ControlHandle {
 }
 
 impl ControlHandle {
+    /// Whether the control thread was started and not yet waited for.
+    #[cfg(test)]
+    pub(crate) fn is_running(&self) -> bool {
+        lock(&self.shared.thread).is_some()
+    }
+
     /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, by way
     /// of rank 0; to this rank itself it is delivered too. Messages between two ranks stay in
     /// order. What cannot be sent any more is dropped: [`Handler::control_lost`] has said so.

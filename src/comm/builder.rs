@@ -1,6 +1,6 @@
 //! The ways to get a communicator.
 
-use super::process::{Callbacks, Links, ProcessHost, channel_number};
+use super::process::{Callbacks, Farewell, Links, ProcessHost, channel_number};
 use super::runtime::Runtime;
 use super::{Communicator, Parts};
 use crate::bootstrap::join::join;
@@ -144,6 +144,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let (rank, world_size) = (membership.rank, membership.world_size);
     let control = membership.control.clone();
     links.started(control.clone());
+    let farewell = Farewell::new(control.clone());
     let transport = |channel| links.transport(channel_number(WORLD, channel), world_size, &control);
     runtime.add_group(
         WORLD,
@@ -164,6 +165,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         timeout: settings.timeout,
         tuning,
         algorithm,
+        farewell: Some(farewell),
     }))
 }
 
@@ -175,4 +177,20 @@ fn tuning(settings: &Settings) -> Result<TuningTable> {
         |what: String| Error::Configuration(format!("RINGTREE_TUNING: {}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     TuningTable::parse(&text).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropping_waits_for_the_goodbye_even_while_a_callback_holds_the_runtime() {
+        let comm = connect(&Settings::new(0, 1, "127.0.0.1:0")).unwrap();
+        let callback = Arc::clone(&comm.0.parts.runtime);
+        let control = comm.0.parts.farewell.as_ref().unwrap().control();
+        assert!(control.is_running());
+        drop(comm);
+        assert!(!control.is_running(), "the process could end unheard");
+        drop(callback);
+    }
 }

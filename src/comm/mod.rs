@@ -46,6 +46,8 @@ pub(crate) struct Parts {
     pub(crate) timeout: Duration,
     pub(crate) tuning: TuningTable,
     pub(crate) algorithm: Option<Algorithm>,
+    /// What a rank that is a process does last; a simulated rank needs none.
+    pub(crate) farewell: Option<process::Farewell>,
 }
 
 /// A group of ranks that work together.
@@ -194,6 +196,7 @@ impl Drop for Core {
         self.parts
             .runtime
             .leave(self.parts.group, self.parts.timeout);
+        drop(self.parts.farewell.take());
     }
 }
 

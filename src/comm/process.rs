@@ -106,11 +106,25 @@ impl Host for ProcessHost {
     }
 }
 
-impl Drop for ProcessHost {
+/// Ends the control thread when the last communicator goes, and waits until what was queued, the
+/// goodbyes above all, is on its way. Communicators own this and not the runtime, which the control
+/// thread itself keeps alive during a callback: then the process could end before its goodbye.
+pub(crate) struct Farewell(ControlHandle);
+
+impl Farewell {
+    pub(super) fn new(control: ControlHandle) -> Self {
+        Self(control)
+    }
+
+    #[cfg(test)]
+    pub(super) fn control(&self) -> ControlHandle {
+        self.0.clone()
+    }
+}
+
+impl Drop for Farewell {
     fn drop(&mut self) {
-        if let Some(control) = self.links.control.get() {
-            control.shutdown();
-        }
+        self.0.shutdown();
     }
 }
 

@@ -115,6 +115,7 @@ impl World {
             timeout: self.timeout,
             tuning: self.tuning,
             algorithm: self.algorithm,
+            farewell: None,
         })
     }
 }
