@@ -6,6 +6,7 @@ use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::fs;
+use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -228,7 +229,7 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Resul
         return Ok(("127.0.0.1:0".to_owned(), false));
     }
     let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
-    let port: u16 = required(set, "MASTER_PORT", "a port of rank 0's host, 1 to 65535")?;
+    let port: NonZeroU16 = required(set, "MASTER_PORT", "a port of rank 0's host, 1 to 65535")?;
     let bracketed = host.contains(':') && !host.starts_with('[');
     let rendezvous = if bracketed {
         format!("[{host}]:{port}")
@@ -378,6 +379,7 @@ mod tests {
         ] {
             assert!(refusal(&[(name, "-1x")]).contains(&format!("{name} is \"-1x\"")));
         }
+        assert!(refusal(&[("MASTER_PORT", "0")]).contains("1 to 65535"));
         assert!(refusal(&[("RANK", "8")]).contains("ranks count from 0 to 7"));
         assert!(refusal(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE is 0"));
         assert!(refusal(&[("RINGTREE_RENDEZVOUS", "nowhere")]).contains("host:port"));

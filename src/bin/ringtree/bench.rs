@@ -8,7 +8,7 @@ use crate::quantity::parse_size;
 use measure::{Case, Measurement};
 use report::Report;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::{Communicator, Dtype, ReduceOp};
+use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
 
 /// The arguments of `ringtree bench`.
@@ -95,10 +95,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         return match ringtree::launch::spawn_self(ranks) {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-            Err(error) => {
-                eprintln!("ringtree bench: {error}");
-                ExitCode::FAILURE
-            }
+            Err(error) => refused(&error),
         };
     }
     match run(arguments, &wanted) {
@@ -107,15 +104,15 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             eprintln!("ringtree bench: {wrong} elements were wrong");
             ExitCode::FAILURE
         }
-        Err(error) => {
-            eprintln!("ringtree bench: {error}");
-            let is_usage = matches!(
-                error,
-                ringtree::Error::Usage(_) | ringtree::Error::Configuration(_)
-            );
-            ExitCode::from(if is_usage { 2 } else { 1 })
-        }
+        Err(error) => refused(&error),
     }
+}
+
+/// Says what is wrong; the exit code tells wrong usage from failed work.
+fn refused(error: &Error) -> ExitCode {
+    eprintln!("ringtree bench: {error}");
+    let is_usage = matches!(error, Error::Usage(_) | Error::Configuration(_));
+    ExitCode::from(if is_usage { 2 } else { 1 })
 }
 
 fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
@@ -204,7 +201,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let comm = Communicator::from_env()?;
     let world_size = comm.world_size();
     if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world_size) {
-        return Err(ringtree::Error::Usage(format!(
+        return Err(Error::Usage(format!(
             "--ranks {ranks}, but WORLD_SIZE is {world_size}"
         )));
     }

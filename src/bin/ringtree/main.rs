@@ -9,6 +9,7 @@ mod plan;
 mod quantity;
 mod run;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -39,10 +40,35 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match CommandLine::parse().command {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => return misread(&error),
+    };
+    match line.command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Doctor { arguments } => doctor::execute(&arguments),
     }
+}
+
+/// Prints what was asked for (help, version), or in one line what is wrong.
+fn misread(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // A reader that has seen enough (`| head`) is no failure.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprintln!("ringtree: say what to do: run, bench or plan; `ringtree --help` tells more");
+        return ExitCode::from(2);
+    }
+    let text = error.to_string();
+    // The first paragraph says it, a list of what is missing included; the rest is usage and tips.
+    let lines = text.lines().take_while(|line| !line.trim().is_empty());
+    let what: Vec<&str> = lines.map(str::trim).collect();
+    let what = what.join(" ");
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    eprintln!("ringtree: {what}; `--help` tells more");
+    ExitCode::from(2)
 }

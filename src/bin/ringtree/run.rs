@@ -84,6 +84,12 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
     let Some(program) = words.next() else {
         return wrong("no program to run".to_owned());
     };
+    if program.to_string_lossy().starts_with('-') {
+        let program = program.to_string_lossy();
+        return wrong(format!(
+            "run has no option {program}, and no program is called so"
+        ));
+    }
     Ok(Job {
         program,
         arguments: words.collect(),

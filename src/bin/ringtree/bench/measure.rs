@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use ringtree::plan::layout::part_start;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
+use ringtree::{Communicator, Dtype, Element, Error, ReduceOp, Result};
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -86,9 +86,9 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
         input: if case.in_place {
             Vec::new()
         } else {
-            vec![T::zeroed(); count]
+            zeros::<T>(count)?
         },
-        output: vec![T::zeroed(); count],
+        output: zeros::<T>(count)?,
     };
     let mut wrong = bench.checked_call()?;
     bench.fill_with_zeros();
@@ -112,6 +112,19 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
         predicted_s,
         wrong,
     })
+}
+
+/// A buffer in touched memory, or an error where the system has not that much.
+fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
+    let mut buffer: Vec<T> = Vec::new();
+    buffer.try_reserve_exact(count).map_err(|_| {
+        let bytes = count.saturating_mul(size_of::<T>());
+        Error::System(format!(
+            "no memory for a buffer of {bytes} bytes: choose smaller --sizes"
+        ))
+    })?;
+    buffer.resize(count, T::zeroed());
+    Ok(buffer)
 }
 
 impl<T: Element> Bench<'_, T> {
