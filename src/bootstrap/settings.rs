@@ -199,6 +199,21 @@ fn required<T: FromStr>(
     })
 }
 
+/// Refuses an environment that asks for what is not built, for programs that never join.
+///
+/// # Errors
+/// [`Error::Configuration`] names the setting.
+///
+/// ```
+/// use ringtree::bootstrap::settings::check_environment;
+/// assert!(check_environment(|_| None).is_ok());
+/// let encrypted = |name: &str| (name == "RINGTREE_ENCRYPT").then(|| "1".to_owned());
+/// assert!(check_environment(encrypted).is_err());
+/// ```
+pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
+    refuse_what_is_not_built(&|name| lookup(name).filter(|value| !value.trim().is_empty()))
+}
+
 /// An error that names a setting which asks for what is not built.
 pub(crate) fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for (name, harmless) in NOT_BUILT_YET {

@@ -44,6 +44,11 @@ fn main() -> ExitCode {
         Ok(line) => line,
         Err(error) => return misread(&error),
     };
+    let setting = |name: &str| std::env::var(name).ok();
+    if let Err(error) = ringtree::bootstrap::settings::check_environment(setting) {
+        eprintln!("ringtree: {error}");
+        return ExitCode::from(2);
+    }
     match line.command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
