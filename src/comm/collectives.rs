@@ -10,7 +10,7 @@ use super::work::Work;
 use super::{Communicator, Entered};
 use crate::dtype::{Dtype, Element};
 use crate::engine::Ticket;
-use crate::engine::group::{ChannelKind, Posting};
+use crate::engine::group::ChannelKind;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::plan::algorithms::entry;
@@ -363,9 +363,9 @@ impl Communicator {
         let MemoryMut::Host(slice) = buffer.memory_mut();
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
-        let mut planned = self.issue(&entered, wanted)?;
+        let planned = self.issue(&entered, wanted)?;
         lend(slice, |region| {
-            let posting = self.posting(&mut planned, region);
+            let posting = planned.posting(region, self.0.parts.timeout);
             runtime.run(self.0.parts.group, ChannelKind::Collectives, posting)
         })
     }
@@ -390,11 +390,11 @@ impl Communicator {
             Err(error) => return Err((error, region)),
         };
         let wanted = self.wanted(ask, count, region.dtype());
-        let mut planned = match wanted.and_then(|wanted| self.issue(&entered, wanted)) {
+        let planned = match wanted.and_then(|wanted| self.issue(&entered, wanted)) {
             Ok(planned) => planned,
             Err(error) => return Err((error, region)),
         };
-        let posting = self.posting(&mut planned, region);
+        let posting = planned.posting(region, self.0.parts.timeout);
         self.0
             .parts
             .runtime
@@ -440,17 +440,6 @@ impl Communicator {
         issued.collectives += 1;
         planned.call.sequence = issued.collectives;
         Ok(planned)
-    }
-
-    pub(super) fn posting(&self, planned: &mut Planned, buffer: Region) -> Posting {
-        Posting {
-            call: planned.call.clone(),
-            digest: planned.digest,
-            program: std::sync::Arc::clone(&planned.program),
-            buffer,
-            arithmetic: planned.arithmetic,
-            timeout: self.0.parts.timeout,
-        }
     }
 
     /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is

@@ -61,11 +61,11 @@ impl Communicator {
             Ok(entered) => entered,
             Err(error) => return (region, Err(error)),
         };
-        let mut planned = match self.next_of_pair(&entered, sends, peer, count, &region) {
+        let planned = match self.next_of_pair(&entered, sends, peer, count, &region) {
             Ok(planned) => planned,
             Err(error) => return (region, Err(error)),
         };
-        let posting = self.posting(&mut planned, region);
+        let posting = planned.posting(region, self.0.parts.timeout);
         self.0
             .parts
             .runtime

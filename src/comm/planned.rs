@@ -43,19 +43,22 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// The call with its number, on bytes that are the operation's own.
-    pub(crate) fn posting(self, sequence: u64, data: Vec<u8>, timeout: Duration) -> Posting {
+    /// The call, with the number it was given, on `buffer`.
+    pub(crate) fn posting(self, buffer: Region, timeout: Duration) -> Posting {
         Posting {
-            call: Call {
-                sequence,
-                ..self.call
-            },
+            call: self.call,
             digest: self.digest,
             program: self.program,
-            buffer: Region::own(data),
+            buffer,
             arithmetic: self.arithmetic,
             timeout,
         }
+    }
+
+    /// The call under number `sequence`, on bytes that become the operation's own.
+    pub(crate) fn owning(mut self, sequence: u64, data: Vec<u8>, timeout: Duration) -> Posting {
+        self.call.sequence = sequence;
+        self.posting(Region::own(data), timeout)
     }
 }
 

@@ -252,7 +252,7 @@ impl Rank {
         self.calls_made += 1;
         let sequence = self.calls_made;
         let data = shared.data.input(self.rank, &call, sequence);
-        let posting = planned.posting(sequence, data, shared.world.timeout);
+        let posting = planned.owning(sequence, data, shared.world.timeout);
         let record = shared.records.len();
         shared.records.push(Record {
             rank: self.rank,
