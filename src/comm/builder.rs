@@ -145,7 +145,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let membership = joined.membership();
     let (rank, world_size) = (membership.rank, membership.world_size);
     let control = membership.control.clone();
-    links.started(control.clone());
+    links.set_control(control.clone());
     let transport = |channel| links.transport(channel_number(WORLD, channel), world_size, &control);
     runtime.add_group(
         WORLD,

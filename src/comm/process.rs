@@ -34,8 +34,8 @@ impl Links {
         }
     }
 
-    pub(super) fn started(&self, control: ControlHandle) {
-        // Called once, right after the control thread was started.
+    pub(super) fn set_control(&self, control: ControlHandle) {
+        // Called once, before the control thread starts.
         let _ = self.control.set(control);
     }
 

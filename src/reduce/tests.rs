@@ -95,7 +95,7 @@ fn combine(dtype: Dtype, op: ReduceOp, left: Wide, right: Wide) -> Wide {
         }
         (Wide::Single(left), Wide::Single(right)) => Wide::Single(combine_floats!(op, left, right)),
         (Wide::Double(left), Wide::Double(right)) => Wide::Double(combine_floats!(op, left, right)),
-        _ => unreachable!(),
+        _ => panic!("the operands are of two types"),
     }
 }
 

@@ -42,7 +42,8 @@ impl<C: Connector> StreamTransport<C> {
         }
     }
 
-    fn expected(&self, message: &Message, offset: usize) -> Header {
+    /// The header of the frame that starts at `offset` of `message`, as both ends know it.
+    fn header(&self, message: &Message, offset: usize) -> Header {
         Header {
             epoch: self.epoch,
             group: self.group,
@@ -87,22 +88,14 @@ impl<C: Connector> Transport for StreamTransport<C> {
         offset: usize,
         data: &[u8],
     ) -> Result<usize, LinkError> {
-        let (group, epoch) = (self.group, self.epoch);
-        let Some(link) = self.link(peer) else {
-            return Ok(0);
-        };
         let mut taken = 0;
         while taken < data.len() {
+            let header = self.header(message, offset + taken);
+            let Some(link) = self.link(peer) else {
+                break;
+            };
             if link.outgoing.is_between_frames() {
-                let bytes = segment_bytes(message, offset + taken);
-                link.outgoing.begin(Header {
-                    epoch,
-                    group,
-                    sequence: message.sequence,
-                    message: message.number,
-                    bytes: bytes as u32,
-                    digest: message.digest,
-                });
+                link.outgoing.begin(header);
             }
             match link.write(&data[taken..])? {
                 0 => break,
@@ -121,7 +114,7 @@ impl<C: Connector> Transport for StreamTransport<C> {
     ) -> Result<usize, LinkError> {
         let mut stored = 0;
         while stored < into.len() {
-            let expected = self.expected(message, offset + stored);
+            let expected = self.header(message, offset + stored);
             let Some(link) = self.link(peer) else {
                 return Ok(stored);
             };
@@ -137,7 +130,7 @@ impl<C: Connector> Transport for StreamTransport<C> {
     }
 
     fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Result<usize, LinkError> {
-        let expected = self.expected(message, offset);
+        let expected = self.header(message, offset);
         let Some(link) = self.link(peer) else {
             return Ok(0);
         };

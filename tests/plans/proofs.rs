@@ -5,6 +5,8 @@ use super::replay::replay;
 use super::{pieces, plans_of, roots};
 use ringtree::plan::verify::{Proof, verify};
 use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Source, Step, algorithms};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// Proves an algorithm for every world, root and number of pieces the sweep has.
 fn sweep(algorithm: Algorithm) {
@@ -30,10 +32,11 @@ fn check(plans: &[Plan], name: &str) {
     let (collective, algorithm) = (request.collective, request.algorithm);
     assert!(proof.bits_agree, "{name}");
 
-    let formula = expected(collective, algorithm, request.world_size, request.pieces);
-    assert_eq!(plans[0].chunks, formula.chunks, "{name}");
-    assert_eq!(proof.rounds, formula.rounds, "{name}");
-    assert_eq!(proof.max_chunks_sent, formula.max_chunks_sent, "{name}");
+    if let Some(formula) = expected(collective, algorithm, request.world_size, request.pieces) {
+        assert_eq!(plans[0].chunks, formula.chunks, "{name}");
+        assert_eq!(proof.rounds, formula.rounds, "{name}");
+        assert_eq!(proof.max_chunks_sent, formula.max_chunks_sent, "{name}");
+    }
 
     let entry = algorithms::entry(collective, algorithm).unwrap();
     let cost = (entry.cost)(&request);
@@ -101,30 +104,20 @@ fn renumbered(plan: &Plan) -> Vec<Vec<(bool, usize, usize)>> {
     plan.rounds.iter().map(of_round).collect()
 }
 
-macro_rules! sweeps {
-    ($($test:ident $algorithm:ident,)*) => {
-        $(#[test] fn $test() { sweep(Algorithm::$algorithm); })*
-
-        #[test]
-        fn every_algorithm_of_the_registry_is_swept() {
-            let swept = [$(Algorithm::$algorithm),*];
-            for entry in REGISTRY {
-                assert!(swept.contains(&entry.algorithm), "{} is not swept", entry.algorithm);
-            }
+#[test]
+fn every_algorithm_of_the_registry_is_proven() {
+    let next = AtomicUsize::new(0);
+    let take = || REGISTRY.get(next.fetch_add(1, Ordering::Relaxed));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(entry) = take() {
+                    sweep(entry.algorithm);
+                }
+            });
         }
-    };
-}
-
-sweeps! {
-    flat Flat,
-    two_shot TwoShot,
-    binomial Binomial,
-    scatter_allgather ScatterAllgather,
-    recursive_doubling RecursiveDoubling,
-    rabenseifner Rabenseifner,
-    ring Ring,
-    circulant Circulant,
-    dissemination Dissemination,
+    });
 }
 
 #[test]
