@@ -37,6 +37,7 @@
 //! | Room | Is for | Start at |
 //! |---|---|---|
 //! | [`comm`] | the calls of training code | [`Communicator`] |
+//! | [`ddp`] | gradients averaged while backward runs | [`ddp::DataParallel`] |
 //! | [`launch`] | starting ranks, standing by them | [`launch::run`], [`launch::spawn_self`] |
 //! | [`bootstrap`] | settings, the join, the control thread | [`bootstrap::Settings`] |
 //! | [`engine`] | running plans over links | [`engine::program`] |
@@ -64,6 +65,7 @@ compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 
 pub mod bootstrap;
 pub mod comm;
+pub mod ddp;
 pub mod dtype;
 pub mod engine;
 pub mod error;

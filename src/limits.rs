@@ -19,6 +19,8 @@ pub const ANSWERS_MISSED_MAX: u32 = 2;
 pub const PLACES_MAX: usize = 8;
 /// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
 pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// How long rank 0, once it knows of a failure, waits for the marks of the ranks it has not lost.
+pub const MARKS_GRACE: Duration = Duration::from_secs(1);
 /// A caller that waits while another polls looks again after this long, whatever happens.
 pub const POLLER_NAP: Duration = Duration::from_millis(20);
 /// A link is offered at least this much at once, unless less is left of the message.
@@ -69,11 +71,31 @@ pub const RANKS_PER_HOST_MAX: usize = 1024;
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
+/// Duplicates of one communicator, in its whole life: each takes a digit of the group's number.
+pub const DUPLICATES_MAX: u32 = 63;
+/// Group numbers are below this: a channel's number is twice the group's, and 32 bits.
+pub const GROUPS_MAX: u32 = 1 << 30;
 /// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
 /// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
 /// shorter than what a peer on the same core would be held up for.
 pub const SPIN_PASSES: u32 = 20;
 /// Fruitless passes in which a waiting rank lets others run before it sleeps.
 pub const YIELD_PASSES: u32 = 1_000;
+/// Passes over operations under way that the control thread makes before it sees to its
+/// connections again.
+pub const BACKGROUND_PASSES: u32 = 64;
 /// A sleeping rank looks at its deadlines this often.
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
+/// The largest bucket of gradients that is chosen automatically: PyTorch's default.
+pub const BUCKET_BYTES_MAX: usize = 25 << 20;
+/// The smallest one: below it the work of a call outweighs what it moves on any link.
+pub const BUCKET_BYTES_MIN: usize = 64 << 10;
+/// Spans that a rank's trace holds; later ones are counted and dropped.
+pub const TRACE_SPANS_MAX: usize = 1 << 16;
+/// Questions that a trace asks each rank for its clock; the fastest answer counts.
+pub const CLOCK_QUESTIONS: usize = 16;
+/// Names and shapes of a checkpoint's tensors: readers of the safetensors format refuse more.
+pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
+/// How often a reader of checkpoints starts again because a writer beside it replaced what it was
+/// reading.
+pub const CHECKPOINT_LOOKS_MAX: usize = 5;

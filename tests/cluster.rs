@@ -7,7 +7,7 @@ use ringtree::plan::algorithms::{entry, plan};
 use ringtree::plan::cost::{LinkCost, simulate_rounds};
 use ringtree::plan::ir::Request;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::sim::checkers::{exact, no_hang, order, same_error};
+use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree::sim::cluster::{Cluster, Moment, Outcome};
 use ringtree::sim::faults::{Faults, SplitMix64};
 use ringtree::sim::script::{Call, Script, Step};
@@ -344,4 +344,43 @@ fn the_checkers_see_what_they_are_for() {
     assert_eq!(same_error::check(&one_cause), Ok(()));
     let two_causes = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, record)));
     assert!(same_error::check(&two_causes).is_err());
+}
+
+#[test]
+fn the_checkers_of_agreement_see_what_they_are_for() {
+    let steps = vec![
+        Step::Call(Call::new(Collective::AllReduce, 8)),
+        Step::Mark(1),
+        Step::Barrier,
+        Step::Call(Call::new(Collective::AllReduce, 8)),
+        Step::Mark(2),
+        Step::Barrier,
+    ];
+    let mut cluster = Cluster::new(World::new(4));
+    cluster.kill(2, Moment::CallsMade(4));
+    let good = cluster.run(&Script::same(4, steps)).unwrap();
+    assert_eq!(good.agreed, [Some(2), Some(2), None, Some(2)]);
+    assert_eq!(agreement::check(&good), Ok(()));
+    assert_eq!(agreement::check_least(&good), Ok(()));
+    let spoilt = |spoil: &dyn Fn(&mut Outcome)| {
+        let mut outcome = good.clone();
+        spoil(&mut outcome);
+        outcome
+    };
+    let different = spoilt(&|outcome| outcome.agreed[1] = Some(1));
+    assert!(agreement::check(&different).is_err());
+    let untold = spoilt(&|outcome| outcome.agreed[1] = None);
+    assert!(agreement::check(&untold).is_err());
+    let excused = spoilt(&|outcome| {
+        outcome.agreed = vec![None; 4];
+        outcome.kills[0] = Some(LONG);
+    });
+    assert_eq!(agreement::check(&excused), Ok(()));
+    let passed = spoilt(&|outcome| outcome.agreed.fill(Some(0)));
+    let message = agreement::check(&passed).unwrap_err();
+    assert!(message.contains("relied on 1"), "{message}");
+    for number in [1, 3] {
+        let not_least = spoilt(&|outcome| outcome.agreed.fill(Some(number)));
+        assert!(agreement::check_least(&not_least).is_err());
+    }
 }

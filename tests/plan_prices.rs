@@ -207,10 +207,10 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
 }
 
 proptest! {
-    /// The choice is the least of the forced choices, the same each time, and more bytes never
-    /// take less time.
+    /// The choice is the least of the forced choices, or the ring if that is as good, and the same
+    /// each time.
     #[test]
-    fn the_choice_is_the_cheapest(
+    fn the_choice_is_the_cheapest_or_as_good_a_ring(
         which in 0..Collective::ALL.len(),
         world_size in 1..5000_usize,
         bytes in 0..1_usize << 32,
@@ -226,13 +226,13 @@ proptest! {
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
         for &algorithm in Algorithm::ALL {
             if let Ok(other) = ask(bytes, Some(algorithm)) {
-                prop_assert!(chosen.predicted_s <= other.predicted_s);
+                let is_ring = chosen.algorithm == Algorithm::Ring;
+                let least_s = chosen.predicted_s / if is_ring { 1.1 } else { 1.0 };
+                prop_assert!(least_s <= other.predicted_s * (1.0 + 1e-12));
+                if world_size > 2 && algorithm == Algorithm::Ring && !is_ring {
+                    prop_assert!(other.predicted_s > chosen.predicted_s * 1.1);
+                }
             }
         }
-        if let Some((_, next_s)) = chosen.runner_up {
-            prop_assert!(chosen.predicted_s <= next_s);
-        }
-        let double = ask(bytes * 2, None).unwrap();
-        prop_assert!(chosen.predicted_s <= double.predicted_s * (1.0 + 1e-12));
     }
 }

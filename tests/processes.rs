@@ -38,6 +38,7 @@ fn child_entry() {
         "crossed" => crossed(),
         "disagree" => disagree(),
         "early" => early(),
+        "training" => training(),
         other => panic!("no role is called {other}"),
     };
     match end {
@@ -151,6 +152,31 @@ fn disagree() -> Result<String> {
     comm.all_reduce(&mut [1u8; 100], op)?;
     comm.barrier()?;
     Ok("nobody noticed".into())
+}
+
+/// Training steps without end; after a failure, what all agree on, and what this rank relied on.
+fn training() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let mut gradients = vec![0.0f32; 20_000];
+    let (mut completed, mut passed) = (0, 0);
+    for step in 1.. {
+        let ended = comm
+            .all_reduce(&mut gradients, ReduceOp::Sum)
+            .and_then(|()| {
+                completed = step;
+                comm.mark(step);
+                comm.barrier()
+            });
+        if ended.is_err() {
+            break;
+        }
+        passed = step;
+        if step == 20 {
+            eprintln!("{MARK}started");
+        }
+    }
+    let agreed = comm.agreed_mark(Duration::from_secs(5));
+    Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
 }
 
 /// Rank 2 makes one call fewer than the others.
@@ -284,6 +310,27 @@ fn survivors_name_a_killed_rank_within_two_seconds() {
             assert!(text.starts_with(&named), "{text}");
         }
     }
+}
+
+#[test]
+fn survivors_agree_which_step_counts() {
+    let ranks = Ranks::start("training", 4, &[]);
+    ranks.hear(&[0, 1, 2, 3]);
+    ranks.signal(2, Signal::KILL);
+    let (said, _) = ranks.hear(&[0, 1, 3]);
+    let ends: Vec<Vec<u64>> = said
+        .iter()
+        .map(|text| text.split(' ').map(|word| word.parse().unwrap()).collect())
+        .collect();
+    for end in &ends {
+        let [agreed, passed, completed] = end[..] else {
+            panic!("{said:?}");
+        };
+        assert_eq!(agreed, ends[0][0], "{said:?}");
+        assert!(passed <= agreed && agreed <= completed, "{said:?}");
+    }
+    let least = ends.iter().map(|end| end[2]).min();
+    assert_eq!(Some(ends[0][0]), least, "{said:?}");
 }
 
 #[test]

@@ -53,6 +53,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "protocol",
         ],
     ),
+    ("ddp", &["comm", "plan", "reduce"]),
     (
         "launch",
         &["comm", "bootstrap", "sys", "plan", "wire", "protocol"],

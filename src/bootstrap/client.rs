@@ -93,7 +93,7 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, Connectio
         for remote in candidates(settings, deadline)? {
             match attempt(settings, remote, deadline) {
                 Ok(found) => return Ok(found),
-                Err(Failure::Refused(refusal, _)) if refusal != Refusal::Garbage => {
+                Err(Failure::Refused(refusal, _)) if is_final(refusal) => {
                     refused = Some((remote, refusal));
                 }
                 // The given port tells more than the next one, which is tried after it.
@@ -115,6 +115,16 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, Connectio
         }
         thread::sleep(pause);
         pause = (pause * 3 / 2).min(RETRY_MAX);
+    }
+}
+
+/// Whether trying again is of no use. What speaks another protocol may stand before the right
+/// port; what is left of an earlier attempt leaves when it learns that it was replaced.
+fn is_final(refusal: Refusal) -> bool {
+    match refusal {
+        Refusal::Garbage => false,
+        Refusal::Attempt { ours, theirs } => ours < theirs,
+        _ => true,
     }
 }
 
@@ -141,6 +151,10 @@ fn refusal_line(settings: &Settings, remote: SocketAddr, refusal: Refusal) -> St
         ),
         Refusal::WorldSize { ours, theirs } => format!(
             "rank {rank}: WORLD_SIZE is {ours} here, but {theirs} at rank 0 (rendezvous {at})"
+        ),
+        Refusal::Attempt { ours, theirs } => format!(
+            "rank {rank}: this process is of attempt {ours} of the job, but the rendezvous {at} of \
+             attempt {theirs}: a restart has replaced this process, which ends"
         ),
         other => format!("rank {rank}: the rendezvous {at}: {other}"),
     }
@@ -170,6 +184,7 @@ fn attempt(
         world_size: number(settings.world_size),
         group: 0,
         epoch: 0,
+        attempt: settings.attempt,
         from: number(settings.rank),
         to: 0,
     };

@@ -38,6 +38,7 @@ pub(super) struct Parts {
     pub(super) listener: Option<TcpListener>,
     pub(super) secret: Option<Secret>,
     pub(super) timeout: Duration,
+    pub(super) attempt: u16,
 }
 
 /// A data connection that was asked for and is not there yet.
@@ -84,6 +85,7 @@ impl ControlLoop {
             purpose: Purpose::Data,
             world_size: number(membership.world_size),
             rank: number(membership.rank),
+            attempt: parts.attempt,
         };
         let registry = parts.poll.registry().try_clone()?;
         let door = Door::new(registry, parts.listener, expected, parts.secret)?;
@@ -383,6 +385,7 @@ impl ControlLoop {
                 world_size: number(self.peers.len()),
                 group,
                 epoch: dial.epoch,
+                attempt: self.door.attempt(),
                 from: number(self.rank),
                 to: number(peer),
             };

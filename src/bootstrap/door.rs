@@ -70,6 +70,11 @@ impl Door {
         self.secret.clone().unwrap_or_else(Secret::absent)
     }
 
+    /// The attempt of the job that both ends must be of.
+    pub(super) fn attempt(&self) -> u16 {
+        self.expected.attempt
+    }
+
     /// A token that was never used.
     pub(super) fn fresh_token(&mut self) -> Token {
         self.next_token += 1;

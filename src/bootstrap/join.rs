@@ -77,6 +77,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
         listener,
         secret: settings.secret.clone(),
         timeout: settings.timeout,
+        attempt: settings.attempt,
     };
     Ok(Joined { membership, parts })
 }

@@ -49,6 +49,7 @@ pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
         purpose: Purpose::Control,
         world_size: u32::try_from(settings.world_size).unwrap_or(u32::MAX),
         rank: 0,
+        attempt: settings.attempt,
     };
     let registry = poll.registry().try_clone().map_err(unusable)?;
     let door = Door::new(registry, Some(listener), expected, settings.secret.clone());
@@ -235,7 +236,10 @@ impl Gathering<'_> {
                 self.arrived.insert(token.0, arrival);
                 self.read(token);
             }
-            Err(Failure::Refused(refusal, Some(hello))) => {
+            // What is left of an earlier attempt was told so; it is no more than a stranger.
+            Err(Failure::Refused(refusal, Some(hello)))
+                if hello.attempt >= self.settings.attempt =>
+            {
                 self.refused(outcome.remote, refusal, hello);
             }
             Err(failure) => {
@@ -251,6 +255,11 @@ impl Gathering<'_> {
         let why = match refusal {
             Refusal::WorldSize { ours, theirs } => format!(
                 "WORLD_SIZE differs: it is {ours} on rank 0 but {theirs} on rank {rank} (from {})",
+                remote.ip()
+            ),
+            Refusal::Attempt { ours, theirs } => format!(
+                "this process is of attempt {ours} of the job, but rank {rank} (from {}) of \
+                 attempt {theirs}: a restart has replaced this process, which ends",
                 remote.ip()
             ),
             other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),

@@ -60,6 +60,9 @@ pub struct Settings {
     pub tuning_file: Option<PathBuf>,
     /// Settings that must be equal on all ranks, by name.
     pub agreed: Vec<(String, String)>,
+    /// How often the job had been restarted when this process was started; processes of different
+    /// attempts refuse each other. From `RINGTREE_ATTEMPT`, which only `ringtree run` sets.
+    pub attempt: u16,
     /// A listening socket for the rendezvous, inherited by rank 0 from its launcher.
     pub listener_fd: Option<RawFd>,
 }
@@ -88,6 +91,7 @@ impl Settings {
             algorithm: None,
             tuning_file: None,
             agreed: versions(),
+            attempt: 0,
             listener_fd: None,
         }
     }
@@ -129,6 +133,11 @@ impl Settings {
         settings.host_id = set("RINGTREE_HOST_ID");
         settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
         settings.tuning_file = set("RINGTREE_TUNING").map(PathBuf::from);
+        // Not TORCHELASTIC_RESTART_COUNT: torchrun counts failures of one host there, and so gives
+        // the hosts of one attempt different numbers.
+        if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {
+            settings.attempt = attempt;
+        }
         settings.listener_fd = optional(&set, "RINGTREE_LISTENER_FD", "a file descriptor")?;
         settings.agreed.extend(agreed(&set)?);
         settings.check()?;
@@ -366,6 +375,7 @@ mod tests {
             ("RINGTREE_ALGORITHM", "ring"),
             ("RINGTREE_HOST_ID", "x"),
             ("RINGTREE_INTERFACE", "eth1"),
+            ("RINGTREE_ATTEMPT", "2"),
         ])
         .unwrap();
         assert_eq!(
@@ -375,6 +385,7 @@ mod tests {
         assert_eq!(settings.timeout, Duration::from_millis(1500));
         assert_eq!(settings.algorithm.as_deref(), Some("ring"));
         assert_eq!(settings.host_id.as_deref(), Some("x"));
+        assert_eq!(settings.attempt, 2);
         assert_eq!(settings.interface.as_deref(), Some("eth1"));
         let algorithm = ("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned());
         assert!(settings.agreed.contains(&algorithm));

@@ -1,11 +1,10 @@
 //! The ways to get a communicator.
 
-use super::process::{Callbacks, Links, ProcessHost, channel_number};
+use super::process::{Callbacks, Links, ProcessHost};
 use super::runtime::Runtime;
 use super::{Communicator, Parts};
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::Settings;
-use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::TIMEOUT_MAX;
 use crate::plan::select::TuningTable;
@@ -144,13 +143,8 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     let membership = joined.membership();
     let (rank, world_size) = (membership.rank, membership.world_size);
-    let control = membership.control.clone();
-    links.set_control(control.clone());
-    let transport = |channel| links.transport(channel_number(WORLD, channel), world_size, &control);
-    runtime.add_group(
-        WORLD,
-        Group::new(rank, world_size, transport(0), transport(1)),
-    );
+    links.set_control(membership.control.clone());
+    runtime.add_group(WORLD, rank, world_size);
     let callbacks = Callbacks {
         runtime: Arc::downgrade(&runtime),
         links: Arc::clone(&links),

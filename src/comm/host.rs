@@ -1,6 +1,7 @@
 //! What a rank lives on: a process among others, or the simulator.
 
 use crate::protocol::session::To;
+use crate::transport::Transport;
 use std::time::Duration;
 
 /// How the host spent the time it was given.
@@ -25,6 +26,9 @@ pub(crate) trait Host: Send + Sync {
 
     /// Operations are under way and the caller goes on without polling them.
     fn background_work(&self);
+
+    /// A group's two transports, to all ranks: for collectives and for pairs.
+    fn transports(&self, group: u32, world_size: usize) -> [Box<dyn Transport>; 2];
 
     /// Sends a control message.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);

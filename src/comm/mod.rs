@@ -25,6 +25,7 @@ pub mod scope;
 pub mod work;
 
 use crate::error::{Error, Result};
+use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use runtime::Runtime;
@@ -79,6 +80,7 @@ struct Issued {
     planned: planned::Cache,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
+    duplicates: u32,
 }
 
 impl Communicator {
@@ -158,6 +160,19 @@ impl Communicator {
         self.0.parts.transport_name
     }
 
+    /// The table by which algorithms are chosen, the same on all ranks. A checkpoint carries it,
+    /// for another table may choose other algorithms, which sum in another order.
+    ///
+    /// ```
+    /// use ringtree::plan::select::TuningTable;
+    /// let tables = ringtree::simulate(2, |comm| comm.tuning());
+    /// assert_eq!(tables, [TuningTable::default(); 2]);
+    /// ```
+    #[must_use]
+    pub fn tuning(&self) -> TuningTable {
+        self.0.parts.tuning
+    }
+
     /// Uses `algorithm` from now on wherever it carries out the collective; `None` returns to the
     /// chooser. All ranks must do the same between the same calls.
     ///
@@ -178,6 +193,136 @@ impl Communicator {
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
         self.enter()?.issued().algorithm = algorithm;
         Ok(())
+    }
+
+    /// "I have completed everything up to `number`": what a rank says before the *commit* of a
+    /// step, the call after which it relies on every rank having completed the same. The commit
+    /// must end on no rank before every rank has begun it, as a barrier or an all-reduce of at
+    /// least one element does. Marks start at 0 and only grow; nothing is sent. After a failure
+    /// the mark stands, and this does nothing: the commit then returns the failure.
+    ///
+    /// See [`Communicator::agreed_mark`] for what it is good for.
+    pub fn mark(&self, number: u64) {
+        self.0.parts.runtime.mark(self.0.parts.group, number);
+    }
+
+    /// This rank gives up for a reason that the communicator does not know, such as the failure of
+    /// another communicator that the same work needs. Every call under way and every later one
+    /// ends, on all ranks, with one first cause: `cause`, unless something else was before.
+    ///
+    /// ```
+    /// use ringtree::Error;
+    /// let ends = ringtree::simulate(3, |comm| {
+    ///     if comm.rank() == 1 {
+    ///         comm.fail(&Error::System("rank 1 has no room on its disk".into()));
+    ///     }
+    ///     comm.barrier()
+    /// });
+    /// assert_eq!(ends[0], Err(Error::System("rank 1 has no room on its disk".into())));
+    /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
+    /// ```
+    pub fn fail(&self, cause: &Error) {
+        self.0.parts.runtime.fail(self.0.parts.group, cause);
+    }
+
+    /// After a call has failed: the mark that all survivors agree on, the least of theirs. So a
+    /// step counts exactly if every survivor had [marked](Communicator::mark) it, also where its
+    /// commit failed; whoever passed the commit finds that it counts.
+    ///
+    /// `None` after `at_most` (the answer takes a round trip to rank 0, or about a second longer
+    /// if a rank is silent), at once if rank 0 is gone or nothing has failed. A rank without an
+    /// answer that has passed the commit knows that the step counts; one that has not is in
+    /// doubt: the others may have an answer, and it may be either.
+    ///
+    /// A number *above* this rank's own mark says that it was silent for so long that the others
+    /// gave it up: they count a step that it has not completed, so its state is of no more use.
+    ///
+    /// ```
+    /// use ringtree::{ReduceOp, sim::simulate::World};
+    /// use std::time::Duration;
+    ///
+    /// let mut world = World::new(4);
+    /// world.network.faults.deaths = vec![(2, Duration::from_millis(1))];
+    /// let agreed = world.run(|comm| {
+    ///     let mut step = 0;
+    ///     let failed = loop {
+    ///         let step_ends = comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum).and_then(|()| {
+    ///             comm.mark(step + 1);
+    ///             comm.barrier() // the commit
+    ///         });
+    ///         match step_ends {
+    ///             Ok(()) => step += 1, // update the weights
+    ///             Err(error) => break error,
+    ///         }
+    ///     };
+    ///     assert!(failed.to_string().contains("rank 2 is gone"));
+    ///     // Whether step + 1 counts as well:
+    ///     comm.agreed_mark(Duration::from_secs(5))
+    /// });
+    /// assert!(agreed[0].is_some());
+    /// assert!(agreed[1] == agreed[0] && agreed[3] == agreed[0]);
+    /// ```
+    #[must_use]
+    pub fn agreed_mark(&self, at_most: Duration) -> Option<u64> {
+        let Parts { runtime, group, .. } = &self.0.parts;
+        runtime.agreed_mark(*group, at_most)
+    }
+
+    /// Another communicator of the same ranks, with an order and links of its own: what is issued
+    /// on one does not wait for what is issued on the other. It starts with this one's settings.
+    /// All ranks call it, in the order of their calls on this communicator.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let ends = ringtree::simulate(3, |comm| {
+    ///     let other = comm.duplicate()?;
+    ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
+    ///     other.barrier()?; // does not wait for the work
+    ///     work.wait()
+    /// });
+    /// assert_eq!(ends[0], Ok(vec![3.0; 4]));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Usage`] after [`DUPLICATES_MAX`] of one communicator.
+    pub fn duplicate(&self) -> Result<Self> {
+        let parts = {
+            let entered = self.enter()?;
+            let mut issued = entered.issued();
+            let parts = &self.0.parts;
+            let number = duplicate_number(parts.group, issued.duplicates)?;
+            issued.duplicates += 1;
+            Parts {
+                group: number,
+                runtime: Arc::clone(&parts.runtime),
+                algorithm: issued.algorithm,
+                ..*parts
+            }
+        };
+        let Parts {
+            group,
+            rank,
+            world_size,
+            ..
+        } = parts;
+        parts.runtime.add_group(group, rank, world_size);
+        let duplicate = Self::assemble(parts);
+        // Nobody sends to a group that some rank does not know yet.
+        self.barrier()?;
+        Ok(duplicate)
+    }
+
+    /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.
+    pub(crate) fn algorithm(&self) -> Option<Algorithm> {
+        let issued = self.0.issued.lock();
+        issued.unwrap_or_else(PoisonError::into_inner).algorithm
+    }
+
+    /// The time on this rank's clock, which starts somewhere and never goes back. Simulated ranks
+    /// have the simulation's clock.
+    #[must_use]
+    pub fn clock(&self) -> Duration {
+        self.0.parts.runtime.now()
     }
 
     pub(crate) fn pass_time(&self, time: Duration) {
@@ -204,6 +349,22 @@ impl Communicator {
             self.world_size()
         )))
     }
+}
+
+/// The number of a group's next duplicate: the group's own with another digit, none of which is 0,
+/// so that all ranks find the same number, which no other group has, without asking each other.
+fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
+    let digit = duplicates + 1;
+    let number = group.checked_mul(DUPLICATES_MAX + 1);
+    number
+        .and_then(|number| number.checked_add(digit))
+        .filter(|number| digit <= DUPLICATES_MAX && *number < GROUPS_MAX)
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "a communicator has at most {DUPLICATES_MAX} duplicates, of at most four \
+                 generations; keep and use those there are"
+            ))
+        })
 }
 
 /// Proof that this thread is the only one in the communicator.

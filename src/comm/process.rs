@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The wire's number of a group's channel: collectives first, pairs second.
-pub(super) fn channel_number(group: u32, channel: u32) -> u32 {
+fn channel_number(group: u32, channel: u32) -> u32 {
     group * 2 + channel
 }
 
@@ -45,14 +45,13 @@ impl Links {
     }
 
     /// A transport for a channel; links are dialed by `control` when a plan first needs them.
-    pub(super) fn transport(
-        &self,
-        channel: u32,
-        world_size: usize,
-        control: &ControlHandle,
-    ) -> Box<dyn Transport> {
-        let control = control.clone();
-        let dial = Box::new(move |peer| control.dial(channel, 0, peer));
+    fn transport(&self, channel: u32, world_size: usize) -> Box<dyn Transport> {
+        let control = self.control.get().cloned();
+        let dial = Box::new(move |peer| {
+            if let Some(control) = &control {
+                control.dial(channel, 0, peer);
+            }
+        });
         let connector = TcpConnector::new(Arc::clone(&self.reactor), self.inbox(channel), dial);
         Box::new(StreamTransport::new(connector, channel, 0, world_size))
     }
@@ -93,6 +92,13 @@ impl Host for ProcessHost {
         if let Some(control) = self.links.control.get() {
             control.poke();
         }
+    }
+
+    fn transports(&self, group: u32, world_size: usize) -> [Box<dyn Transport>; 2] {
+        [0, 1].map(|channel| {
+            self.links
+                .transport(channel_number(group, channel), world_size)
+        })
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {
@@ -153,7 +159,14 @@ impl Handler for Callbacks {
     }
 
     fn wake_after(&self) -> Option<Duration> {
-        self.with(|runtime| runtime.wants_poller().then_some(IDLE_SLEEP))
+        self.with(|runtime| {
+            let sleep = if runtime.is_unfinished() {
+                Duration::ZERO
+            } else {
+                IDLE_SLEEP
+            };
+            runtime.wants_poller().then_some(sleep)
+        })
     }
 
     fn awake(&self) {

@@ -8,7 +8,8 @@ use super::host::{Host, Waited};
 use crate::engine::group::{ChannelKind, Group, Posting};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::POLLER_NAP;
+use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
+use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,7 @@ pub(crate) struct Runtime {
     token: AtomicBool,
     /// Threads that want the engine or the token while another polls.
     others: AtomicUsize,
+    unfinished: AtomicBool,
     host: Box<dyn Host>,
 }
 
@@ -50,6 +52,7 @@ impl Runtime {
             changed: Condvar::new(),
             token: AtomicBool::new(false),
             others: AtomicUsize::new(0),
+            unfinished: AtomicBool::new(false),
             host,
         }
     }
@@ -74,7 +77,10 @@ impl Runtime {
         (is_free && !self.token.swap(true, Ordering::Acquire)).then_some(Polling(self))
     }
 
-    pub(crate) fn add_group(&self, number: u32, group: Group) {
+    /// Adds a group, under the number that all its ranks use for it.
+    pub(crate) fn add_group(&self, number: u32, rank: usize, world_size: usize) {
+        let [collectives, pairs] = self.host.transports(number, world_size);
+        let group = Group::new(rank, world_size, collectives, pairs);
         self.lock_beside_poller().add_group(number, group);
     }
 
@@ -88,6 +94,7 @@ impl Runtime {
         let mut engine = self.lock_beside_poller();
         let ticket = engine.post(group, channel, posting)?;
         engine.poll();
+        self.stamp(&mut engine);
         self.send_controls(&mut engine);
         drop(engine);
         self.let_others_look();
@@ -111,9 +118,44 @@ impl Runtime {
 
     /// Waits for an operation; returns by its deadline.
     pub(crate) fn wait(&self, ticket: Ticket) -> (Region, Result<()>) {
+        self.wait_for(|engine| engine.take(ticket))
+    }
+
+    /// Waits for the agreed mark of a group that has failed; `None` if there is to be none, or it
+    /// does not come in time.
+    pub(crate) fn agreed_mark(&self, group: u32, at_most: Duration) -> Option<u64> {
+        let end = self.host.now().saturating_add(at_most);
+        self.wait_for(|engine| {
+            let agreement = engine.group(group).map(|group| group.agreement());
+            match agreement {
+                Some(Agreement::Reached(number)) => Some(Some(number)),
+                Some(Agreement::Pending) if self.host.now() < end => None,
+                Some(Agreement::Pending | Agreement::Unreachable) | None => Some(None),
+            }
+        })
+    }
+
+    /// This rank has completed everything up to `number`.
+    pub(crate) fn mark(&self, group: u32, number: u64) {
+        if let Some(group) = self.lock_beside_poller().group(group) {
+            group.mark(number);
+        }
+    }
+
+    /// This rank gives up, for a reason of its own.
+    pub(crate) fn fail(&self, group: u32, cause: &Error) {
+        self.tell(|engine| {
+            if let Some(group) = engine.group(group) {
+                group.give_up(cause.clone());
+            }
+        });
+    }
+
+    /// Polls, or lets poll, until `look` sees what it looks for.
+    fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
         loop {
             if let Some(token) = self.take_token() {
-                let outcome = self.poll_until(ticket);
+                let outcome = self.poll_until(&mut look);
                 drop(token);
                 if self.lock_beside_poller().is_busy() {
                     self.host.background_work();
@@ -122,11 +164,11 @@ impl Runtime {
             }
             self.others.fetch_add(1, Ordering::SeqCst);
             let mut engine = self.lock();
-            let mut outcome = engine.take(ticket);
+            let mut outcome = look(&mut engine);
             if outcome.is_none() && self.token.load(Ordering::SeqCst) {
                 let woken = self.changed.wait_timeout(engine, POLLER_NAP);
                 (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
-                outcome = engine.take(ticket);
+                outcome = look(&mut engine);
             }
             drop(engine);
             self.others.fetch_sub(1, Ordering::SeqCst);
@@ -136,7 +178,7 @@ impl Runtime {
         }
     }
 
-    fn poll_until(&self, ticket: Ticket) -> (Region, Result<()>) {
+    fn poll_until<R>(&self, look: &mut impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut idle_passes = 0;
         let mut waited = Waited::Briefly;
         loop {
@@ -147,9 +189,11 @@ impl Runtime {
                 engine.tick(self.host.now());
             }
             self.send_controls(&mut engine);
-            if let Some(outcome) = engine.take(ticket) {
+            if let Some(outcome) = look(&mut engine) {
+                self.stamp(&mut engine);
                 return outcome;
             }
+            self.stamp(&mut engine);
             drop(engine);
             self.let_others_look();
             if advanced {
@@ -170,18 +214,27 @@ impl Runtime {
         }
     }
 
-    /// For the control thread: advances what is under way while nobody else does.
+    /// For the control thread: advances what is under way while nobody else does. It returns after
+    /// some passes, whatever there is left, for that thread has other duties; then
+    /// [`Runtime::is_unfinished`].
     pub(crate) fn poll_in_background(&self) {
         let Some(token) = self.take_token() else {
             return;
         };
         let mut engine = self.lock();
-        while engine.poll() {
+        let mut passes = 0;
+        let mut is_unfinished = engine.poll();
+        while is_unfinished && passes < BACKGROUND_PASSES {
+            passes += 1;
+            self.stamp(&mut engine);
             self.send_controls(&mut engine);
             drop(engine);
             self.let_others_look();
             engine = self.lock();
+            is_unfinished = engine.poll();
         }
+        self.stamp(&mut engine);
+        self.unfinished.store(is_unfinished, Ordering::Relaxed);
         engine.tick(self.host.now());
         self.send_controls(&mut engine);
         drop(engine);
@@ -194,13 +247,20 @@ impl Runtime {
         while self.host.now() < end {
             self.hear(&mut self.lock_beside_poller());
             self.poll_in_background();
-            self.host.give_way(u32::MAX);
+            if !self.is_unfinished() {
+                self.host.give_way(u32::MAX);
+            }
         }
     }
 
-    /// Whether operations are under way that nobody polls.
+    /// Whether there is something to do and nobody polls.
     pub(crate) fn wants_poller(&self) -> bool {
         !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
+    }
+
+    /// Whether the last turn in the background ended before its work did.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished.load(Ordering::Relaxed)
     }
 
     /// A control message came.
@@ -233,7 +293,9 @@ impl Runtime {
         self.lock_beside_poller().abandon(ticket);
     }
 
-    /// Ends the group: what is under way is finished (or fails by its deadline), then goodbye.
+    /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
+    /// the others the agreed mark after a failure; then goodbye.
+    ///
     /// The last one ends the host's part too, here and now: the control thread may be holding this
     /// runtime for a moment, so its drop could come after the caller has left the process.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
@@ -266,6 +328,31 @@ impl Runtime {
         }
         // Its links close after the goodbye has gone.
         drop(group);
+    }
+
+    /// Gives those that have just ended their time. A caller that takes its own first pays for no
+    /// look at the clock.
+    fn stamp(&self, engine: &mut Engine) {
+        if engine.has_unstamped() {
+            engine.stamp(self.host.now());
+        }
+    }
+
+    /// The time on this host's clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.host.now()
+    }
+
+    /// Whether an operation has ended; advances what is under way if nobody else does.
+    pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
+        self.hear(&mut self.lock_beside_poller());
+        self.poll_in_background();
+        self.lock_beside_poller().ended(ticket).0
+    }
+
+    /// When an operation ended, if that was noted.
+    pub(crate) fn ended_at(&self, ticket: Ticket) -> Option<Duration> {
+        self.lock_beside_poller().ended(ticket).1
     }
 
     /// Takes in what a host without a control thread has for the engine.
@@ -310,6 +397,15 @@ mod tests {
         }
         fn wake(&self) {}
         fn background_work(&self) {}
+        fn transports(&self, _: u32, world_size: usize) -> [Box<dyn Transport>; 2] {
+            let reactor = Arc::new(Reactor::new().unwrap());
+            [0, 1].map(|channel| -> Box<dyn Transport> {
+                let inbox = Arc::new(Inbox::default());
+                let dial = Box::new(|_| {});
+                let connector = TcpConnector::new(Arc::clone(&reactor), inbox, dial);
+                Box::new(StreamTransport::new(connector, channel, 0, world_size))
+            })
+        }
         fn send_control(&self, _: To, _: u32, _: &[u8]) {
             self.sent.fetch_add(1, Ordering::Relaxed);
         }
@@ -324,14 +420,8 @@ mod tests {
         let host = Recorder::default();
         let closed = Arc::clone(&host.sent_before_close);
         let runtime = Arc::new(Runtime::new(Box::new(host)));
-        let reactor = Arc::new(Reactor::new().unwrap());
-        let unused = || -> Box<dyn Transport> {
-            let inbox = Arc::new(Inbox::default());
-            let connector = TcpConnector::new(Arc::clone(&reactor), inbox, Box::new(|_| {}));
-            Box::new(StreamTransport::new(connector, 0, 0, 2))
-        };
         for number in [0, 1] {
-            runtime.add_group(number, Group::new(0, 2, unused(), unused()));
+            runtime.add_group(number, 0, 2);
         }
         let held_elsewhere = Arc::clone(&runtime);
         runtime.leave(0, Duration::ZERO);

@@ -6,6 +6,7 @@ use crate::engine::Ticket;
 use crate::error::{Error, Result};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An operation under way that owns its buffer. It goes on by itself; [`Work::wait`] gives the
 /// buffer back. Dropping it lets the operation finish and the buffer go.
@@ -31,13 +32,44 @@ impl<T: Element> Work<T> {
     ///
     /// # Errors
     /// Any of [`Error`]; the buffer is lost then, its contents being unspecified.
-    pub fn wait(mut self) -> Result<Vec<T>> {
+    pub fn wait(self) -> Result<Vec<T>> {
+        self.wait_timed().map(|(buffer, _)| buffer)
+    }
+
+    /// Whether the operation has ended, so that `wait` would return at once; what is under way
+    /// advances meanwhile.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let work = comm.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?;
+    ///     while !work.has_ended() {
+    ///         ringtree::sim::simulate::sleep(comm, std::time::Duration::from_millis(1));
+    ///     }
+    ///     work.wait()
+    /// });
+    /// assert_eq!(ends, vec![Ok(vec![2.0]); 2]);
+    /// ```
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ticket
+            .is_none_or(|ticket| self.core.parts.runtime.has_ended(ticket))
+    }
+
+    /// As `wait`, with the moment of the end on the rank's clock.
+    pub(crate) fn wait_timed(mut self) -> Result<(Vec<T>, Duration)> {
         let taken = Error::Usage("the operation was waited for already".into());
         let ticket = self.ticket.take().ok_or(taken)?;
-        let (region, result) = self.core.parts.runtime.wait(ticket);
+        let runtime = &self.core.parts.runtime;
+        let ended_at = runtime.ended_at(ticket);
+        let (region, result) = runtime.wait(ticket);
+        let ended_at = ended_at.unwrap_or_else(|| runtime.now());
         result?;
         let other = Error::Usage("the operation's buffer is of another type".into());
-        region.into_vector().ok_or(other)
+        region
+            .into_vector()
+            .map(|buffer| (buffer, ended_at))
+            .ok_or(other)
     }
 }
 

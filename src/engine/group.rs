@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::limits::WAITING_NOTICE_AFTER;
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
-use crate::protocol::session::{Session, To};
+use crate::protocol::session::{Agreement, Session, To};
 use crate::sys::memory::Region;
 use crate::transport::{LinkError, Transport};
 use std::collections::VecDeque;
@@ -49,6 +49,8 @@ struct Slot {
     notices: u32,
     is_abandoned: bool,
     result: Option<Result<()>>,
+    /// When it ended, once a clock was looked at.
+    ended_at: Option<Duration>,
 }
 
 /// Operations that share links and an order.
@@ -57,6 +59,8 @@ struct Channel {
     slots: Vec<Slot>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
+    /// Operations that have ended and bear no time yet.
+    unstamped: usize,
     turns: Turns,
 }
 
@@ -79,7 +83,7 @@ impl Group {
     ) -> Self {
         Self {
             rank,
-            session: Session::new(rank),
+            session: Session::new(rank, world_size),
             collectives: Channel::new(collectives, world_size),
             pairs: Channel::new(pairs, world_size),
         }
@@ -189,14 +193,61 @@ impl Group {
         }
     }
 
-    /// Whether any operation is under way.
+    /// Whether any operation is under way, or others depend on this rank to settle a failure.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
+        !self.collectives.queue.is_empty()
+            || !self.pairs.queue.is_empty()
+            || self.session.gathers_marks()
+    }
+
+    /// This rank gives up, for a reason that the group does not know.
+    pub fn give_up(&mut self, cause: Error) {
+        self.session.failed(cause);
+        self.settle();
+    }
+
+    /// This rank has completed everything up to `number`; see [`Session::mark`].
+    pub fn mark(&mut self, number: u64) {
+        self.session.mark(number);
+    }
+
+    /// The mark that counts for this rank.
+    #[must_use]
+    pub fn own_mark(&self) -> u64 {
+        self.session.own_mark()
+    }
+
+    /// What is known of the agreed mark.
+    #[must_use]
+    pub fn agreement(&self) -> Agreement {
+        self.session.agreement()
     }
 
     pub(super) fn take(&mut self, kind: ChannelKind, slot: usize) -> Option<(Region, Result<()>)> {
         self.channel(kind).take(slot)
+    }
+
+    /// Whether an operation has ended that bears no time yet.
+    pub(super) fn has_unstamped(&self) -> bool {
+        self.collectives.unstamped + self.pairs.unstamped > 0
+    }
+
+    /// Notes `now` as the end of what has ended since the last call.
+    pub(super) fn stamp(&mut self, now: Duration) {
+        self.collectives.stamp(now);
+        self.pairs.stamp(now);
+    }
+
+    /// When the operation ended, if it has and somebody looked at the clock since; and whether it
+    /// has.
+    pub(super) fn ended(&self, kind: ChannelKind, slot: usize) -> (bool, Option<Duration>) {
+        let channel = match kind {
+            ChannelKind::Collectives => &self.collectives,
+            ChannelKind::Pairs => &self.pairs,
+        };
+        let slot = &channel.slots[slot];
+        (slot.result.is_some(), slot.ended_at)
     }
 
     pub(super) fn abandon(&mut self, kind: ChannelKind, slot: usize) {
@@ -263,6 +314,7 @@ impl Channel {
             slots: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
+            unstamped: 0,
             turns: Turns::new(world_size),
         }
     }
@@ -296,6 +348,7 @@ impl Channel {
         slot.notices = 0;
         slot.is_abandoned = false;
         slot.result = None;
+        slot.ended_at = None;
         self.queue.push_back(index);
         index
     }
@@ -327,8 +380,19 @@ impl Channel {
     fn finish(&mut self, index: usize, result: Result<()>) {
         let slot = &mut self.slots[index];
         slot.result = Some(result);
+        self.unstamped += 1;
         if slot.is_abandoned {
             self.take(index);
+        }
+    }
+
+    fn stamp(&mut self, now: Duration) {
+        if self.unstamped == 0 {
+            return;
+        }
+        self.unstamped = 0;
+        for slot in self.slots.iter_mut().filter(|slot| slot.result.is_some()) {
+            slot.ended_at.get_or_insert(now);
         }
     }
 
@@ -343,6 +407,7 @@ impl Channel {
     fn take(&mut self, index: usize) -> Option<(Region, Result<()>)> {
         let slot = &mut self.slots[index];
         let result = slot.result.take()?;
+        self.unstamped -= usize::from(slot.ended_at.is_none());
         self.free.push(index);
         slot.operation.take_buffer().map(|buffer| (buffer, result))
     }

@@ -105,7 +105,7 @@ impl Engine {
         self.groups.is_empty()
     }
 
-    /// Whether any operation is under way.
+    /// Whether any group has something to do.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.groups.iter().any(|(_, group)| group.is_busy())
@@ -114,6 +114,26 @@ impl Engine {
     /// Takes a finished operation: its buffer, and how it ended. `None` while it is under way.
     pub fn take(&mut self, ticket: Ticket) -> Option<(Region, Result<()>)> {
         self.group(ticket.group)?.take(ticket.channel, ticket.slot)
+    }
+
+    /// Whether an operation has ended that bears no time yet.
+    #[must_use]
+    pub fn has_unstamped(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.has_unstamped())
+    }
+
+    /// Notes `now` as the end of every operation that has ended since the last call.
+    pub fn stamp(&mut self, now: Duration) {
+        for (_, group) in &mut self.groups {
+            group.stamp(now);
+        }
+    }
+
+    /// Whether an operation that was not taken yet has ended, and when, if that was noted.
+    pub fn ended(&mut self, ticket: Ticket) -> (bool, Option<Duration>) {
+        self.group(ticket.group).map_or((true, None), |group| {
+            group.ended(ticket.channel, ticket.slot)
+        })
     }
 
     /// Lets an operation finish by itself; its buffer is dropped then.

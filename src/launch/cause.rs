@@ -1,27 +1,62 @@
 //! Why a job ended, in words.
 
+use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 /// The longest piece of a rank's output that is repeated in a message.
 const QUOTE_CHARACTERS_MAX: usize = 300;
 
-/// What ended a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The exit code by which a program says that it was called wrongly.
+const WRONG_USAGE: i32 = 2;
+
+/// What ended a job, or one attempt of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cause {
     /// One line.
     pub(super) text: String,
     /// Whether this cannot be the consequence of another rank's end. A rank that lost its peer
     /// exits by itself; one that is killed, or whose launcher is gone, was hit from outside.
     pub(super) original: bool,
+    /// What may help.
+    pub(super) remedy: Remedy,
+}
+
+/// What may help against a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Remedy {
+    /// To start all ranks again.
+    Restart,
+    /// To correct the program or its arguments: it would fail in the same way again.
+    Correction,
+    /// Nothing that a launcher can do: a user ended it, or a launcher is gone.
+    Nothing,
 }
 
 impl Cause {
+    /// An end that no restart follows, and that nothing else explains.
+    pub(super) fn last(text: String) -> Self {
+        Cause {
+            text,
+            original: true,
+            remedy: Remedy::Nothing,
+        }
+    }
+
+    /// Whether it forbids the restart that another failure has led to.
+    pub(super) fn forbids_restart(&self) -> bool {
+        self.original && self.remedy == Remedy::Nothing
+    }
+
     /// The end of the rank called `name`, which was not a success.
     pub(super) fn of_rank(name: &str, status: ExitStatus, last_output: &[u8]) -> Self {
         let how = match status.signal() {
             Some(signal) => format!("was killed by {}", signal_name(signal)),
             None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
+        };
+        let remedy = match status.code() {
+            Some(WRONG_USAGE) => Remedy::Correction,
+            _ => Remedy::Restart,
         };
         let quote = printable(last_output);
         let said = match quote.as_str() {
@@ -31,16 +66,16 @@ impl Cause {
         Cause {
             text: format!("{name} {how}; {said}"),
             original: status.signal().is_some(),
+            remedy,
         }
     }
 
     /// A signal to the launcher called `name`.
     pub(super) fn of_signal(name: &str, signal: i32) -> Self {
         let signal = signal_name(signal);
-        Cause {
-            text: format!("{name} received {signal} and passed it on to its ranks"),
-            original: true,
-        }
+        Cause::last(format!(
+            "{name} received {signal} and passed it on to its ranks"
+        ))
     }
 }
 
@@ -106,5 +141,8 @@ mod tests {
             "rank 0 ended with exit code 7; it wrote nothing"
         );
         assert!(!failed.original);
+        assert_eq!(failed.remedy, Remedy::Restart);
+        let misused = Cause::of_rank("rank 0", ExitStatus::from_raw(2 << 8), b"");
+        assert_eq!(misused.remedy, Remedy::Correction);
     }
 }

@@ -1,10 +1,10 @@
-//! A job: what to run, how often, and what each rank finds in its environment.
+//! A job: what to run, on how many hosts, and how often to try.
 
-use super::cause::Cause;
+use super::attempt::{Attempt, LISTENER_VARIABLE, Placement, run_id};
 use super::meet::{Met, host_name, meet};
 use super::peers::Alone;
 use super::secret;
-use super::supervise::{Event, Supervisor};
+use super::supervise::{End, Event, Supervisor};
 use crate::bootstrap::settings;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
@@ -12,12 +12,7 @@ use crate::sys::process::bind_to_parent;
 use crossbeam::channel::{self, Receiver, Sender};
 use std::env;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
-
-/// Names the descriptor of the listening socket that rank 0 inherits.
-const LISTENER_VARIABLE: &str = "RINGTREE_LISTENER_FD";
 
 /// How the ranks' output reaches the launcher's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,40 +43,15 @@ pub struct Job {
     pub arguments: Vec<OsString>,
     /// Ranks on this host.
     pub ranks: usize,
-    /// The job's name: the same on every host, and `TORCHELASTIC_RUN_ID` of the ranks.
-    pub id: String,
+    /// The job's name: the same on every host, and `TORCHELASTIC_RUN_ID` of the ranks, which
+    /// without one find a made one there.
+    pub id: Option<String>,
+    /// How often all ranks are started again after one has failed.
+    pub max_restarts: u16,
     /// How the ranks' output is passed on.
     pub output: Output,
     /// The other hosts; nothing for a job of this host alone.
     pub meeting: Option<Meeting>,
-}
-
-/// What all launchers of a job know once they have met.
-#[derive(Clone, Debug)]
-pub(super) struct Placement {
-    pub(super) node: usize,
-    pub(super) nodes: usize,
-    pub(super) host: String,
-    pub(super) first_rank: usize,
-    pub(super) world_size: usize,
-    /// Where rank 0 answers.
-    pub(super) master: SocketAddr,
-}
-
-impl Placement {
-    fn launcher_name(&self) -> String {
-        match self.nodes {
-            1 => "the launcher".to_owned(),
-            _ => format!("the launcher of node {} (host {})", self.node, self.host),
-        }
-    }
-
-    fn rank_name(&self, rank: usize) -> String {
-        match self.nodes {
-            1 => format!("rank {rank}"),
-            _ => format!("rank {rank} (node {}, host {})", self.node, self.host),
-        }
-    }
 }
 
 /// Both ends of the channel of events.
@@ -89,6 +59,12 @@ pub(super) type Events = (Sender<Event>, Receiver<Event>);
 
 /// Runs a job to its end and returns its exit code: 0, or 1 when it failed, after one line on
 /// standard error has said why.
+///
+/// When a rank fails, all ranks of all hosts are stopped. While restarts are left they are then
+/// started again, as a new attempt with a fresh rendezvous; whatever is left of an earlier attempt
+/// is refused there. Nothing is restarted after a signal to a launcher, when a launcher is gone, or
+/// when the first to fail ended with exit code 2, by which programs say that they were called
+/// wrongly: it would do so again. What a rank had in memory is lost; it must find its checkpoint.
 ///
 /// Call it from a thread that does nothing else: the ranks die with the thread. While it runs, the
 /// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks; afterwards they do nothing.
@@ -99,7 +75,8 @@ pub(super) type Events = (Sender<Event>, Receiver<Event>);
 ///     program: "python3".into(),
 ///     arguments: vec!["train.py".into()],
 ///     ranks: 4,
-///     id: "night-run".into(),
+///     id: Some("night-run".into()),
+///     max_restarts: 3,
 ///     output: Output::Prefixed,
 ///     meeting: None,
 /// };
@@ -132,17 +109,14 @@ pub fn run(job: &Job) -> Result<i32> {
                 Some(_) => None,
                 None => Some(secret::random()?),
             };
-            supervise(job, alone(job)?, made, events)
+            supervise(job, alone(job)?, made.as_deref(), events)
         }
     }
 }
 
 /// A job of one host needs to meet nobody.
 fn alone(job: &Job) -> Result<Met> {
-    let listener = listen(job)?;
-    let master = listener
-        .local_addr()
-        .map_err(|error| Error::system("cannot read rank 0's address", &error))?;
+    let endpoint = job.meeting.as_ref().map(|meeting| &*meeting.endpoint);
     Ok(Met {
         placement: Placement {
             node: 0,
@@ -150,10 +124,10 @@ fn alone(job: &Job) -> Result<Met> {
             host: host_name(),
             first_rank: 0,
             world_size: job.ranks,
-            master,
+            run_id: run_id(job)?,
         },
-        listener: Some(listener),
-        peers: Box::new(Alone),
+        attempt: Attempt::alone(0, endpoint)?,
+        peers: Box::new(Alone::new(job)),
     })
 }
 
@@ -181,25 +155,11 @@ pub fn spawn_self(ranks: usize) -> Result<i32> {
         program: program.into_os_string(),
         arguments: env::args_os().skip(1).collect(),
         ranks,
-        id: "none".to_owned(),
+        id: None,
+        max_restarts: 0,
         output: Output::Plain,
         meeting: None,
     })
-}
-
-/// The socket on which rank 0 of a job of one host will answer, bound before anybody is told its
-/// port, so that nobody else can take it.
-fn listen(job: &Job) -> Result<TcpListener> {
-    let Some(meeting) = &job.meeting else {
-        return TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .map_err(|error| Error::system("cannot listen on 127.0.0.1", &error));
-    };
-    let endpoint = &meeting.endpoint;
-    let addresses = endpoint
-        .to_socket_addrs()
-        .map_err(|error| Error::Configuration(format!("{endpoint} is no HOST:PORT: {error}")))?;
-    TcpListener::bind(&*addresses.collect::<Vec<_>>())
-        .map_err(|error| Error::Join(format!("cannot listen on {endpoint}: {error}")))
 }
 
 /// A setting of the environment, unless it is empty.
@@ -207,81 +167,53 @@ fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// Starts the ranks of this host and stands by them to the end.
-fn supervise(job: &Job, met: Met, made: Option<String>, events: Events) -> Result<i32> {
+/// Stands by the ranks of this host through all attempts of the job.
+fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<i32> {
     let Met {
         placement,
-        mut listener,
+        mut attempt,
         peers,
     } = met;
     let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events)?;
+    loop {
+        let end =
+            start(job, &placement, attempt, made, &mut supervisor).and_then(|()| supervisor.run());
+        match end {
+            Ok(End::Succeeded) => return Ok(0),
+            Ok(End::Failed(cause)) => {
+                eprintln!("ringtree: {}", cause.text);
+                return Ok(1);
+            }
+            Ok(End::Again(next)) => attempt = next,
+            Err(error) => {
+                supervisor.abandon(&error);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Starts the ranks of this host.
+fn start(
+    job: &Job,
+    placement: &Placement,
+    mut attempt: Attempt,
+    made: Option<&str>,
+    supervisor: &mut Supervisor,
+) -> Result<()> {
     for local_rank in 0..job.ranks {
         let rank = placement.first_rank + local_rank;
-        let mut command = command(job, &placement, local_rank);
-        if let Some(secret) = &made {
+        let mut command = attempt.command(job, placement, local_rank);
+        if let Some(secret) = made {
             command.env(secret::VARIABLE, secret);
         }
-        let inherited = listener.take();
+        let inherited = attempt.listener.take();
         if let Some(listener) = &inherited {
             command.env(LISTENER_VARIABLE, listener.as_raw_fd().to_string());
         }
         bind_to_parent(&mut command, inherited.as_ref().map(AsFd::as_fd));
         let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
-        let spawned = supervisor.spawn(placement.rank_name(rank), &mut command, prefix);
-        if let Err(error) = spawned {
-            supervisor.abandon(&error);
-            return Err(error);
-        }
+        supervisor.spawn(placement.rank_name(rank), &mut command, prefix)?;
     }
-    Ok(tell(supervisor.run()))
-}
-
-/// The command that starts one rank.
-fn command(job: &Job, placement: &Placement, local_rank: usize) -> Command {
-    let mut command = Command::new(&job.program);
-    command
-        .args(&job.arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped());
-    command
-        .envs(environment(job, placement, local_rank))
-        .env_remove(LISTENER_VARIABLE);
-    if job.output == Output::Prefixed {
-        command.stdout(Stdio::piped());
-    }
-    command
-}
-
-fn tell(cause: Option<Cause>) -> i32 {
-    match cause {
-        None => 0,
-        Some(cause) => {
-            eprintln!("ringtree: {}", cause.text);
-            1
-        }
-    }
-}
-
-/// torchrun's variables for one rank, and the rendezvous spelled out, so that a rank need not
-/// guess whether something else answers at `MASTER_PORT`.
-fn environment(job: &Job, placement: &Placement, local_rank: usize) -> Vec<(&'static str, String)> {
-    let master = placement.master;
-    let mut variables = vec![
-        ("RANK", (placement.first_rank + local_rank).to_string()),
-        ("WORLD_SIZE", placement.world_size.to_string()),
-        ("LOCAL_RANK", local_rank.to_string()),
-        ("LOCAL_WORLD_SIZE", job.ranks.to_string()),
-        ("GROUP_RANK", placement.node.to_string()),
-        ("GROUP_WORLD_SIZE", placement.nodes.to_string()),
-        ("MASTER_ADDR", master.ip().to_string()),
-        ("MASTER_PORT", master.port().to_string()),
-        ("RINGTREE_RENDEZVOUS", master.to_string()),
-        ("TORCHELASTIC_RUN_ID", job.id.clone()),
-        ("TORCHELASTIC_RESTART_COUNT", "0".to_owned()),
-        ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
-    ];
-    if job.ranks > 1 && env::var_os("OMP_NUM_THREADS").is_none() {
-        variables.push(("OMP_NUM_THREADS", "1".to_owned()));
-    }
-    variables
+    Ok(())
 }

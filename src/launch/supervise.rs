@@ -1,11 +1,12 @@
-//! Standing by the ranks of one host until the last is gone.
+//! Standing by the ranks of one host until the last is gone, attempt after attempt.
 //!
 //! One thread decides: it spawns the ranks (so that they die with it), and everything else reaches
 //! it as an [`Event`]: threads that wait for one rank each, the thread of the signals, and the
 //! other hosts' launchers. Only this thread signals and reaps, and it reaps last, so a process
 //! number is never used after the kernel may have given it to somebody else.
 
-use super::cause::Cause;
+use super::attempt::Attempt;
+use super::cause::{Cause, Remedy};
 use super::meet::link::Heard;
 use super::output::{self, LastLine, Target};
 use super::peers::{Peers, Verdict};
@@ -29,6 +30,8 @@ const SIGNAL_GRACE: Duration = Duration::from_secs(5);
 /// How long the output of a rank that has ended is waited for: a descendant that left its process
 /// group may hold the pipe open for ever.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
+/// How long the launchers of all hosts may take to stop their ranks before a restart.
+const RESTART_GRACE: Duration = Duration::from_secs(15);
 
 /// What the supervising thread hears.
 #[derive(Debug)]
@@ -71,17 +74,51 @@ pub(super) struct Supervisor {
     signals: Handle,
     peers: Box<dyn Peers>,
     ending: Option<Ending>,
-    succeeded: bool,
+    state: State,
 }
 
-/// A job that is coming to its end because of a failure.
+/// What is known of an attempt as a whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Succeeded,
+    /// It failed, no rank is left on any host, and the next attempt may begin.
+    Stopped,
+}
+
+/// An attempt that is coming to its end because of a failure.
 struct Ending {
     cause: Cause,
-    /// Until then a better cause may replace the first.
-    settles_at: Instant,
-    settled: bool,
+    decision: Decision,
     /// Then the ranks that still run are killed.
     kill_at: Option<Instant>,
+}
+
+/// What follows an attempt that failed.
+enum Decision {
+    /// Not known yet: until then a better cause may replace the first.
+    Open { until: Instant },
+    /// The end of the job.
+    Final,
+    /// Another attempt.
+    Restart {
+        /// Not before this.
+        at: Instant,
+        /// Whether the others know that no rank is left here.
+        told: bool,
+        /// Then the others have taken too long.
+        until: Instant,
+    },
+}
+
+/// How an attempt ended.
+pub(super) enum End {
+    /// All ranks of all hosts ended well.
+    Succeeded,
+    /// The job is over.
+    Failed(Cause),
+    /// This attempt follows.
+    Again(Attempt),
 }
 
 impl Supervisor {
@@ -111,7 +148,7 @@ impl Supervisor {
             signals: handle,
             peers,
             ending: None,
-            succeeded: false,
+            state: State::Running,
         })
     }
 
@@ -158,8 +195,8 @@ impl Supervisor {
         })
     }
 
-    /// Stands by until no rank is left and the job is decided: nothing, or the cause of its end.
-    pub(super) fn run(mut self) -> Option<Cause> {
+    /// Stands by until no rank is left and it is decided how the attempt ended.
+    pub(super) fn run(&mut self) -> Result<End> {
         while !self.is_over() {
             match self.events.recv_timeout(self.patience()) {
                 Ok(Event::Ended(local_rank)) => self.reap(local_rank),
@@ -176,25 +213,36 @@ impl Supervisor {
             self.keep_time();
         }
         let deadline = Instant::now() + OUTPUT_GRACE;
-        for rank in &self.ranks {
+        for rank in self.ranks.drain(..) {
             let _ = rank.output.recv_deadline(deadline);
         }
-        self.ending.take().map(|ending| ending.cause)
+        let ending = self.ending.take();
+        match std::mem::replace(&mut self.state, State::Running) {
+            State::Stopped => self.peers.again().map(End::Again),
+            _ => Ok(ending.map_or(End::Succeeded, |ending| End::Failed(ending.cause))),
+        }
     }
 
     /// Tells the other launchers that this one could not start its ranks.
     pub(super) fn abandon(mut self, error: &Error) {
-        let cause = Cause {
-            text: format!("{}: {error}", self.name),
-            original: true,
-        };
+        let cause = Cause::last(format!("{}: {error}", self.name));
         self.peers.failed(&cause);
         self.peers.settled(&cause);
     }
 
     fn is_over(&self) -> bool {
-        let decided = self.succeeded || self.ending.as_ref().is_some_and(|ending| ending.settled);
-        decided && self.ranks.iter().all(|rank| !rank.running)
+        (self.state != State::Running || self.is_final()) && self.is_empty()
+    }
+
+    /// Whether it is settled why the attempt ends, and that no other follows.
+    fn is_final(&self) -> bool {
+        let is_final = |ending: &Ending| matches!(ending.decision, Decision::Final);
+        self.ending.as_ref().is_some_and(is_final)
+    }
+
+    /// Whether no rank of this host is left.
+    fn is_empty(&self) -> bool {
+        self.ranks.iter().all(|rank| !rank.running)
     }
 
     /// How long there is nothing to do unless something happens.
@@ -203,24 +251,45 @@ impl Supervisor {
         let Some(ending) = &self.ending else {
             return idle;
         };
-        let settles_at = (!ending.settled).then_some(ending.settles_at);
-        let next = [settles_at, ending.kill_at].into_iter().flatten().min();
+        let decides_at = match ending.decision {
+            Decision::Open { until } => Some(until),
+            Decision::Final => None,
+            Decision::Restart {
+                at, told: false, ..
+            } if self.is_empty() => Some(at),
+            Decision::Restart { until, .. } => Some(until),
+        };
+        let next = [decides_at, ending.kill_at].into_iter().flatten().min();
         next.map_or(idle, |at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Does what is due by now.
     fn keep_time(&mut self) {
+        let now = Instant::now();
+        let is_empty = self.is_empty();
         let Some(ending) = &mut self.ending else {
             return;
         };
-        let now = Instant::now();
         if ending.kill_at.is_some_and(|at| now >= at) {
             ending.kill_at = None;
             self.ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
         }
-        if !ending.settled && now >= ending.settles_at {
-            ending.settled = true;
-            self.peers.settled(&ending.cause);
+        match &mut ending.decision {
+            Decision::Open { until } if now >= *until => {
+                let verdict = self.peers.settled(&ending.cause);
+                self.take(verdict);
+            }
+            Decision::Restart { at, told, .. } if is_empty && !*told && now >= *at => {
+                *told = true;
+                let verdict = self.peers.stopped();
+                self.take(verdict);
+            }
+            Decision::Restart { until, .. } if now >= *until => {
+                let whom = self.peers.awaited();
+                let text = format!("no restart: waited too long for {whom} to stop its ranks");
+                self.end(Cause::last(text), FAILURE_GRACE, Signal::TERM);
+            }
+            _ => {}
         }
     }
 
@@ -240,7 +309,7 @@ impl Supervisor {
             if !self.is_own_doing(status.signal()) {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
-        } else if self.ending.is_none() && self.ranks.iter().all(|rank| !rank.running) {
+        } else if self.ending.is_none() && self.is_empty() {
             let verdict = self.peers.finished();
             self.take(verdict);
         }
@@ -255,11 +324,10 @@ impl Supervisor {
         })
     }
 
-    /// Passes a signal on to the ranks; a second one kills them.
+    /// Passes a signal on to the ranks and ends the job; if it ends already, kills them.
     fn pass_on(&mut self, signal: i32) {
         if let Some(ending) = &mut self.ending {
             ending.kill_at = ending.kill_at.and(Some(Instant::now()));
-            return;
         }
         let cause = Cause::of_signal(&self.name, signal);
         let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
@@ -269,37 +337,82 @@ impl Supervisor {
     fn take(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Open => {}
-            Verdict::Succeeded => self.succeeded = true,
+            // What the coordinator said counts, not that it is gone when it has said it.
+            Verdict::Final(_) | Verdict::Restart { .. } if self.is_final() => {}
+            Verdict::Succeeded => self.state = State::Succeeded,
             Verdict::Failed(cause) => self.end(cause, FAILURE_GRACE, Signal::TERM),
             Verdict::Final(cause) => {
-                self.end(cause.clone(), FAILURE_GRACE, Signal::TERM);
-                if let Some(ending) = &mut self.ending {
-                    ending.cause = cause;
-                    ending.settled = true;
+                self.stop(FAILURE_GRACE, Signal::TERM, cause, Decision::Final);
+            }
+            Verdict::Restart { text, pause } => self.restart(text, pause),
+            Verdict::Stopped => {
+                let restarts =
+                    |ending: &Ending| matches!(ending.decision, Decision::Restart { .. });
+                if self.ending.as_ref().is_some_and(restarts) {
+                    self.state = State::Stopped;
                 }
             }
         }
     }
 
-    /// Begins the end of the job; if it has begun, `cause` may still turn out the better one.
+    /// Begins the end of the attempt; if it has begun, `cause` may still turn out the better one,
+    /// or forbid the restart.
     fn end(&mut self, cause: Cause, grace: Duration, signal: Signal) {
+        let replaces = match &self.ending {
+            None => true,
+            Some(ending) => match ending.decision {
+                Decision::Open { .. } => {
+                    cause.original && !ending.cause.original
+                        || cause.forbids_restart() && !ending.cause.forbids_restart()
+                }
+                Decision::Restart { .. } => cause.forbids_restart(),
+                Decision::Final => false,
+            },
+        };
+        if replaces {
+            self.peers.failed(&cause);
+            let until = Instant::now() + self.peers.settling_time();
+            self.stop(grace, signal, cause, Decision::Open { until });
+        }
+    }
+
+    /// All ranks are to end, and to be started again.
+    fn restart(&mut self, text: String, pause: Duration) {
+        let forbidden = |ending: &Ending| ending.cause.forbids_restart();
+        if self.ending.as_ref().is_some_and(forbidden) {
+            // The others learn of it soon.
+            return;
+        }
+        eprintln!("ringtree: {text}");
+        let now = Instant::now();
+        let decision = Decision::Restart {
+            at: now + pause,
+            told: false,
+            until: now + RESTART_GRACE,
+        };
+        let cause = Cause {
+            text,
+            original: true,
+            remedy: Remedy::Restart,
+        };
+        self.stop(FAILURE_GRACE, Signal::TERM, cause, decision);
+    }
+
+    /// Notes why the attempt ends and what follows; lets the ranks end if they were not told yet.
+    fn stop(&mut self, grace: Duration, signal: Signal, cause: Cause, decision: Decision) {
         match &mut self.ending {
+            Some(ending) => {
+                ending.cause = cause;
+                ending.decision = decision;
+            }
             None => {
-                let now = Instant::now();
-                self.peers.failed(&cause);
                 self.ending = Some(Ending {
                     cause,
-                    settles_at: now + self.peers.settling_time(),
-                    settled: false,
-                    kill_at: Some(now + grace),
+                    decision,
+                    kill_at: Some(Instant::now() + grace),
                 });
                 self.ranks.iter().for_each(|rank| rank.signal(signal));
             }
-            Some(ending) if !ending.settled && cause.original && !ending.cause.original => {
-                self.peers.failed(&cause);
-                ending.cause = cause;
-            }
-            Some(_) => {}
         }
     }
 }

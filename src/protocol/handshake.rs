@@ -9,11 +9,14 @@
 //!   confirm                              ──▶
 //! ```
 //! The MAC is HMAC-SHA256 under the secret. It covers the role, the whole hello (wire version,
-//! purpose, world size, group, epoch, both ranks, the initiator's nonce) and the acceptor's nonce,
-//! so a proof is worth nothing on another connection or in the other direction. The acceptor proves
-//! itself only after it has checked the initiator, so it computes nothing for strangers. What it
-//! refuses for a reason other than the secret is told under its MAC, and only to a proven
-//! initiator; a wrong version, which no proof could follow, is told to anyone.
+//! purpose, world size, group, epoch, attempt, both ranks, the initiator's nonce) and the
+//! acceptor's nonce, so a proof is worth nothing on another connection or in the other direction.
+//! The acceptor proves itself only after it has checked the initiator, so it computes nothing for
+//! strangers. What it refuses for a reason other than the secret is told under its MAC, and only
+//! to a proven initiator; a wrong version, which no proof could follow, is told to anyone.
+//!
+//! The *attempt* counts the restarts of the job. What is left of an earlier one holds the same
+//! secret and the same place, and only this number tells it from the rank that replaced it.
 //!
 //! Only the confirmation makes the connection: an initiator that gave up waiting closes instead,
 //! so no acceptor keeps a connection that its initiator has already replaced by another. Once the
@@ -25,6 +28,9 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 use subtle::ConstantTimeEq;
+
+mod refusal;
+pub use refusal::Refusal;
 
 /// The version of everything that travels between ranks. Ranks of different versions refuse each
 /// other; the first ten bytes of a hello and the first six of an answer never change.
@@ -150,6 +156,8 @@ pub struct Hello {
     pub group: u32,
     /// The group's epoch; 0 for control.
     pub epoch: u16,
+    /// How often the job had been restarted when the initiator was started.
+    pub attempt: u16,
     /// The initiator's rank.
     pub from: u32,
     /// The rank it wants to reach.
@@ -165,6 +173,7 @@ impl Hello {
         bytes[12..16].copy_from_slice(&self.world_size.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.group.to_le_bytes());
         bytes[20..22].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[22..24].copy_from_slice(&self.attempt.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.from.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.to.to_le_bytes());
         bytes[32..].copy_from_slice(nonce);
@@ -178,7 +187,7 @@ impl Hello {
             3 => Purpose::Launch,
             _ => return None,
         };
-        if bytes[11] != 0 || half(bytes, 22) != 0 {
+        if bytes[11] != 0 {
             return None;
         }
         Some(Self {
@@ -186,6 +195,7 @@ impl Hello {
             world_size: word(bytes, 12),
             group: word(bytes, 16),
             epoch: half(bytes, 20),
+            attempt: half(bytes, 22),
             from: word(bytes, 24),
             to: word(bytes, 28),
         })
@@ -198,80 +208,6 @@ fn half(bytes: &[u8], at: usize) -> u16 {
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-/// Why a handshake ended without a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The other end does not speak this protocol at all.
-    Garbage,
-    /// The other end speaks another version of it.
-    Version {
-        /// The other end's version.
-        theirs: u16,
-    },
-    /// The acceptor could not confirm the initiator's secret.
-    Secret,
-    /// The acceptor could not prove that it holds the secret.
-    Impostor,
-    /// The world sizes differ.
-    WorldSize {
-        /// This end's.
-        ours: u32,
-        /// The other end's.
-        theirs: u32,
-    },
-    /// The initiator's rank is no other rank of the acceptor's world.
-    Rank,
-    /// The acceptor is not the rank that the initiator wanted.
-    Addressee {
-        /// The acceptor's rank.
-        acceptor: u32,
-    },
-    /// The acceptor takes no connections for this purpose here.
-    Purpose,
-}
-
-impl Refusal {
-    fn code(self) -> u8 {
-        match self {
-            Refusal::Garbage | Refusal::Impostor => 0,
-            Refusal::Version { .. } => 1,
-            Refusal::Secret => 2,
-            Refusal::WorldSize { .. } => 3,
-            Refusal::Rank => 4,
-            Refusal::Addressee { .. } => 5,
-            Refusal::Purpose => 6,
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::Garbage => formatter.write_str("it does not speak ringtree's protocol"),
-            Refusal::Version { theirs } => write!(
-                formatter,
-                "it speaks wire version {theirs}, this end {WIRE_VERSION}: \
-                 run the same ringtree on all ranks"
-            ),
-            Refusal::Secret => {
-                formatter.write_str("the job secret was refused (RINGTREE_SECRET differs?)")
-            }
-            Refusal::Impostor => {
-                formatter.write_str("it did not prove that it holds the job secret")
-            }
-            Refusal::WorldSize { ours, theirs } => write!(
-                formatter,
-                "the world size is {ours} here and {theirs} there (WORLD_SIZE differs)"
-            ),
-            Refusal::Rank => formatter.write_str("the rank is no other rank of its world"),
-            Refusal::Addressee { acceptor } => {
-                write!(formatter, "rank {acceptor} was reached instead")
-            }
-            Refusal::Purpose => formatter.write_str("it takes no connection for this purpose"),
-        }
-    }
 }
 
 /// What an end does after an input.
@@ -413,6 +349,10 @@ impl Initiator {
             (KIND_REFUSED, 4) => Err(Refusal::Rank),
             (KIND_REFUSED, 5) => Err(Refusal::Addressee { acceptor: detail }),
             (KIND_REFUSED, 6) => Err(Refusal::Purpose),
+            (KIND_REFUSED, 7) => Err(Refusal::Attempt {
+                ours: self.hello.attempt,
+                theirs: half(frame, 8),
+            }),
             _ => Err(Refusal::Garbage),
         }
     }
@@ -427,6 +367,8 @@ pub struct Expected {
     pub world_size: u32,
     /// Its rank.
     pub rank: u32,
+    /// The attempt of the job that it belongs to.
+    pub attempt: u16,
 }
 
 /// The end that the connection came to.
@@ -549,8 +491,15 @@ impl Acceptor {
             purpose,
             world_size,
             rank,
+            attempt,
         } = self.expected;
-        if hello.world_size != world_size {
+        if hello.attempt != attempt {
+            let refusal = Refusal::Attempt {
+                ours: attempt,
+                theirs: hello.attempt,
+            };
+            Some((refusal, attempt.into()))
+        } else if hello.world_size != world_size {
             let refusal = Refusal::WorldSize {
                 ours: world_size,
                 theirs: hello.world_size,

@@ -65,6 +65,10 @@ pub enum Message {
         /// Calls made.
         calls: u64,
     },
+    /// To the arbiter: "I have failed, and this is my mark."
+    Mark(u64),
+    /// From the arbiter: "this is the agreed mark."
+    Agreed(u64),
 }
 
 impl Message {
@@ -80,6 +84,8 @@ impl Message {
             Message::Report(error) => (2, encode_error(error)),
             Message::Verdict(error) => (3, encode_error(error)),
             Message::Goodbye { calls } => (4, calls.to_le_bytes().to_vec()),
+            Message::Mark(number) => (5, number.to_le_bytes().to_vec()),
+            Message::Agreed(number) => (6, number.to_le_bytes().to_vec()),
         };
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&body);
@@ -93,13 +99,19 @@ impl Message {
     /// let place = Place { rank: 3, calls: 1 << 40, inside: true };
     /// let message = Message::Position { place, held_up_by: vec![place; 2] };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
-    /// let message = Message::Goodbye { calls: 12 };
-    /// assert_eq!(Message::decode(&message.encode()), Some(message));
+    /// let numbers = [Message::Goodbye { calls: 12 }, Message::Mark(3), Message::Agreed(1 << 40)];
+    /// for message in numbers {
+    ///     assert_eq!(Message::decode(&message.encode()), Some(message));
+    /// }
     /// assert_eq!(Message::decode(b"?"), None);
     /// ```
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, body) = bytes.split_first()?;
+        let number = || {
+            body.first_chunk::<8>()
+                .map(|body| u64::from_le_bytes(*body))
+        };
         match kind {
             0 => Call::decode(body).map(Message::Waiting),
             1 => {
@@ -112,10 +124,9 @@ impl Message {
             }
             2 => decode_error(body).map(Message::Report),
             3 => decode_error(body).map(Message::Verdict),
-            4 => {
-                let calls = u64::from_le_bytes(*body.first_chunk::<8>()?);
-                Some(Message::Goodbye { calls })
-            }
+            4 => number().map(|calls| Message::Goodbye { calls }),
+            5 => number().map(Message::Mark),
+            6 => number().map(Message::Agreed),
             _ => None,
         }
     }

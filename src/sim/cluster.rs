@@ -42,6 +42,8 @@ pub struct Record {
     pub sequence: u64,
     /// What was called.
     pub call: Call,
+    /// The rank's mark when it was made.
+    pub mark: u64,
     /// When it was made.
     pub start: Duration,
     /// When it ended; none if it did not, or its rank died first.
@@ -61,6 +63,10 @@ pub struct Outcome {
     pub ends: Vec<Option<Duration>>,
     /// When each rank was killed, of those that were.
     pub kills: Vec<Option<Duration>>,
+    /// Each rank's mark: that of its failure, if it failed.
+    pub marks: Vec<u64>,
+    /// The agreed mark, on the ranks that learned it.
+    pub agreed: Vec<Option<u64>>,
     /// Bytes that each rank wrote to its links, headers included.
     pub bytes_sent: Vec<u64>,
 }
@@ -166,6 +172,8 @@ impl Cluster {
         Ok(Outcome {
             ends: ranks.iter().map(|rank| rank.end).collect(),
             kills: ranks.iter().map(|rank| rank.killed_at).collect(),
+            marks: ranks.iter_mut().map(|rank| rank.standing().0).collect(),
+            agreed: ranks.iter_mut().map(|rank| rank.standing().1).collect(),
             bytes_sent: (0..*world_size)
                 .map(|rank| network.bytes_sent(rank))
                 .collect(),

@@ -84,6 +84,9 @@ pub enum Step {
     Wait(u32),
     /// Makes a barrier, by the world's settings.
     Barrier,
+    /// Says that this rank has completed everything up to this number. If a call of a rank with
+    /// this step fails, the rank stays until it knows the agreed mark.
+    Mark(u64),
     /// Waits for everything started, says goodbye and ends the process. A rank without this step
     /// stays, idle, until all have ended.
     Leave,
@@ -93,7 +96,7 @@ impl Step {
     fn call(&self) -> Option<&Call> {
         match self {
             Step::Call(call) | Step::Start(_, call) => Some(call),
-            Step::Compute(_) | Step::Wait(_) | Step::Barrier | Step::Leave => None,
+            Step::Compute(_) | Step::Wait(_) | Step::Barrier | Step::Mark(_) | Step::Leave => None,
         }
     }
 }

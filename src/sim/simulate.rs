@@ -6,7 +6,6 @@ use super::schedule::Baton;
 use crate::comm::host::{Host, Waited};
 use crate::comm::runtime::Runtime;
 use crate::comm::{Communicator, Parts};
-use crate::engine::group::Group;
 use crate::limits::DEADLINE_DEFAULT;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
@@ -99,12 +98,7 @@ impl World {
             baton: Arc::clone(baton),
         };
         let runtime = Arc::new(Runtime::new(Box::new(host)));
-        let transport = |channel| -> Box<dyn Transport> {
-            let connector = SimConnector::new(Arc::clone(network), channel, rank);
-            Box::new(StreamTransport::new(connector, channel, 0, self.world_size))
-        };
-        let group = Group::new(rank, self.world_size, transport(0), transport(1));
-        runtime.add_group(GROUP, group);
+        runtime.add_group(GROUP, rank, self.world_size);
         Communicator::assemble(Parts {
             rank,
             world_size: self.world_size,
@@ -169,6 +163,14 @@ impl Host for SimHost {
     fn wake(&self) {}
 
     fn background_work(&self) {}
+
+    fn transports(&self, group: u32, world_size: usize) -> [Box<dyn Transport>; 2] {
+        [0, 1].map(|channel| -> Box<dyn Transport> {
+            let channel = group * 2 + channel;
+            let connector = SimConnector::new(Arc::clone(&self.network), channel, self.rank);
+            Box::new(StreamTransport::new(connector, channel, 0, world_size))
+        })
+    }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {
         let mut network = lock(&self.network);

@@ -219,9 +219,13 @@ impl Incoming {
         }
     }
 
+    /// Makes the buffer at least so long. A new one costs nothing where it is not used: its pages
+    /// are the system's zeros until something is read into them.
     fn grow(&mut self, bytes: usize) {
         if self.buffer.len() < bytes {
-            self.buffer.resize(bytes, 0);
+            let mut buffer = vec![0; bytes];
+            buffer[..self.end].copy_from_slice(&self.buffer[..self.end]);
+            self.buffer = buffer;
         }
     }
 

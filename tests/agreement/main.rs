@@ -9,6 +9,7 @@ mod deadlines;
 mod death;
 mod leaving;
 mod mismatch;
+mod steps;
 mod usage;
 
 use ringtree::Communicator;

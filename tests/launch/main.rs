@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod one_host;
+mod restarts;
 mod several_hosts;
 
 use std::collections::BTreeSet;
@@ -101,7 +102,8 @@ fn signal(process: u32, name: &str) {
 fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("1000.{}0{number}", std::process::id())
+    // As many digits each time, so that none is the beginning of another.
+    format!("1000.{}0{number:03}", std::process::id())
 }
 
 /// The processes whose command line is `sleep MARK`.

@@ -203,8 +203,8 @@ fn wrong_usage_exits_with_2_and_says_why() {
         (&["--nproc-per-node", "many"], "auto"),
         (&["--nproc-per-node", "2000"], "1024"),
         (
-            &["--nproc-per-node", "1", "--max-restarts", "3"],
-            "not built yet",
+            &["--nproc-per-node", "1", "--max-restarts", "-1"],
+            "--max-restarts",
         ),
         (
             &["--nproc-per-node", "1", "--nnodes", "2"],

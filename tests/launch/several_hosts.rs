@@ -5,13 +5,13 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
 /// Launchers of one job that meet on a port of their own.
-struct Hosts {
+pub(crate) struct Hosts {
     endpoint: String,
     nodes: String,
 }
 
 impl Hosts {
-    fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         let free = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -22,7 +22,7 @@ impl Hosts {
         }
     }
 
-    fn launcher(&self, ranks: usize, options: &[&str], script: &str) -> Command {
+    pub(crate) fn launcher(&self, ranks: usize, options: &[&str], script: &str) -> Command {
         let ranks = ranks.to_string();
         let mut all = vec![
             "--nproc-per-node",
@@ -40,7 +40,7 @@ impl Hosts {
     }
 
     /// A launcher that coordinates: it is there before anybody else is started.
-    fn coordinator(&self, ranks: usize, options: &[&str], script: &str) -> Child {
+    pub(crate) fn coordinator(&self, ranks: usize, options: &[&str], script: &str) -> Child {
         let child = self.launcher(ranks, options, script).spawn().unwrap();
         eventually("the coordinator listens", || {
             TcpStream::connect(&self.endpoint).is_ok()
@@ -142,10 +142,11 @@ fn contradictions_end_the_job_and_name_both() {
     type Options = &'static [&'static str];
     let first: Options = &["--node-rank", "0"];
     let second: Options = &["--node-rank", "1"];
-    let cases: [(Options, &[Options], &str); 3] = [
+    let cases: [(Options, &[Options], &str); 4] = [
         (first, &[second, second], "--node-rank 1"),
         (first, &[&[]], "--node-rank 0"),
         (&[], &[&["--nnodes", "4"]], "--nnodes"),
+        (&[], &[&["--max-restarts", "2"]], "--max-restarts"),
     ];
     for (own, others, named) in cases {
         let hosts = Hosts::new(3);

@@ -22,17 +22,17 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
     rdzv_endpoint: Option<String>,
 
-    /// The job's name, the same on every host
-    #[arg(long, alias = "rdzv_id", value_name = "ID", default_value = "none")]
-    rdzv_id: String,
+    /// The job's name, the same on every host; without it one is made up
+    #[arg(long, alias = "rdzv_id", value_name = "ID")]
+    rdzv_id: Option<String>,
 
     /// This host's place; without it places are given out
     #[arg(long, alias = "node_rank", value_name = "K")]
     node_rank: Option<usize>,
 
-    /// Restarts after a failure; only 0 so far
+    /// How often all ranks, on all hosts, start again after one failed; not after exit code 2
     #[arg(long, alias = "max_restarts", value_name = "R", default_value_t = 0)]
-    max_restarts: usize,
+    max_restarts: u16,
 
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
@@ -67,9 +67,6 @@ fn parse_ranks(text: &str) -> Result<NonZeroUsize, String> {
 fn job(arguments: Arguments) -> Result<Job, Error> {
     let wrong = |text: String| Err(Error::Usage(text));
     let nodes = arguments.nnodes.get();
-    if arguments.max_restarts > 0 {
-        return wrong("--max-restarts above 0 is not built yet: leave it out".to_owned());
-    }
     if let Some(node_rank) = arguments.node_rank.filter(|node_rank| *node_rank >= nodes) {
         return wrong(format!(
             "--node-rank {node_rank} does not exist among --nnodes {nodes}"
@@ -95,6 +92,7 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
         arguments: words.collect(),
         ranks: arguments.nproc_per_node.get(),
         id: arguments.rdzv_id,
+        max_restarts: arguments.max_restarts,
         output: Output::Prefixed,
         meeting: arguments.rdzv_endpoint.map(|endpoint| Meeting {
             nodes,

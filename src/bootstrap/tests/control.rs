@@ -299,11 +299,15 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
         world_size: 2,
         group: 5,
         epoch: 0,
+        attempt: 0,
         from: 0,
         to: 1,
     };
-    for (secret, frames) in [(42, 2), (42, 1), (43, 2)] {
+    // The last is one of another attempt of the job.
+    for (secret, attempt, frames) in [(42, 0, 2), (42, 0, 1), (43, 0, 2), (42, 1, 3)] {
+        let hello = Hello { attempt, ..hello };
         let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE / 4)).unwrap();
         let (mut initiator, mut frame) = Initiator::new(&Secret::new([secret; 32]), hello, [1; 32]);
         for _ in 0..frames {
             stream.write_all(&frame).unwrap();

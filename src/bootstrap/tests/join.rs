@@ -350,3 +350,56 @@ fn no_socket_of_the_library_listens_on_the_wildcard() {
     let closed = listeners.iter().all(|(_, port)| *port != rendezvous.port());
     assert!(closed, "the rendezvous closes when all have come");
 }
+
+#[test]
+fn a_rank_of_an_earlier_attempt_is_refused_and_disturbs_nobody() {
+    let mut settings = world(3, PATIENCE);
+    for settings in &mut settings {
+        settings.attempt = 2;
+    }
+    let mut old = settings[1].clone();
+    old.attempt = 1;
+    settings.insert(1, old);
+    // The old one comes when rank 0 waits for two others, and may be first or in between.
+    for delays in [[0, 50, 150, 150], [0, 100, 0, 200]] {
+        let mut joined = join_all(settings.clone(), |at| delays[at]);
+        let line = join_line(joined.remove(1));
+        assert!(
+            line.contains("rank 1: this process is of attempt 1"),
+            "{line}"
+        );
+        assert!(
+            line.contains("of attempt 2: a restart has replaced"),
+            "{line}"
+        );
+        for joined in joined {
+            let joined = joined.map_err(|error| error.to_string()).unwrap();
+            assert_eq!(joined.membership().world_size, 3);
+        }
+    }
+}
+
+#[test]
+fn an_old_rank_0_gives_way_to_the_attempt_that_replaced_it() {
+    let old = world(2, PATIENCE);
+    let mut settings = old.clone();
+    for settings in &mut settings {
+        settings.attempt = 1;
+    }
+    let replaced = old[0].clone();
+    let replaced = thread::spawn(move || join(&replaced));
+    // Rank 1 finds the old rank 0 first; the new one comes when the port is free.
+    let second = settings.pop().unwrap();
+    let second = thread::spawn(move || join(&second));
+    let line = join_line(replaced.join().unwrap());
+    assert!(line.contains("this process is of attempt 0"), "{line}");
+    assert!(
+        line.contains("rank 1") && line.contains("of attempt 1"),
+        "{line}"
+    );
+    join(&settings[0])
+        .map_err(|error| error.to_string())
+        .unwrap();
+    let second = second.join().unwrap();
+    second.map_err(|error| error.to_string()).unwrap();
+}

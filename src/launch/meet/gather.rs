@@ -5,7 +5,8 @@ use super::link::{self, Failure, Heard, Writer};
 use super::message::{Join, Message, Start};
 use super::{Met, host_name};
 use crate::error::{Error, Result};
-use crate::launch::job::{Events, Meeting, Placement};
+use crate::launch::attempt::{Attempt, Placement};
+use crate::launch::job::{Events, Meeting};
 use crate::launch::supervise::{Event, spawn_thread};
 use crate::limits::{HANDSHAKE_TIMEOUT, HANDSHAKES_PENDING_MAX, RANKS_PER_HOST_MAX};
 use crate::protocol::handshake::{Refusal, Secret};
@@ -27,7 +28,7 @@ struct Arrival {
 
 /// Waits until all launchers have come to `listener`, and gives out their places.
 pub(super) fn gather(
-    own: Join,
+    (own, run_id): (Join, String),
     meeting: &Meeting,
     secret: &Secret,
     listener: TcpListener,
@@ -66,7 +67,7 @@ pub(super) fn gather(
             Heard::Said(..) => {}
         }
     }
-    start(arrivals, address, listener)
+    start(arrivals, run_id, address, listener)
 }
 
 /// Takes a launcher in, or refuses it; a contradiction between two of one job ends the job.
@@ -74,11 +75,11 @@ fn admit(arrivals: &mut Vec<Arrival>, join: Join, mut writer: Writer) -> Result<
     let own = &arrivals[0].join;
     if join.id != own.id {
         let text = format!(
-            "{} came with --rdzv-id '{}' to {}, which has --rdzv-id '{}'",
+            "{} came with {} to {}, which has {}",
             join.who(),
-            join.id,
+            join.name(),
             own.who(),
-            own.id
+            own.name()
         );
         eprintln!("ringtree: {text}; it was turned away");
         writer.send(&Message::Refused(text));
@@ -110,6 +111,13 @@ pub(super) fn contradiction(first: &Join, second: &Join) -> Option<String> {
             "--nnodes",
             first.nodes.to_string(),
             second.nodes.to_string(),
+        );
+    }
+    if first.max_restarts != second.max_restarts {
+        return both(
+            "--max-restarts",
+            first.max_restarts.to_string(),
+            second.max_restarts.to_string(),
         );
     }
     let place = |join: &Join| match join.node_rank {
@@ -163,13 +171,14 @@ fn missing(
 }
 
 /// Gives out the places and lets everybody start.
-fn start(mut arrivals: Vec<Arrival>, address: IpAddr, door: TcpListener) -> Result<Met> {
+fn start(
+    mut arrivals: Vec<Arrival>,
+    run_id: String,
+    address: IpAddr,
+    door: TcpListener,
+) -> Result<Met> {
     arrivals.sort_by_key(|arrival| arrival.join.node_rank);
-    let listener = TcpListener::bind((address, 0))
-        .map_err(|error| Error::system(format!("cannot listen on {address}"), &error))?;
-    let master = listener
-        .local_addr()
-        .map_err(|error| Error::system("cannot read rank 0's address", &error))?;
+    let attempt = Attempt::at(0, address)?;
     let world_size = arrivals.iter().map(|arrival| arrival.join.ranks).sum();
     let placement = Placement {
         node: 0,
@@ -177,7 +186,7 @@ fn start(mut arrivals: Vec<Arrival>, address: IpAddr, door: TcpListener) -> Resu
         host: host_name(),
         first_rank: 0,
         world_size,
-        master,
+        run_id: run_id.clone(),
     };
     // Sorting left the coordinator first: it has place 0, or nobody has a place and it came first.
     let own = arrivals.remove(0).join;
@@ -190,7 +199,8 @@ fn start(mut arrivals: Vec<Arrival>, address: IpAddr, door: TcpListener) -> Resu
                 node,
                 first_rank,
                 world_size,
-                master_port: master.port(),
+                run_id: run_id.clone(),
+                master_port: attempt.master.port(),
             }));
             nodes.push(Node::new(node, join, first_rank, writer));
         }
@@ -198,8 +208,8 @@ fn start(mut arrivals: Vec<Arrival>, address: IpAddr, door: TcpListener) -> Resu
     }
     Ok(Met {
         placement,
-        listener: Some(listener),
-        peers: Box::new(Coordinator::new(own, nodes, door)),
+        attempt,
+        peers: Box::new(Coordinator::new(own, nodes, door, address)),
     })
 }
 

@@ -107,6 +107,7 @@ pub(super) fn initiate(stream: TcpStream, secret: &Secret) -> Result<(Writer, Re
         world_size: 2,
         group: 0,
         epoch: 0,
+        attempt: 0,
         from: 1,
         to: 0,
     };
@@ -127,6 +128,7 @@ pub(super) fn accept(
         purpose: Purpose::Launch,
         world_size: 2,
         rank: 0,
+        attempt: 0,
     };
     prepare(&stream).map_err(Failure::Io)?;
     let mut acceptor = Acceptor::new(secret, expected, nonce()?);

@@ -10,10 +10,15 @@
 //! coordinator → member    Refused, or, when all have come, Start: its place and rank 0's port
 //! member → coordinator    Failed: a first cause, as far as it knows;  Finished: all ranks well
 //! coordinator → member    End: the one cause that everybody tells;  Done: all ranks everywhere
+//! coordinator → member    Restart: stop your ranks
+//! member → coordinator    Stopped: none is left here
+//! coordinator → member    Again, when none is left anywhere: the next attempt and rank 0's port
 //! ```
 //! The coordinator waits a moment after the first failure for a better cause (a rank that lost its
 //! peer fails too, but is not the cause), then tells all. A connection that ends without a last
-//! word is a launcher that died; its ranks die with it.
+//! word is a launcher that died; its ranks die with it, and the job ends, for the others cannot
+//! start ranks there. `Stopped` is the last word about an attempt, so what a launcher says after it
+//! is about the next one, and messages need not name theirs.
 
 mod coordinator;
 mod gather;
@@ -21,7 +26,8 @@ pub(super) mod link;
 mod member;
 mod message;
 
-use super::job::{Events, Job, Meeting, Placement};
+use super::attempt::{Attempt, Placement, run_id};
+use super::job::{Events, Job, Meeting};
 use super::peers::Peers;
 use crate::error::{Error, Result};
 use crate::limits::DEADLINE_DEFAULT;
@@ -42,8 +48,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Met {
     /// Its place.
     pub(super) placement: Placement,
-    /// On the host of rank 0, the socket where rank 0 will answer.
-    pub(super) listener: Option<TcpListener>,
+    /// The first attempt.
+    pub(super) attempt: Attempt,
     /// The others.
     pub(super) peers: Box<dyn Peers>,
 }
@@ -60,6 +66,7 @@ pub(super) fn meet(job: &Job, meeting: &Meeting, secret: &Secret, events: &Event
         id: job.id.clone(),
         nodes: meeting.nodes,
         ranks: job.ranks,
+        max_restarts: job.max_restarts,
         node_rank: meeting.node_rank,
         host: host_name(),
         process: std::process::id(),
@@ -67,7 +74,8 @@ pub(super) fn meet(job: &Job, meeting: &Meeting, secret: &Secret, events: &Event
     let may_coordinate = meeting.node_rank.is_none_or(|node_rank| node_rank == 0);
     loop {
         if may_coordinate && let Some(listener) = bind(&meeting.endpoint, &addresses)? {
-            return gather::gather(join, meeting, secret, listener, deadline, events);
+            let own = (join, run_id(job)?);
+            return gather::gather(own, meeting, secret, listener, deadline, events);
         }
         let failure = match connect(&addresses, deadline) {
             Ok(stream) => match member::join(&join, meeting, secret, stream, deadline, events)? {

@@ -30,6 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |_| false,
+    has_one_sender: false,
     chunks: |_, _, pieces| pieces,
     scratch: |_| 0,
     build,

@@ -21,6 +21,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
+    has_one_sender: false,
     chunks: |_, _, _| 1,
     scratch: |_| 0,
     build,

@@ -32,6 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "linear and spread-out baselines of Thakur, Rabenseifner, Gropp (IJHPCA 2005)",
     is_symmetric: |collective| !collective.is_rooted(),
+    has_one_sender: false,
     chunks,
     scratch: |_| 0,
     build,

@@ -30,6 +30,9 @@ pub struct Entry {
     pub source: &'static str,
     /// Whether every rank's plan is rank 0's, renumbered: then one plan tells the totals.
     pub is_symmetric: fn(Collective) -> bool,
+    /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
+    /// peer to peer they do not do so at once, and two streams meet in a port now and then.
+    pub has_one_sender: bool,
     /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
     pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
     /// How many chunks of scratch a rank needs.

@@ -24,6 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     is_symmetric: |_| false,
+    has_one_sender: false,
     chunks: |_, _, pieces| pieces,
     scratch: |_| 0,
     build,

@@ -26,6 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
     is_symmetric: |_| false,
+    has_one_sender: false,
     chunks: |_, world_size, pieces| world_size * pieces,
     scratch: |_| 0,
     build,

@@ -24,6 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |_| true,
+    has_one_sender: false,
     chunks: |_, world_size, pieces| world_size * pieces,
     scratch: |_| 0,
     build,

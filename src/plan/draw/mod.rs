@@ -1,18 +1,20 @@
 //! The picture of a plan: who sends what to whom in which round, and who holds what after it.
 //!
-//! *Purpose.* [`text`] for the terminal, [`svg`] for pages, [`timeline`] for measured or virtual
-//! time. All draw what [`holdings`] finds by replaying the plan.
+//! *Purpose.* [`text`] for the terminal, [`svg`] for pages: both draw what [`holdings`] finds by
+//! replaying the plan. [`timeline`] and [`charts`] are for measured or virtual time.
 //!
 //! *Invariants.* Pictures are pure functions of the plans; an SVG is one self-contained file that
 //! reads well on light and on dark pages.
 //!
 //! *May import* the plan's own files and `limits`.
 
+mod chart;
 pub mod holdings;
-mod svg;
+pub(crate) mod svg;
 mod text;
-mod timeline;
+pub(crate) mod timeline;
 
+pub use chart::{Chart, Curve, Scale, charts};
 pub use svg::svg;
 pub use text::text;
 pub use timeline::{Panel, timeline};

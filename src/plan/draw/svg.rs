@@ -34,7 +34,7 @@ const SHADES: f32 = 4.0;
 
 /// Colours for a light page, then for a dark one. A complete chunk is green, a part of a sum a
 /// shade of blue; a stored message is a green arrow, a folded one a blue arrow.
-pub(super) const STYLE: &str = "
+pub(crate) const STYLE: &str = "
 text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
 .paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
 .note{font-size:12.5px;fill:#5f6c7b}.head{font-size:12px;font-weight:600}
@@ -76,7 +76,7 @@ pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
 }
 
 /// The opening tag, the style, the arrow heads and the paper.
-pub(super) fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
+pub(crate) fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
     let _ = write!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -99,11 +99,11 @@ pub(super) fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
     );
 }
 
-pub(super) fn write_text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
+pub(crate) fn write_text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
     write_anchored(out, (x, y), class, "start", text);
 }
 
-pub(super) fn write_anchored(
+pub(crate) fn write_anchored(
     out: &mut String,
     (x, y): (f64, f64),
     class: &str,
@@ -121,7 +121,7 @@ pub(super) fn write_anchored(
 }
 
 /// An upright rectangle with round corners.
-pub(super) fn write_rect(
+pub(crate) fn write_rect(
     out: &mut String,
     class: &str,
     (x, y): (f64, f64),

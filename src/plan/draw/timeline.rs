@@ -91,6 +91,14 @@ fn legend(out: &mut String) {
     }
 }
 
+/// The smallest of 1, 2, 5 times a power of ten that is `rough` or longer.
+pub(crate) fn tick_length(rough: f64) -> f64 {
+    let power = 10_f64.powf(rough.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    let factor = factors.into_iter().find(|factor| factor * power >= rough);
+    factor.unwrap_or(10.0) * power
+}
+
 /// Seconds to pixels.
 struct Axis {
     end_s: f64,
@@ -100,16 +108,9 @@ struct Axis {
 impl Axis {
     fn new(end_s: f64) -> Self {
         let end_s = if end_s > 0.0 { end_s } else { 1.0 };
-        // The smallest of 1, 2, 5 times a power of ten that leaves few enough ticks.
-        let rough = end_s / TICKS_MAX;
-        let power = 10_f64.powf(rough.log10().floor());
-        let factor = [1.0, 2.0, 5.0, 10.0]
-            .into_iter()
-            .find(|factor| factor * power >= rough)
-            .unwrap_or(10.0);
         Self {
             end_s,
-            tick_s: factor * power,
+            tick_s: tick_length(end_s / TICKS_MAX),
         }
     }
 

@@ -7,6 +7,7 @@ fn hello() -> Hello {
         world_size: 4,
         group: 9,
         epoch: 3,
+        attempt: 1,
         from: 1,
         to: 2,
     }
@@ -17,6 +18,7 @@ fn expected() -> Expected {
         purpose: Purpose::Data,
         world_size: 4,
         rank: 2,
+        attempt: 1,
     }
 }
 
@@ -105,6 +107,14 @@ fn a_wrong_secret_is_refused_by_name_and_nothing_is_believed() {
 #[test]
 fn each_disagreement_has_its_own_refusal_on_both_ends() {
     let cases = [
+        (
+            Hello {
+                attempt: 0,
+                world_size: 8,
+                ..hello()
+            },
+            Refusal::Attempt { ours: 0, theirs: 1 },
+        ),
         (
             Hello {
                 world_size: 8,

@@ -9,6 +9,7 @@
 //!
 //! [`Outcome`]: super::cluster::Outcome
 
+pub mod agreement;
 pub mod exact;
 pub mod no_hang;
 pub mod order;

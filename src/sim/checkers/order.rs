@@ -2,8 +2,19 @@
 
 use crate::plan::spec::Collective;
 use crate::sim::cluster::Outcome;
+use crate::sim::script::Call;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Whether the call of `world_size` ranks ends on none before all have begun it.
+pub(super) fn synchronises(call: &Call, world_size: usize) -> bool {
+    match call.collective {
+        Collective::Barrier => true,
+        Collective::AllReduce => call.count > 0,
+        Collective::AllGather => call.count >= world_size,
+        _ => false,
+    }
+}
 
 /// Looks at barriers, and at all-reduces and all-gathers that move data.
 ///
@@ -20,12 +31,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         }
     }
     for record in &outcome.records {
-        let waits = match record.call.collective {
-            Collective::Barrier => true,
-            Collective::AllReduce => record.call.count > 0,
-            Collective::AllGather => record.call.count >= outcome.ends.len(),
-            _ => false,
-        };
+        let waits = synchronises(&record.call, outcome.ends.len());
         let Some(end) = record
             .end
             .filter(|_| waits && record.result == Some(Ok(())))

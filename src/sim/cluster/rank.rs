@@ -11,7 +11,7 @@ use crate::limits::IDLE_SLEEP;
 use crate::op::ReduceOp;
 use crate::plan::algorithms::entry;
 use crate::plan::spec::Collective;
-use crate::protocol::session::To;
+use crate::protocol::session::{Agreement, To};
 use crate::sim::connector::{SimConnector, lock};
 use crate::sim::network::Network;
 use crate::sim::script::{Call, Step};
@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// The one group of a cluster.
 const GROUP: u32 = 0;
+/// How long a rank that has failed waits for the agreed mark.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the ranks of a cluster share.
 pub(super) struct Shared {
@@ -60,6 +62,10 @@ pub(super) struct Rank {
     fate: Option<Moment>,
     /// Ranks whose control connections have closed since this one last looked.
     lost: Vec<usize>,
+    /// When a call failed.
+    failed_at: Option<Duration>,
+    /// Its mark and the agreed one, as they were when it left or died.
+    last_standing: (u64, Option<u64>),
     /// When the script ended.
     pub(super) end: Option<Duration>,
     pub(super) killed_at: Option<Duration>,
@@ -92,6 +98,8 @@ impl Rank {
             planned: None,
             fate,
             lost: Vec::new(),
+            failed_at: None,
+            last_standing: (0, None),
             end: None,
             killed_at: None,
         }
@@ -121,6 +129,7 @@ impl Rank {
         }
         lock(&shared.network).close_rank(self.rank);
         self.killed_at = Some(shared.now());
+        self.last_standing = self.standing();
         self.engine = None;
         true
     }
@@ -145,7 +154,11 @@ impl Rank {
         }
         while self.engine.is_some() && !self.is_doomed(shared) {
             if let Err(error) = self.progress(shared, now) {
-                return self.fail(&error, shared, now);
+                self.fail(&error, shared, now)?;
+            }
+            if self.failed_at.is_some() {
+                self.leave_if_settled(shared, now);
+                break;
             }
             if !self.step(shared, now)? {
                 break;
@@ -156,7 +169,8 @@ impl Rank {
     }
 
     fn set_timer(&self, shared: &Shared, now: Duration) {
-        let nap = (!self.in_flight.is_empty()).then_some(now + IDLE_SLEEP);
+        let is_settling = self.failed_at.is_some() || self.is_busy();
+        let nap = is_settling.then_some(now + IDLE_SLEEP);
         let wake = match self.busy_until {
             Some(until) if shared.progress_during_compute => {
                 Some(nap.map_or(until, |nap| nap.min(until)))
@@ -233,7 +247,12 @@ impl Rank {
                 self.post(None, Call::new(Collective::Barrier, 1), shared, now)?;
             }
             Some(Step::Wait(identity)) if waits_for(Some(identity)) => return Ok(false),
-            Some(Step::Leave) if !self.in_flight.is_empty() => return Ok(false),
+            Some(Step::Mark(number)) => {
+                if let Some(group) = self.group() {
+                    group.mark(number);
+                }
+            }
+            Some(Step::Leave) if self.is_busy() => return Ok(false),
             Some(Step::Leave) => self.leave(shared, now),
             Some(Step::Wait(_)) => {}
         }
@@ -258,6 +277,7 @@ impl Rank {
             rank: self.rank,
             sequence,
             call,
+            mark: self.standing().0,
             start: now,
             end: None,
             result: None,
@@ -316,12 +336,13 @@ impl Rank {
         }
     }
 
-    /// A call failed: the others of this rank end with it, and the program ends as programs do.
+    /// A call failed: the others of this rank end with it, and so does the script.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
         if let Error::Usage(_) = error {
             return Err(error.clone());
         }
-        self.leave(shared, now);
+        self.failed_at.get_or_insert(now);
+        self.busy_until = None;
         for flight in self.in_flight.drain(..) {
             let record = &mut shared.records[flight.record];
             record.end = Some(now);
@@ -330,8 +351,40 @@ impl Rank {
         Ok(())
     }
 
+    /// After a failure: ends the program, as programs do, unless this rank still has something to
+    /// say or to learn.
+    fn leave_if_settled(&mut self, shared: &Shared, now: Duration) {
+        let has_marks = self.steps.iter().any(|step| matches!(step, Step::Mark(_)));
+        let agreement = self.group().map(|group| group.agreement());
+        let until = self.failed_at.unwrap_or(now) + PATIENCE;
+        let learns = has_marks && agreement == Some(Agreement::Pending) && now < until;
+        if !learns && !self.is_busy() {
+            self.leave(shared, now);
+        }
+    }
+
+    fn group(&mut self) -> Option<&mut Group> {
+        self.engine.as_mut()?.group(GROUP)
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty() || self.engine.as_ref().is_some_and(Engine::is_busy)
+    }
+
+    /// Its mark and the agreed one.
+    pub(super) fn standing(&mut self) -> (u64, Option<u64>) {
+        match self.group() {
+            Some(group) => match group.agreement() {
+                Agreement::Reached(number) => (group.own_mark(), Some(number)),
+                Agreement::Pending | Agreement::Unreachable => (group.own_mark(), None),
+            },
+            None => self.last_standing,
+        }
+    }
+
     fn leave(&mut self, shared: &Shared, now: Duration) {
         self.end.get_or_insert(now);
+        self.last_standing = self.standing();
         let Some(mut engine) = self.engine.take() else {
             return;
         };

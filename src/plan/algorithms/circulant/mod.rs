@@ -45,6 +45,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
     is_symmetric: |collective| !collective.is_rooted(),
+    has_one_sender: false,
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces

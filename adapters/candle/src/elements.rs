@@ -1,0 +1,71 @@
+//! The elements of tensors, as slices.
+
+use bytemuck::Pod;
+use candle_core::{DType, Device, Result, Storage, Tensor, WithDType};
+use ringtree::Dtype;
+
+/// Runs the body with `$element` as the type of the elements of `$dtype`; an error for types that
+/// no gradient has.
+macro_rules! for_element {
+    ($dtype:expr, $element:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $element = f32;
+                $body
+            }
+            DType::F64 => {
+                type $element = f64;
+                $body
+            }
+            DType::F16 => {
+                type $element = half::f16;
+                $body
+            }
+            DType::BF16 => {
+                type $element = half::bf16;
+                $body
+            }
+            other => Err(candle_core::Error::Msg(format!(
+                "gradients of {other:?} cannot be averaged; train in f32, f64, bf16 or f16"
+            ))),
+        }
+    };
+}
+pub(crate) use for_element;
+
+/// ringtree's name of `dtype`.
+pub(crate) fn dtype(dtype: DType) -> Result<Dtype> {
+    use ringtree::Element;
+    for_element!(dtype, T => Ok(<T as Element>::DTYPE))
+}
+
+/// Shows `visit` the elements of `tensor`, of type `T`: where they lie if that is in one piece in
+/// host memory, else as a copy.
+pub(crate) fn with_slice<T: WithDType, R>(
+    tensor: &Tensor,
+    visit: impl FnOnce(&[T]) -> R,
+) -> Result<R> {
+    let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        candle_core::bail!("a tensor of the CPU lies elsewhere")
+    };
+    let start = layout.start_offset();
+    let elements = &storage.as_slice::<T>()?[start..start + layout.shape().elem_count()];
+    Ok(visit(elements))
+}
+
+/// Whether two tensors of the CPU hold the same bits; true on other devices, which are not asked.
+pub(crate) fn same_bits(one: &Tensor, other: &Tensor) -> Result<bool> {
+    fn bytes<T: Pod>(elements: &[T]) -> &[u8] {
+        bytemuck::cast_slice(elements)
+    }
+    if !one.device().is_cpu() {
+        return Ok(true);
+    }
+    for_element!(one.dtype(), T => {
+        with_slice::<T, _>(one, |one| {
+            with_slice::<T, _>(other, |other| bytes(one) == bytes(other))
+        })?
+    })
+}

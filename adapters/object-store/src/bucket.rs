@@ -1,0 +1,267 @@
+//! A bucket of an object store as a place for checkpoints.
+
+use crate::connect::{PATIENCE, connect};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutPayload};
+use ringtree::ddp::checkpoint::Store;
+use ringtree::{Error, Result};
+use std::future::Future;
+use std::thread;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+/// Bytes that one request moves: what a slow line manages within its patience, and more than the
+/// least that a part of an object may have (5 MiB).
+const PART_BYTES: usize = 8 << 20;
+/// Parts that an object may have, on every provider.
+const PARTS_MAX: usize = 10_000;
+/// Requests under way at once: enough to fill a fast line, little memory.
+const REQUESTS_AT_ONCE: usize = 4;
+
+/// The objects under a prefix of a bucket.
+///
+/// Calls block, also in an asynchronous program. A request that fails is made again a few times
+/// and has failed for good after [`PATIENCE`]. A writer that is killed may leave parts of an object
+/// that is never seen; providers remove them by a rule of the bucket (on S3,
+/// `AbortIncompleteMultipartUpload`).
+pub struct Bucket {
+    url: String,
+    client: Box<dyn ObjectStore>,
+    prefix: Path,
+    /// There until the bucket is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Bucket {
+    /// The bucket and prefix at `url`, with the environment's credentials. Asks the server nothing
+    /// yet.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] if the URL or a setting is malformed.
+    pub fn open(url: &str) -> Result<Self> {
+        let names = std::env::vars_os();
+        let text = names.filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Self::open_with(url, text)
+    }
+
+    /// As [`Bucket::open`], with `settings` in place of the environment.
+    ///
+    /// ```
+    /// use ringtree_object_store::Bucket;
+    /// let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    /// let bucket = Bucket::open_with(
+    ///     "s3://models/first-try",
+    ///     [
+    ///         setting("AWS_REGION", "eu-central-1"),
+    ///         setting("AWS_ACCESS_KEY_ID", "name"),
+    ///         setting("AWS_SECRET_ACCESS_KEY", "secret"),
+    ///     ],
+    /// );
+    /// assert!(bucket.is_ok());
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        url: &str,
+        settings: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let settings: Vec<_> = settings.into_iter().collect();
+        let (client, prefix) = connect(url, &settings)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|error| Error::system("cannot start a thread for an object store", &error))?;
+        Ok(Self {
+            url: url.trim_end_matches('/').to_owned(),
+            client,
+            prefix,
+            runtime: Some(runtime),
+        })
+    }
+
+    fn path(&self, name: &str) -> Path {
+        self.prefix.clone().join(name)
+    }
+
+    /// What the future gives. On a thread of its own: the caller's may be one that must not block.
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        let runtime = self
+            .runtime
+            .as_ref()
+            .expect("invariant: there until the bucket is dropped");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| runtime.block_on(future));
+            waiting
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// The error of doing `what` to the object `name`.
+    fn error(&self, what: &str, name: &str, cause: &Failure) -> Error {
+        let cause = match cause {
+            Failure::TooLong => format!("no answer within {} s", PATIENCE.as_secs()),
+            Failure::Refused(error) => error.to_string(),
+        };
+        // Some servers answer with pages.
+        let cause: Vec<_> = cause.split_whitespace().collect();
+        Error::System(format!(
+            "cannot {what} {}/{name}: {}; check that the server is up, the bucket, and the \
+             credentials in the environment",
+            self.url,
+            cause.join(" ")
+        ))
+    }
+
+    async fn read_all(&self, path: &Path) -> std::result::Result<Vec<u8>, Failure> {
+        let size = patiently(self.client.head(path)).await?.size;
+        let starts = (0..size).step_by(PART_BYTES);
+        let requests = starts.map(|start| {
+            let end = size.min(start + PART_BYTES as u64);
+            patiently(self.client.get_range(path, start..end))
+        });
+        let mut parts = stream::iter(requests).buffered(REQUESTS_AT_ONCE);
+        let mut bytes = Vec::new();
+        while let Some(part) = parts.try_next().await? {
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes)
+    }
+
+    async fn write_all(&self, path: &Path, parts: &[&[u8]]) -> std::result::Result<(), Failure> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        if total <= PART_BYTES {
+            let payload = PutPayload::from(parts.concat());
+            return patiently(self.client.put(path, payload)).await.map(drop);
+        }
+        let mut upload = patiently(self.client.put_multipart(path)).await?;
+        let size = PART_BYTES.max(total.div_ceil(PARTS_MAX));
+        let sent = {
+            let requests = pieces(parts, size)
+                .map(|piece| patiently(upload.put_part(PutPayload::from(piece))));
+            let requests = stream::iter(requests).buffered(REQUESTS_AT_ONCE);
+            requests.try_collect::<Vec<()>>().await
+        };
+        let done = match sent {
+            Ok(_) => patiently(upload.complete()).await.map(drop),
+            Err(failure) => Err(failure),
+        };
+        if done.is_err() {
+            // Best effort: parts that belong to no object are invisible, but are paid for.
+            let _ = patiently(upload.abort()).await;
+        }
+        done
+    }
+}
+
+impl Store for Bucket {
+    fn location(&self) -> String {
+        self.url.clone()
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let listing = patiently(self.client.list_with_delimiter(Some(&self.prefix)));
+        let listing = self
+            .wait(listing)
+            .map_err(|cause| self.error("list", "", &cause))?;
+        let names = listing.objects.iter().filter_map(|object| {
+            let name = object.location.filename()?;
+            // Not every server honours the delimiter: what lies deeper is not ours.
+            (object.location == self.path(name)).then(|| name.to_owned())
+        });
+        Ok(names.collect())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match self.wait(self.read_all(&self.path(name))) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Failure::Refused(StoreError::NotFound { .. })) => Ok(None),
+            Err(cause) => Err(self.error("read", name, &cause)),
+        }
+    }
+
+    fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
+        let written = self.wait(self.write_all(&self.path(name), parts));
+        written.map_err(|cause| self.error("write", name, &cause))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        match self.wait(patiently(self.client.delete(&path))) {
+            Ok(()) | Err(Failure::Refused(StoreError::NotFound { .. })) => Ok(()),
+            Err(cause) => Err(self.error("remove", name, &cause)),
+        }
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        // Dropping it outright would panic in an asynchronous program.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl std::fmt::Debug for Bucket {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Bucket({})", self.url)
+    }
+}
+
+/// Why a request did not succeed.
+enum Failure {
+    TooLong,
+    Refused(StoreError),
+}
+
+/// `request`, given up after [`PATIENCE`].
+async fn patiently<T>(
+    request: impl Future<Output = object_store::Result<T>>,
+) -> std::result::Result<T, Failure> {
+    match timeout(PATIENCE, request).await {
+        Ok(result) => result.map_err(Failure::Refused),
+        Err(_) => Err(Failure::TooLong),
+    }
+}
+
+/// The bytes of `parts`, in pieces of `size` and a rest, made as they are asked for.
+fn pieces(parts: &[&[u8]], size: usize) -> impl Iterator<Item = Vec<u8>> {
+    let (mut part, mut at) = (0, 0);
+    std::iter::from_fn(move || {
+        let mut piece = Vec::with_capacity(size);
+        while piece.len() < size && part < parts.len() {
+            let rest = &parts[part][at..];
+            let taken = rest.len().min(size - piece.len());
+            piece.extend_from_slice(&rest[..taken]);
+            at += taken;
+            if at == parts[part].len() {
+                (part, at) = (part + 1, 0);
+            }
+        }
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_the_parts_cut_anew() {
+        let bytes: Vec<u8> = (0..23).collect();
+        let parts = [&bytes[..0], &bytes[..7], &bytes[7..8], &[], &bytes[8..]];
+        for size in 1..30 {
+            let cut: Vec<_> = pieces(&parts, size).collect();
+            assert_eq!(cut.concat(), bytes);
+            let (_, full) = cut.split_last().unwrap();
+            assert!(full.iter().all(|piece| piece.len() == size));
+        }
+        assert_eq!(pieces(&[&[]], 3).count(), 0);
+    }
+}

@@ -1,0 +1,146 @@
+//! The overlap made visible: four processes train a synthetic model of 12 layers over loopback
+//! TCP, and one timeline shows what each computed and what was on its links meanwhile.
+//!
+//! ```text
+//! cargo run --release --example 06_trace -- trace.json overlap.svg
+//! ```
+//!
+//! Without names the files go where temporary ones do. Open the first in
+//! <https://ui.perfetto.dev>; the second is a picture of one step, the one
+//! of median length. Sleeping stands for a device that computes without help from the processor;
+//! its backward pass takes a little longer than this machine's links need for the gradients, so
+//! that there is something to hide and something to hide it behind.
+
+use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter, Span, Timeline, Trace};
+use ringtree::launch::spawn_self;
+use ringtree::{Communicator, Dtype, Error, Result};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const RANKS: usize = 4;
+const STEPS: usize = 11;
+const LAYERS: usize = 12;
+/// Elements of a layer's weights: 4 MiB, which is also the size of a bucket.
+const LAYER_ELEMENTS: usize = 1 << 20;
+/// Steps that only communicate: the fastest says how long the links need.
+const STEPS_MEASURED: usize = 5;
+/// Backward takes this much longer than the links.
+const BACKWARD_SHARE: f64 = 1.2;
+/// Parts of the time of backward.
+const FORWARD_SHARE: f64 = 1.0 / 3.0;
+const OPTIMIZER_SHARE: f64 = 1.0 / 12.0;
+
+fn main() -> ExitCode {
+    let mut files = std::env::args().skip(1);
+    let mut file = |name| {
+        let in_scratch = || std::env::temp_dir().join(name).display().to_string();
+        files.next().unwrap_or_else(in_scratch)
+    };
+    let (json, svg) = (&file("ringtree-trace.json"), &file("ringtree-overlap.svg"));
+    let end = if std::env::var_os("RANK").is_none() {
+        spawn_self(RANKS).map(|code| ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    } else {
+        one_rank(json, svg).map(|()| ExitCode::SUCCESS)
+    };
+    end.unwrap_or_else(|error| {
+        eprintln!("06_trace: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn one_rank(json: &str, svg: &str) -> Result<()> {
+    let comm = Communicator::from_env()?;
+    let trace = Trace::new(&comm)?;
+    let layer = |index| Parameter::new(&format!("layer {index}"), &[LAYER_ELEMENTS], Dtype::F32);
+    let options = Options::new().buckets(BucketSize::Bytes(4 * LAYER_ELEMENTS));
+    let mut model = DataParallel::new(&comm, (1..=LAYERS).map(layer).collect(), options)?;
+    let off = Trace::off();
+    let mut fastest = Duration::MAX;
+    for step in 0..STEPS_MEASURED {
+        let start = comm.clock();
+        train_step(&off, &mut model, step, Duration::ZERO)?;
+        fastest = fastest.min(comm.clock() - start);
+    }
+    let mut backward_s = [fastest.as_secs_f64() * BACKWARD_SHARE];
+    comm.broadcast(&mut backward_s, 0)?;
+    for step in 0..STEPS {
+        train_step(
+            &trace,
+            &mut model,
+            step,
+            Duration::from_secs_f64(backward_s[0]),
+        )?;
+    }
+    if let Some(timeline) = trace.write(json)? {
+        let picture = picture(&timeline);
+        std::fs::write(svg, picture)
+            .map_err(|error| Error::system(format_args!("writing {svg}"), &error))?;
+        println!("{json}: open it in https://ui.perfetto.dev\n{svg}: one step");
+    }
+    Ok(())
+}
+
+fn train_step(
+    trace: &Trace,
+    model: &mut DataParallel,
+    step: usize,
+    backward: Duration,
+) -> Result<()> {
+    let start = trace.clock();
+    let mut deadline = Instant::now() + backward.mul_f64(FORWARD_SHARE);
+    trace.measure("forward", "forward", || sleep_until(deadline));
+    model.start_backward();
+    for index in (0..LAYERS).rev() {
+        deadline += backward / LAYERS as u32;
+        let name = format_args!("layer {}", index + 1);
+        trace.measure("backward", name, || sleep_until(deadline));
+        // Backward has written the gradient where it lies.
+        model.gradient_mut::<f32>(index)?;
+        model.ready(index)?;
+    }
+    trace.measure("wait", "wait", || model.wait())?;
+    trace.buckets(model);
+    deadline = Instant::now() + backward.mul_f64(OPTIMIZER_SHARE);
+    trace.measure("optimizer", "optimizer", || sleep_until(deadline));
+    trace.span("step", format_args!("step {step}"), start, trace.clock());
+    Ok(())
+}
+
+fn sleep_until(deadline: Instant) {
+    std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+}
+
+/// The step of median length on rank 0, from the first rank that begins it to the last that ends
+/// it.
+fn picture(timeline: &Timeline) -> String {
+    let of_rank = |rank: usize| timeline.ranks[rank].spans.iter();
+    let mut steps: Vec<_> = of_rank(0).filter(|span| span.track == "step").collect();
+    steps.sort_by_key(|step| step.end - step.start);
+    let name = &steps[STEPS / 2].name;
+    let all = (0..RANKS).flat_map(of_rank);
+    let alike: Vec<_> = all.filter(|span| span.name == *name).collect();
+    let start = alike.iter().map(|step| step.start).min();
+    let end = alike.iter().map(|step| step.end).max();
+    let window = start.unwrap_or_default()..end.unwrap_or_default();
+
+    let inside = |span: &&Span| window.start <= span.start && span.end <= window.end;
+    // What rank 0 has on its links, a moment counted once.
+    let mut busy = Duration::ZERO;
+    let mut counted_until = window.start;
+    let buckets = of_rank(0).filter(|span| span.track == "communication");
+    for span in buckets.filter(inside) {
+        busy += span.end.saturating_sub(span.start.max(counted_until));
+        counted_until = counted_until.max(span.end);
+    }
+    let mut waits = of_rank(0).filter(|span| span.track == "wait");
+    let waited = waits.rfind(inside);
+    let waited = waited.map_or(Duration::ZERO, |wait| wait.end - wait.start);
+    let note = format!(
+        "A step of {RANKS} processes over loopback TCP: {} MiB of gradients, {LAYERS} buckets. \
+         Rank 0 has buckets on its links for {:.0} ms, and waits for {:.0} ms.",
+        (LAYERS * LAYER_ELEMENTS * 4) >> 20,
+        busy.as_secs_f64() * 1e3,
+        waited.as_secs_f64() * 1e3
+    );
+    timeline.svg("Gradients travel while backward runs", &note, window)
+}

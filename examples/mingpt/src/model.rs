@@ -1,0 +1,363 @@
+//! A small GPT (Radford et al., 2018): pre-norm blocks of causal self-attention and a perceptron.
+//!
+//! Activations are matrices of one row a character throughout. Parameters are right operands, so
+//! that backward has their gradients as early as it can.
+
+use crate::options::Config;
+use crate::random::Stream;
+use crate::text::Text;
+use candle_core::{D, Result, Tensor};
+use candle_nn::{Init, VarBuilder, VarMap};
+
+/// Keeps the square root of a variance off zero.
+const EPSILON: f32 = 1e-5;
+/// The spread of initial weights, as in GPT-2.
+const SPREAD: f64 = 0.02;
+/// How much wider a block's perceptron is than the model.
+const EXPANSION: usize = 4;
+
+/// The extents of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Different characters.
+    pub(crate) vocabulary: usize,
+    /// The most characters it sees.
+    pub(crate) block: usize,
+    /// Numbers for a character.
+    pub(crate) width: usize,
+    /// Blocks.
+    pub(crate) layers: usize,
+    /// Attention heads of a block.
+    pub(crate) heads: usize,
+}
+
+impl Shape {
+    /// The extents that the settings ask for, for the characters of `text`.
+    pub(crate) fn of(config: &Config, text: &Text) -> Self {
+        Self {
+            vocabulary: text.vocabulary().len(),
+            block: config.block,
+            width: config.width,
+            layers: config.layers,
+            heads: config.heads,
+        }
+    }
+}
+
+/// The model.
+pub(crate) struct Gpt {
+    tokens: Tensor,
+    positions: Tensor,
+    blocks: Vec<Block>,
+    norm: Norm,
+    head: Tensor,
+    /// 0 where a character may look, minus infinity at characters after it.
+    mask: Tensor,
+    shape: Shape,
+}
+
+struct Block {
+    attention_norm: Norm,
+    attention: Linear,
+    attention_out: Linear,
+    perceptron_norm: Norm,
+    perceptron: Linear,
+    perceptron_out: Linear,
+}
+
+struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+struct Norm {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Gpt {
+    /// The model on the tensors of `builder`.
+    pub(crate) fn new(shape: Shape, builder: &VarBuilder) -> Result<Self> {
+        let Shape { width, block, .. } = shape;
+        let get =
+            |extents: (usize, usize), name| builder.get_with_hints(extents, name, Init::Const(0.0));
+        let blocks =
+            (0..shape.layers).map(|layer| Block::new(width, &builder.pp(format!("block{layer}"))));
+        let (tokens, positions) = (
+            get((shape.vocabulary, width), "tokens")?,
+            get((block, width), "positions")?,
+        );
+        let ahead = |row: usize, column: usize| match column > row {
+            true => f32::NEG_INFINITY,
+            false => 0.0,
+        };
+        let mask: Vec<f32> = (0..block * block)
+            .map(|place| ahead(place / block, place % block))
+            .collect();
+        Ok(Self {
+            tokens,
+            positions,
+            blocks: blocks.collect::<Result<_>>()?,
+            norm: Norm::new(width, &builder.pp("norm"))?,
+            head: get((width, shape.vocabulary), "head")?,
+            mask: Tensor::from_vec(mask, (block, block), builder.device())?,
+            shape,
+        })
+    }
+
+    /// For each character of `sequences`, a matrix of tokens, how likely each token is to follow:
+    /// a row of logits.
+    pub(crate) fn forward(&self, sequences: &Tensor) -> Result<Tensor> {
+        let (count, length) = sequences.dims2()?;
+        let width = self.shape.width;
+        let positions = self.positions.narrow(0, 0, length)?;
+        let mask = self.mask.narrow(0, 0, length)?.narrow(1, 0, length)?;
+        let mut hidden = self
+            .tokens
+            .index_select(&sequences.flatten_all()?, 0)?
+            .reshape((count, length, width))?
+            .broadcast_add(&positions)?
+            .reshape((count * length, width))?;
+        for block in &self.blocks {
+            let attended = block.attend(&hidden, (count, length, self.shape.heads), &mask)?;
+            hidden = hidden.add(&attended)?;
+            hidden = hidden.add(&block.perceive(&hidden)?)?;
+        }
+        self.norm.forward(&hidden)?.matmul(&self.head)
+    }
+
+    /// The mean cross-entropy of predicting `targets`.
+    pub(crate) fn loss(&self, sequences: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let logits = self.forward(sequences)?;
+        candle_nn::loss::cross_entropy(&logits, &targets.flatten_all()?)
+    }
+
+    /// The most characters it sees.
+    pub(crate) fn block(&self) -> usize {
+        self.shape.block
+    }
+}
+
+impl Block {
+    fn new(width: usize, builder: &VarBuilder) -> Result<Self> {
+        let linear = |input, output, name| Linear::new(input, output, &builder.pp(name));
+        Ok(Self {
+            attention_norm: Norm::new(width, &builder.pp("attention-norm"))?,
+            attention: linear(width, 3 * width, "attention")?,
+            attention_out: linear(width, width, "attention-out")?,
+            perceptron_norm: Norm::new(width, &builder.pp("perceptron-norm"))?,
+            perceptron: linear(width, EXPANSION * width, "perceptron")?,
+            perceptron_out: linear(EXPANSION * width, width, "perceptron-out")?,
+        })
+    }
+
+    /// Causal self-attention.
+    fn attend(
+        &self,
+        hidden: &Tensor,
+        (count, length, heads): (usize, usize, usize),
+        mask: &Tensor,
+    ) -> Result<Tensor> {
+        let width = hidden.dim(1)?;
+        let all = self
+            .attention
+            .forward(&self.attention_norm.forward(hidden)?)?;
+        let part = |number: usize| {
+            all.narrow(1, number * width, width)?
+                .reshape((count, length, heads, width / heads))?
+                .transpose(1, 2)?
+                .contiguous()
+        };
+        let (query, key, value) = (part(0)?, part(1)?, part(2)?);
+        let scale = ((width / heads) as f64).sqrt().recip();
+        let scores = (query * scale)?.matmul(&key.t()?)?.broadcast_add(mask)?;
+        let attended = softmax(&scores)?
+            .matmul(&value)?
+            .transpose(1, 2)?
+            .reshape((count * length, width))?;
+        self.attention_out.forward(&attended)
+    }
+
+    fn perceive(&self, hidden: &Tensor) -> Result<Tensor> {
+        let normed = self.perceptron_norm.forward(hidden)?;
+        self.perceptron_out
+            .forward(&self.perceptron.forward(&normed)?.gelu()?)
+    }
+}
+
+impl Linear {
+    fn new(input: usize, output: usize, builder: &VarBuilder) -> Result<Self> {
+        Ok(Self {
+            weight: builder.get_with_hints((input, output), "weight", Init::Const(0.0))?,
+            bias: builder.get_with_hints(output, "bias", Init::Const(0.0))?,
+        })
+    }
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        input.matmul(&self.weight)?.broadcast_add(&self.bias)
+    }
+}
+
+impl Norm {
+    fn new(width: usize, builder: &VarBuilder) -> Result<Self> {
+        Ok(Self {
+            weight: builder.get_with_hints(width, "weight", Init::Const(1.0))?,
+            bias: builder.get_with_hints(width, "bias", Init::Const(0.0))?,
+        })
+    }
+
+    /// By the variant of candle's that has a backward.
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        candle_nn::ops::layer_norm_slow(input, &self.weight, &self.bias, EPSILON)
+    }
+}
+
+/// The softmax of rows. The largest element, subtracted for safety, does not change the result, so
+/// that backward need not know it.
+fn softmax(scores: &Tensor) -> Result<Tensor> {
+    let largest = scores.max_keepdim(D::Minus1)?.detach();
+    let powers = scores.broadcast_sub(&largest)?.exp()?;
+    powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
+}
+
+/// Draws the weights that `seed` gives, as GPT-2 does: matrices with a small spread, smaller yet
+/// at the end of a block, whose result is added to the results of all blocks before.
+pub(crate) fn initialise(varmap: &VarMap, shape: Shape, seed: u64) -> Result<()> {
+    let variables = varmap
+        .data()
+        .lock()
+        .expect("invariant: nothing panics with it");
+    for (name, variable) in variables.iter() {
+        if variable.rank() < 2 {
+            continue;
+        }
+        let spread = match name.contains("-out.") {
+            true => SPREAD / (2.0 * shape.layers as f64).sqrt(),
+            false => SPREAD,
+        };
+        let mut stream = Stream::new(seed, name);
+        let weights: Vec<f32> = (0..variable.elem_count())
+            .map(|_| (spread * stream.normal()) as f32)
+            .collect();
+        variable.set(&Tensor::from_vec(
+            weights,
+            variable.shape(),
+            variable.device(),
+        )?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device, Var};
+    use ringtree::ddp::Options;
+    use ringtree_candle::{Replica, var_builder};
+
+    const SHAPE: Shape = Shape {
+        vocabulary: 7,
+        block: 5,
+        width: 8,
+        layers: 2,
+        heads: 2,
+    };
+
+    fn model(builder: &VarBuilder, varmap: &VarMap) -> Gpt {
+        let model = Gpt::new(SHAPE, builder).unwrap();
+        // Larger weights than a new model has, so that every gradient matters.
+        for (name, variable) in varmap.data().lock().unwrap().iter() {
+            let mut stream = Stream::new(0, name);
+            let weight = |_| (0.4 * stream.normal()) as f32;
+            let values: Vec<f32> = (0..variable.elem_count()).map(weight).collect();
+            let values = Tensor::from_vec(values, variable.shape(), &Device::Cpu).unwrap();
+            variable.set(&values).unwrap();
+        }
+        model
+    }
+
+    fn loss(model: &Gpt) -> Tensor {
+        let sequences = |start: u32| {
+            let tokens: Vec<u32> = (0..10).map(|place| (start + place * place) % 7).collect();
+            Tensor::from_vec(tokens, (2, 5), &Device::Cpu).unwrap()
+        };
+        model.loss(&sequences(0), &sequences(3)).unwrap()
+    }
+
+    /// Along the gradient of a parameter the loss grows as fast as the gradient is long.
+    #[test]
+    fn gradients_are_the_slopes_of_the_loss() {
+        let varmap = VarMap::new();
+        let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let model = model(&builder, &varmap);
+        let gradients = loss(&model).backward().unwrap();
+        for (name, variable) in varmap.data().lock().unwrap().iter() {
+            let gradient = gradients.get(variable).unwrap();
+            let squares = gradient.sqr().unwrap().sum_all().unwrap();
+            let length = f64::from(squares.to_scalar::<f32>().unwrap()).sqrt();
+            let before = variable.copy().unwrap();
+            let loss_at = |distance: f64| {
+                let way = (gradient * (distance / length)).unwrap();
+                variable.set(&(&before + way).unwrap()).unwrap();
+                f64::from(loss(&model).to_scalar::<f32>().unwrap())
+            };
+            let slope = (loss_at(0.01) - loss_at(-0.01)) / 0.02;
+            variable.set(&before).unwrap();
+            assert!(
+                (slope / length - 1.0).abs() < 0.02,
+                "{name}: {slope} {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn backward_reports_every_parameter_from_the_head_to_the_embedding() {
+        let order = ringtree::simulate(1, |comm| {
+            let varmap = VarMap::new();
+            let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
+            let model = model(&builder, &varmap);
+            let count = hooks.names().len();
+            let mut replica = Replica::new(comm, hooks, Options::new()).unwrap();
+            replica.backward(&loss(&model)).unwrap();
+            let order: Vec<_> = replica.reports().map(|(name, _)| name.to_owned()).collect();
+            assert_eq!(order.len(), count);
+            order
+        })
+        .remove(0);
+        let place = |start: &str| {
+            let places = (0..order.len()).filter(|place| order[*place].starts_with(start));
+            places.clone().min().unwrap()..=places.max().unwrap()
+        };
+        let parts = ["head", "norm", "block1", "block0", "positions", "tokens"].map(place);
+        let follow = |pair: &[std::ops::RangeInclusive<usize>]| pair[0].end() < pair[1].start();
+        assert!(parts.windows(2).all(follow), "{order:?}");
+    }
+
+    #[test]
+    fn no_character_sees_those_after_it() {
+        let varmap = VarMap::new();
+        let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let model = model(&builder, &varmap);
+        let rows = |tokens: [u32; 5]| {
+            let sequence = Tensor::new(&[tokens], &Device::Cpu).unwrap();
+            model.forward(&sequence).unwrap().to_vec2::<f32>().unwrap()
+        };
+        let (one, other) = (rows([1, 2, 3, 4, 5]), rows([1, 2, 3, 6, 0]));
+        assert_eq!(one[..3], other[..3]);
+        assert_ne!(one[3..], other[3..]);
+    }
+
+    #[test]
+    fn initial_weights_are_the_seeds() {
+        let weights = |seed: u64| {
+            let varmap = VarMap::new();
+            let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+            Gpt::new(SHAPE, &builder).unwrap();
+            initialise(&varmap, SHAPE, seed).unwrap();
+            let tokens: Var = varmap.data().lock().unwrap()["tokens"].clone();
+            tokens.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        assert_eq!(weights(1), weights(1));
+        assert_ne!(weights(1), weights(2));
+    }
+}

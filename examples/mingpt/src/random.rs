@@ -1,0 +1,66 @@
+//! Randomness that depends on nothing but what it is asked for: the same numbers on every machine
+//! and after every restart, with nothing to save.
+
+use ringtree::ddp::stream_seed;
+
+/// A stream of random numbers, the mixed values of a counter.
+pub(crate) struct Stream {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Stream {
+    /// The stream that belongs to `seed` and a purpose.
+    pub(crate) fn new(seed: u64, purpose: &str) -> Self {
+        let fold = |seed, byte: u8| stream_seed(seed, u64::from(byte), 0);
+        Self {
+            seed: purpose.bytes().fold(seed, fold),
+            drawn: 0,
+        }
+    }
+
+    /// A number at or above 0 and below 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        let bits = stream_seed(self.seed, self.drawn, 0);
+        self.drawn += 1;
+        (bits >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number of the standard normal distribution (Box, Muller, 1958).
+    pub(crate) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_and_purpose_has_a_stream_of_its_own() {
+        let keys = [
+            (0, "a"),
+            (1, "a"),
+            (0, "b"),
+            (0, "ab"),
+            (0, "ba"),
+            (0, "a\0"),
+        ];
+        let of = |(seed, purpose)| Stream::new(seed, purpose).unit().to_bits();
+        let firsts: std::collections::BTreeSet<_> = keys.into_iter().map(of).collect();
+        assert_eq!(firsts.len(), keys.len());
+    }
+
+    #[test]
+    fn normal_numbers_have_the_mean_and_the_spread() {
+        let mut stream = Stream::new(7, "test");
+        let numbers: Vec<f64> = (0..20_000).map(|_| stream.normal()).collect();
+        let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+        let variance = numbers.iter().map(|x| x * x).sum::<f64>() / numbers.len() as f64;
+        assert!(
+            mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05,
+            "{mean} {variance}"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Whether all ranks hold the same thing, without sending the thing itself.
+
+use crate::optimizer::with_slice;
+use candle_core::Var;
+use ringtree::{Communicator, Result};
+use sha2::{Digest, Sha256};
+
+/// The digest of what a rank holds.
+pub(crate) type Fingerprint = [u8; 32];
+
+/// The fingerprint of all `weights`, to the bit.
+pub(crate) fn fingerprint<'a>(
+    weights: impl Iterator<Item = &'a Var>,
+) -> candle_core::Result<Fingerprint> {
+    let mut hash = Sha256::new();
+    for weight in weights {
+        with_slice(weight, |values| {
+            let mut bytes = Vec::with_capacity(size_of_val(values));
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            hash.update(&bytes);
+        })?;
+    }
+    Ok(hash.finalize().into())
+}
+
+/// The fingerprint of `parts`, one after the other.
+pub(crate) fn fingerprint_of_bytes(parts: &[&[u8]]) -> Fingerprint {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// The first 16 hexadecimal digits of `fingerprint`.
+pub(crate) fn short(fingerprint: &Fingerprint) -> String {
+    let digits = fingerprint[..8].iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
+}
+
+/// The fingerprints of all ranks, in rank order; every rank calls this with its own.
+pub(crate) fn gather(comm: &Communicator, own: &Fingerprint) -> Result<Vec<Fingerprint>> {
+    let mut bytes = vec![0; own.len() * comm.world_size()];
+    comm.all_gather_into(own.as_slice(), &mut bytes)?;
+    Ok(bytes.as_chunks().0.to_vec())
+}
+
+/// The ranks whose fingerprint is not rank 0's, as "rank 1" or "ranks 1, 3"; none if all agree.
+pub(crate) fn differing(fingerprints: &[Fingerprint]) -> Option<String> {
+    let ranks: Vec<String> = (0..fingerprints.len())
+        .filter(|&rank| fingerprints[rank] != fingerprints[0])
+        .map(|rank| rank.to_string())
+        .collect();
+    match ranks.as_slice() {
+        [] => None,
+        [rank] => Some(format!("rank {rank}")),
+        ranks => Some(format!("ranks {}", ranks.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_bit_of_one_weight_changes_the_fingerprint() {
+        let of = |values: &[f32]| {
+            let weights = Var::from_slice(values, values.len(), &candle_core::Device::Cpu);
+            fingerprint([weights.unwrap()].iter()).unwrap()
+        };
+        assert_ne!(of(&[0.5, 3.25]), of(&[0.5, 3.25f32.next_up()]));
+        assert_ne!(of(&[0.0]), of(&[-0.0]));
+    }
+
+    #[test]
+    fn the_ranks_that_differ_are_named() {
+        let (one, other) = ([1; 32], [2; 32]);
+        assert_eq!(differing(&[one, one, one]), None);
+        assert_eq!(differing(&[one, other, one]).unwrap(), "rank 1");
+        assert_eq!(differing(&[one, other, one, other]).unwrap(), "ranks 1, 3");
+    }
+}

@@ -1,0 +1,129 @@
+//! What a training survives: any rank killed at any time, and started again by the launcher, ends
+//! with the very weights of an undisturbed run.
+
+#![allow(clippy::unwrap_used)]
+
+use ringtree::launch::{Job, Output, run};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+/// Training steps; a checkpoint comes every seventh, and at the end.
+const STEPS: usize = 60;
+/// How long a run may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A training of `ranks` processes with its checkpoints in `place`.
+fn job(ranks: usize, place: &Path, every: usize) -> Job {
+    let numbers = [
+        ("--steps", STEPS),
+        ("--batch", 8),
+        ("--layers", 1),
+        ("--heads", 2),
+        ("--width", 16),
+        ("--block", 16),
+        ("--every", every),
+        ("--validation-sequences", 8),
+        ("--warmup", 2),
+    ];
+    let mut arguments: Vec<_> = numbers
+        .iter()
+        .flat_map(|(name, number)| [(*name).into(), number.to_string().into()])
+        .collect();
+    arguments.extend(["--checkpoint".into(), place.into()]);
+    Job {
+        program: env!("CARGO_BIN_EXE_mingpt").into(),
+        arguments,
+        ranks,
+        id: None,
+        max_restarts: 3,
+        output: Output::Prefixed,
+        meeting: None,
+    }
+}
+
+/// The steps that a run has told of.
+fn steps_done(place: &Path) -> usize {
+    let text = fs::read_to_string(place.join("metrics.jsonl"));
+    text.map_or(0, |text| text.lines().count())
+}
+
+/// The process that is `rank` of the training in `place`.
+fn process_of(rank: usize, place: &Path) -> Option<u32> {
+    let own = format!("RANK={rank}");
+    let is_rank = |process: &Path| {
+        let read = |name| fs::read(process.join(name)).unwrap_or_default();
+        let holds = |text: &[u8], word: &str| {
+            text.split(|byte| *byte == 0)
+                .any(|each| each == word.as_bytes())
+        };
+        holds(&read("environ"), &own) && holds(&read("cmdline"), place.to_str().unwrap())
+    };
+    let mut processes = fs::read_dir("/proc").unwrap().flatten();
+    processes.find_map(|entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        is_rank(&entry.path()).then_some(number)
+    })
+}
+
+/// Kills `rank` as soon as `steps` steps are told of.
+fn kill_after(steps: usize, rank: usize, place: &Path) {
+    let started = Instant::now();
+    while steps_done(place) < steps {
+        assert!(started.elapsed() < PATIENCE, "no step {steps}");
+        sleep(Duration::from_millis(1));
+    }
+    let process = process_of(rank, place).unwrap_or_else(|| panic!("rank {rank} is gone"));
+    let killed = Command::new("kill")
+        .args(["-KILL", &process.to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+}
+
+/// Everything the last checkpoint holds of the model and the optimizer, byte for byte.
+fn outcome(place: &Path) -> Vec<u8> {
+    fs::read(place.join(format!("step-{STEPS:08}.safetensors"))).unwrap()
+}
+
+fn undisturbed(ranks: usize, place: &Path) -> Vec<u8> {
+    assert_eq!(run(&job(ranks, place, 7)), Ok(0));
+    outcome(place)
+}
+
+#[test]
+fn whichever_rank_is_killed_the_job_restarts_by_itself_and_ends_with_the_same_bits() {
+    let directory = tempfile::tempdir().unwrap();
+    // Rank 0 holds the rendezvous and writes the checkpoints; the first is due after 7 steps.
+    let deaths = [(2, 1, 3), (2, 0, 25), (4, 0, 4), (4, 2, 40)];
+    for ranks in [2, 4] {
+        let expected = undisturbed(ranks, &directory.path().join(format!("calm-{ranks}")));
+        for (_, victim, steps) in deaths.iter().filter(|death| death.0 == ranks) {
+            let place = directory.path().join(format!("{ranks}-{victim}-{steps}"));
+            let job = job(ranks, &place, 7);
+            scope(|scope| {
+                let killer = scope.spawn(|| kill_after(*steps, *victim, &place));
+                assert_eq!(run(&job), Ok(0));
+                killer.join().unwrap();
+            });
+            let what = format!("rank {victim} of {ranks}, killed after {steps} steps");
+            assert!(outcome(&place) == expected, "{what}");
+        }
+    }
+}
+
+#[test]
+fn killed_again_and_again_while_it_saves_every_step_nothing_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let expected = undisturbed(2, &directory.path().join("calm"));
+    let place = directory.path().join("killed");
+    // Rank 0 spends most of its time saving, so that most deaths hit it there.
+    let job = job(2, &place, 1);
+    scope(|scope| {
+        let killer = scope.spawn(|| [10, 25, 40].map(|steps| kill_after(steps, 0, &place)));
+        assert_eq!(run(&job), Ok(0));
+        killer.join().unwrap();
+    });
+    assert!(outcome(&place) == expected);
+}

@@ -1,0 +1,88 @@
+//! How long a data-parallel step takes, and how much of its communication shows.
+//!
+//! ```text
+//! cargo run --release --example step_time -- measure            # two ranks on this host
+//! cargo run --release --example step_time -- compare            # beside bare all-reduces
+//! cargo run --release --example step_time -- plot docs/buckets.csv docs/buckets.svg
+//! ```
+//!
+//! The model is synthetic: forward and backward sleep to a fixed timetable, so that everything else
+//! in a step is communication. There is no optimizer. Every average is checked, outside the time
+//! measured. `benches/peers/step.sh` runs this and the same model in PyTorch on given hosts.
+
+mod compare;
+mod measure;
+mod model;
+mod options;
+mod picture;
+mod rows;
+
+use clap::Parser;
+use options::{Command, Job, Measure, Options};
+use ringtree::plan::cost::LinkCost;
+use ringtree::plan::select::TuningTable;
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Error};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The links that are simulated: 1 Gbit/s and 0.25 ms.
+const LINK: LinkCost = LinkCost {
+    alpha_s: 0.25e-3,
+    beta_s_per_byte: 8e-9,
+    gamma_s_per_byte: 0.0,
+};
+
+/// Ranks that are spawned unless the command line says otherwise.
+const DEFAULT_RANKS: usize = 2;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = match &options.command {
+        Command::Measure(measure) if measure.simulated => simulated(measure),
+        Command::Measure(measure) => ranks(&measure.job, |comm| measure::measure(comm, measure)),
+        Command::Compare(job) => ranks(job, |comm| compare::compare(comm, job)),
+        Command::Header => {
+            println!("{}", measure::HEADER);
+            Ok(0)
+        }
+        Command::Summary { table } => rows::summarize(table).map(|()| 0),
+        Command::Plot {
+            table,
+            picture,
+            note,
+        } => picture::plot(table, picture, note).map(|()| 0),
+    };
+    result.map_or_else(
+        |message| {
+            eprintln!("step_time: {message}");
+            ExitCode::FAILURE
+        },
+        |code| ExitCode::from(u8::try_from(code).unwrap_or(1)),
+    )
+}
+
+/// Spawns the ranks, or is one of them and does `work`.
+fn ranks(job: &Job, work: impl FnOnce(&Communicator) -> Result<(), Error>) -> Result<i32, String> {
+    job.check()?;
+    let has = |name: &&str| std::env::var_os(name).is_some();
+    if !["RANK", "WORLD_SIZE"].iter().any(has) {
+        let count = job.ranks.unwrap_or(DEFAULT_RANKS);
+        return ringtree::launch::spawn_self(count).map_err(|error| error.to_string());
+    }
+    let done = Communicator::from_env().and_then(|comm| work(&comm));
+    done.map(|()| 0).map_err(|error| error.to_string())
+}
+
+/// The same in this process: the engine, the layer and all bytes are real, the clock and the
+/// network are not.
+fn simulated(measure: &Measure) -> Result<i32, String> {
+    measure.job.check()?;
+    let mut world = World::new(measure.job.ranks.unwrap_or(DEFAULT_RANKS));
+    world.network.bandwidth_bytes_per_s = 1.0 / LINK.beta_s_per_byte;
+    world.network.latency = Duration::from_secs_f64(LINK.alpha_s);
+    world.tuning = TuningTable { tcp: LINK };
+    let ends = world.run(|comm| measure::measure(comm, measure));
+    let first_failure = ends.into_iter().find_map(Result::err);
+    first_failure.map_or(Ok(0), |error| Err(error.to_string()))
+}

@@ -1,0 +1,76 @@
+//! What all ranks must have in common, compared before it can do harm.
+
+use crate::comm::Communicator;
+use crate::error::{Error, Result};
+use crate::op::ReduceOp;
+
+/// `bytes` of `root`, on every rank.
+pub(super) fn broadcast_bytes(
+    comm: &Communicator,
+    mut bytes: Vec<u8>,
+    root: usize,
+) -> Result<Vec<u8>> {
+    let mut length = [bytes.len() as u64];
+    comm.broadcast(&mut length, root)?;
+    let length = usize::try_from(length[0])
+        .map_err(|_| Error::Protocol(format!("rank {root} sends {} bytes", length[0])))?;
+    bytes.resize(length, 0);
+    comm.broadcast(&mut bytes, root)?;
+    Ok(bytes)
+}
+
+/// Rank 0's `entries`, on every rank.
+pub(super) fn broadcast_entries(
+    comm: &Communicator,
+    entries: Vec<(String, Vec<f32>)>,
+) -> Result<Vec<(String, Vec<f32>)>> {
+    let names: Vec<_> = entries
+        .iter()
+        .map(|(name, values)| (name, values.len()))
+        .collect();
+    let names = serde_json::to_vec(&names).expect("invariant: names and numbers are valid JSON");
+    let names = broadcast_bytes(comm, names, 0)?;
+    let names: Vec<(String, usize)> = serde_json::from_slice(&names)
+        .map_err(|error| Error::Protocol(format!("rank 0 sent no list of states: {error}")))?;
+    let mut mine = entries.into_iter().map(|(_, values)| values);
+    let one = |(name, count): (String, usize)| {
+        let own = mine.next().filter(|_| comm.rank() == 0);
+        let mut values = own.unwrap_or_else(|| vec![0.0; count]);
+        comm.broadcast(&mut values, 0)?;
+        Ok((name, values))
+    };
+    names.into_iter().map(one).collect()
+}
+
+/// Compares `lines` over the ranks.
+///
+/// # Errors
+/// [`Error::Mismatch`] on every rank, with the first line that differs from rank 0's.
+pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
+    let own = lines.join("\n").into_bytes();
+    let expected = broadcast_bytes(comm, own, 0)?;
+    let expected = String::from_utf8_lossy(&expected).into_owned();
+    let expected: Vec<_> = expected.split('\n').collect();
+    let line = |at: usize| lines.get(at).map_or("nothing", String::as_str);
+    let differs = (0..expected.len().max(lines.len())).find(|at| {
+        expected
+            .get(*at)
+            .is_none_or(|expected| *expected != line(*at))
+    });
+    // The first place, and of the ranks that differ there the lowest.
+    let (world_size, rank) = (comm.world_size() as u64, comm.rank() as u64);
+    let mut first = [differs.map_or(u64::MAX, |at| at as u64 * world_size + rank)];
+    comm.all_reduce(&mut first, ReduceOp::Min)?;
+    if first[0] == u64::MAX {
+        return Ok(());
+    }
+    let at = usize::try_from(first[0] / world_size).unwrap_or(usize::MAX);
+    let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
+    let its = broadcast_bytes(comm, line(at).into(), culprit)?;
+    Err(Error::Mismatch(format!(
+        "rank {culprit} registered {}, rank 0 {}; all ranks must register the same parameters in \
+         the same order, with the same options",
+        String::from_utf8_lossy(&its),
+        expected.get(at).copied().unwrap_or("nothing"),
+    )))
+}

@@ -1,0 +1,84 @@
+//! The names of a checkpoint's files.
+
+const MANIFEST_SUFFIX: &str = ".json";
+const TENSORS_SUFFIX: &str = ".safetensors";
+
+/// The manifest of `step`: `step-00000120.json`.
+pub(super) fn manifest(step: u64) -> String {
+    format!("step-{step:08}{MANIFEST_SUFFIX}")
+}
+
+/// A tensor file of `step` that is not among `taken`: `step-00000120.safetensors`; if a checkpoint
+/// of that step is there already, which must stay whole until it is replaced, with a number.
+pub(super) fn tensors(step: u64, taken: &[String]) -> String {
+    let is_free = |name: &String| !taken.contains(name);
+    let plain = format!("step-{step:08}{TENSORS_SUFFIX}");
+    let numbered = (2_u64..).map(|number| format!("step-{step:08}.{number}{TENSORS_SUFFIX}"));
+    std::iter::once(plain)
+        .chain(numbered)
+        .find(is_free)
+        .expect("invariant: there are more numbers than files")
+}
+
+/// The step whose manifest is called `name`.
+pub(super) fn step_of_manifest(name: &str) -> Option<u64> {
+    step(name.strip_suffix(MANIFEST_SUFFIX)?)
+}
+
+/// The step that `name` holds tensors of.
+pub(super) fn step_of_tensors(name: &str) -> Option<u64> {
+    let stem = name.strip_suffix(TENSORS_SUFFIX)?;
+    match stem.split_once('.') {
+        Some((stem, number)) if is_number(number) => step(stem),
+        Some(_) => None,
+        None => step(stem),
+    }
+}
+
+fn step(stem: &str) -> Option<u64> {
+    let digits = stem.strip_prefix("step-")?;
+    // A name that this file would not have written is somebody else's.
+    let step = is_number(digits).then(|| digits.parse().ok())??;
+    (format!("{step:08}") == digits).then_some(step)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_were_written_here_are_read() {
+        for step in [0, 7, 12_345_678, 123_456_789, u64::MAX] {
+            assert_eq!(step_of_manifest(&manifest(step)), Some(step));
+            let mut taken = Vec::new();
+            for _ in 0..3 {
+                let name = tensors(step, &taken);
+                assert!(!taken.contains(&name));
+                assert_eq!(step_of_tensors(&name), Some(step));
+                taken.push(name);
+            }
+        }
+        for name in [
+            "step-1.json",
+            "step-0000000001.json",
+            "step-+0000001.json",
+            "step-99999999999999999999.json",
+            "step-00000001.json.bak",
+            "../step-00000001.json",
+        ] {
+            assert_eq!(step_of_manifest(name), None, "{name}");
+        }
+        for name in [
+            "step-00000001..safetensors",
+            "step-00000001.a.safetensors",
+            "x/step-00000001.safetensors",
+            "model.safetensors",
+        ] {
+            assert_eq!(step_of_tensors(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Checkpoints of all ranks of a communicator: one writes, one reads, all have it.
+//!
+//! Every decision is taken from what all ranks have exchanged, so all take the same one: a rank
+//! that cannot read or write tells the others instead of leaving them waiting.
+
+use super::series::{Checkpoints, Found, none_whole};
+use super::tensor::Tensor;
+use super::{Checkpoint, State};
+use crate::comm::Communicator;
+use crate::ddp::agree::broadcast_bytes;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
+
+/// The rank that writes.
+const WRITER: usize = 0;
+
+/// A tensor without its bytes.
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    name: String,
+    dtype: u8,
+    shape: Vec<usize>,
+}
+
+/// The newest checkpoint that a rank may be able to read.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    step: u64,
+    run_id: String,
+    /// For messages.
+    place: String,
+}
+
+/// How the writer fared.
+#[derive(Clone, Serialize, Deserialize)]
+enum Outcome {
+    /// With what could not be cleared away.
+    Saved(Vec<String>),
+    WrongUse(String),
+    Failed(String),
+}
+
+impl Checkpoints {
+    /// Saves a checkpoint of all ranks; every rank calls it. Rank 0 passes all there is and writes
+    /// it; of what another rank passes, only the tensors under its own `rank-N/` are taken. The
+    /// world size is filled in. Returns on every rank when the checkpoint is there.
+    ///
+    /// ```
+    /// use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
+    /// # fn main() -> ringtree::Result<()> {
+    /// # let scratch = tempfile::tempdir().expect("a scratch folder");
+    /// # let folder = scratch.path();
+    /// let ends = ringtree::simulate(3, |comm| {
+    ///     let checkpoints = Checkpoints::new(Directory::new(folder), 1);
+    ///     let mut checkpoint = Checkpoint::new(State { step: 7, ..State::default() });
+    ///     let own = format!("rank-{}/error", comm.rank());
+    ///     checkpoint.insert(&own, &[1], &[comm.rank() as f32])?;
+    ///     checkpoints.save_from(comm, &checkpoint)?;
+    ///
+    ///     let found = checkpoints.load_and_broadcast(comm)?.expect("what was just saved");
+    ///     found.checkpoint.values::<f32>(&own)
+    /// });
+    /// assert_eq!(ends, [Ok(vec![0.0]), Ok(vec![1.0]), Ok(vec![2.0])]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Checkpoints::save`], on every rank, and the communicator can still be used;
+    /// [`Error::Usage`] on every rank if one passes state of another. Errors of the communicator.
+    pub fn save_from(&self, comm: &Communicator, checkpoint: &Checkpoint) -> Result<()> {
+        self.set_warnings(Vec::new());
+        let own = own_tensors(comm, checkpoint);
+        let outcome = if comm.rank() == WRITER {
+            self.gather_and_write(comm, checkpoint, own.err())?
+        } else {
+            send_tensors(comm, own)?;
+            Outcome::Saved(Vec::new())
+        };
+        match share(comm, WRITER, &outcome)? {
+            Outcome::Saved(warnings) => {
+                self.set_warnings(warnings);
+                Ok(())
+            }
+            Outcome::WrongUse(message) => Err(Error::Usage(message)),
+            Outcome::Failed(message) => Err(Error::System(message)),
+        }
+    }
+
+    fn gather_and_write(
+        &self,
+        comm: &Communicator,
+        checkpoint: &Checkpoint,
+        mut wrong: Option<String>,
+    ) -> Result<Outcome> {
+        let mut gathered = BTreeMap::new();
+        for rank in (0..comm.world_size()).filter(|rank| *rank != WRITER) {
+            match receive_tensors(comm, rank)? {
+                Ok(tensors) => gathered.extend(tensors),
+                Err(what) => wrong = wrong.or(Some(what)),
+            }
+        }
+        if let Some(what) = wrong {
+            return Ok(Outcome::WrongUse(what));
+        }
+        let state = State {
+            world_size: comm.world_size(),
+            ..checkpoint.state.clone()
+        };
+        let tensors = checkpoint.tensors.iter().chain(&gathered);
+        let written = self.write(&state, tensors.map(|(name, tensor)| (&**name, tensor)));
+        Ok(match written {
+            Ok(()) => Outcome::Saved(self.warnings()),
+            Err(Error::Usage(message)) => Outcome::WrongUse(message),
+            Err(error) => Outcome::Failed(format!("rank {WRITER}: {error}")),
+        })
+    }
+
+    /// The newest whole checkpoint that any rank finds, on every rank; every rank calls it, with
+    /// its own place to look in, shared or not. A rank gets the tensors of all and its own under
+    /// `rank-N/`. None if no rank finds any.
+    ///
+    /// The others wait while one reads, so the communicator's timeout must allow for that.
+    ///
+    /// # Errors
+    /// On every rank, and the communicator can still be used: [`Error::Configuration`] if ranks
+    /// find checkpoints of different runs, because the newest may be one that an older run left
+    /// behind; as [`Checkpoints::latest`] if no rank finds a whole one and some rank finds trouble.
+    /// Errors of the communicator.
+    pub fn load_and_broadcast(&self, comm: &Communicator) -> Result<Option<Found>> {
+        let mut search = Search::new(self);
+        let found = search.run(comm)?;
+        let handed = match found {
+            Some((root, loaded)) => Some(hand_out(comm, root, loaded)?),
+            None => None,
+        };
+        let mut warnings = gather_warnings(comm, &search.warnings)?;
+        let Some((checkpoint, word)) = handed else {
+            return none_whole(warnings);
+        };
+        warnings.extend(word);
+        Ok(Some(Found {
+            checkpoint,
+            warnings,
+        }))
+    }
+}
+
+/// One rank's part in looking for the newest whole checkpoint.
+struct Search<'a> {
+    checkpoints: &'a Checkpoints,
+    /// The steps that this rank has not tried, oldest first.
+    steps: Vec<u64>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Search<'a> {
+    fn new(checkpoints: &'a Checkpoints) -> Self {
+        let (steps, warnings) = match checkpoints.steps() {
+            Ok(steps) => (steps.into_iter().collect(), Vec::new()),
+            Err(error) => (Vec::new(), vec![error.to_string()]),
+        };
+        Self {
+            checkpoints,
+            steps,
+            warnings,
+        }
+    }
+
+    /// The rank that has the newest whole checkpoint, and there the checkpoint.
+    fn run(&mut self, comm: &Communicator) -> Result<Option<(usize, Option<Checkpoint>)>> {
+        loop {
+            let offers = gather_json(comm, &self.offer())?;
+            let Some(step) = offers.iter().flatten().map(|offer| offer.step).max() else {
+                return Ok(None);
+            };
+            check_runs(&offers)?;
+            let has_newest = |offer: &Offer| offer.step == step;
+            let ranks =
+                (0..offers.len()).filter(|rank| offers[*rank].as_ref().is_some_and(has_newest));
+            let holders: Vec<_> = ranks.collect();
+            // If one reads it that is enough; if it cannot, the others' copies may be better.
+            let (first, others) = holders.split_at(1);
+            for readers in [first, others] {
+                let reads = readers.contains(&comm.rank());
+                let loaded = reads.then(|| self.load(step)).flatten();
+                let whole = gather_numbers(comm, [u64::from(loaded.is_some())])?;
+                if let Some(root) = whole.iter().position(|is_whole| is_whole[0] == 1) {
+                    return Ok(Some((root, loaded)));
+                }
+            }
+            self.steps.retain(|untried| *untried < step);
+        }
+    }
+
+    /// The newest step that this rank has a whole manifest of.
+    fn offer(&mut self) -> Option<Offer> {
+        while let Some(step) = self.steps.last().copied() {
+            match self.checkpoints.manifest(step) {
+                Ok(manifest) => {
+                    return Some(Offer {
+                        step,
+                        run_id: manifest.state.run_id,
+                        place: self.checkpoints.location(),
+                    });
+                }
+                Err(warning) => self.warnings.push(warning),
+            }
+            self.steps.pop();
+        }
+        None
+    }
+
+    fn load(&mut self, step: u64) -> Option<Checkpoint> {
+        match self.checkpoints.load(step) {
+            Ok(checkpoint) => Some(checkpoint),
+            Err(warning) => {
+                self.warnings.push(warning);
+                None
+            }
+        }
+    }
+}
+
+/// Steps of different runs cannot be compared: what an old run left in one rank's place may be
+/// later than this run's newest in another's, and to take it would end in this run's removal.
+fn check_runs(offers: &[Option<Offer>]) -> Result<()> {
+    let made = offers.iter().enumerate();
+    let mut made = made.filter_map(|(rank, offer)| Some((rank, offer.as_ref()?)));
+    let Some((first_rank, first)) = made.next() else {
+        return Ok(());
+    };
+    match made.find(|(_, offer)| offer.run_id != first.run_id) {
+        None => Ok(()),
+        Some((rank, other)) => Err(Error::Configuration(format!(
+            "rank {first_rank} finds step {} of run '{}' in {}, but rank {rank} finds step {} of \
+             run '{}' in {}; nothing was loaded: remove the checkpoints of the run that is not to \
+             go on, or name another place",
+            first.step, first.run_id, first.place, other.step, other.run_id, other.place
+        ))),
+    }
+}
+
+/// The rank that alone has the tensor `name`, if it is not everybody's.
+fn owner(name: &str) -> Option<usize> {
+    let (rank, _) = name.strip_prefix("rank-")?.split_once('/')?;
+    rank.parse().ok()
+}
+
+/// The tensors that only this rank has, or what is wrong with them.
+fn own_tensors<'a>(
+    comm: &Communicator,
+    checkpoint: &'a Checkpoint,
+) -> std::result::Result<Vec<(&'a str, &'a Tensor)>, String> {
+    let mut own = Vec::new();
+    for (name, tensor) in &checkpoint.tensors {
+        match owner(name) {
+            Some(rank) if rank == comm.rank() => own.push((&**name, tensor)),
+            Some(_) => {
+                let rank = comm.rank();
+                return Err(format!(
+                    "rank {rank} passed the tensor '{name}' to be saved; its own start with \
+                     'rank-{rank}/'"
+                ));
+            }
+            None => {}
+        }
+    }
+    Ok(own)
+}
+
+/// Sends this rank's own tensors to the writer, or what is wrong with them.
+fn send_tensors(
+    comm: &Communicator,
+    own: std::result::Result<Vec<(&str, &Tensor)>, String>,
+) -> Result<()> {
+    let entries: std::result::Result<Vec<Entry>, &String> = match &own {
+        Ok(own) => Ok(own
+            .iter()
+            .map(|(name, tensor)| entry(name, tensor))
+            .collect()),
+        Err(what) => Err(what),
+    };
+    let text = to_json(&entries);
+    comm.send(&[text.len() as u64], WRITER)?;
+    comm.send(&text, WRITER)?;
+    for (_, tensor) in own.iter().flatten() {
+        if !tensor.bytes().is_empty() {
+            comm.send(tensor.bytes(), WRITER)?;
+        }
+    }
+    Ok(())
+}
+
+type Gathered = std::result::Result<BTreeMap<String, Tensor>, String>;
+
+fn receive_tensors(comm: &Communicator, rank: usize) -> Result<Gathered> {
+    let mut length = [0_u64];
+    comm.recv(&mut length, rank)?;
+    let mut text = vec![0_u8; byte_count(length[0])?];
+    comm.recv(&mut text, rank)?;
+    let entries: std::result::Result<Vec<Entry>, String> = from_json(&text)?;
+    let entries = match entries {
+        Ok(entries) => entries,
+        Err(what) => return Ok(Err(what)),
+    };
+    let mut tensors = BTreeMap::new();
+    for entry in entries {
+        let mut tensor = empty(&entry)?;
+        if !tensor.bytes().is_empty() {
+            comm.recv(tensor.bytes_mut(), rank)?;
+        }
+        tensors.insert(entry.name, tensor);
+    }
+    Ok(Ok(tensors))
+}
+
+/// Gives every rank its part of the checkpoint that `root` has loaded, and a word if the number of
+/// ranks is not what it was.
+fn hand_out(
+    comm: &Communicator,
+    root: usize,
+    loaded: Option<Checkpoint>,
+) -> Result<(Checkpoint, Option<String>)> {
+    let mut checkpoint = loaded.filter(|_| comm.rank() == root).unwrap_or_default();
+    let tensors = checkpoint.tensors.iter();
+    let entries: Vec<_> = tensors.map(|(name, tensor)| entry(name, tensor)).collect();
+    let (state, entries): (State, Vec<Entry>) =
+        share(comm, root, &(checkpoint.state.clone(), entries))?;
+    checkpoint.state = state;
+    for entry in &entries {
+        let owner = owner(&entry.name);
+        let takes = owner.is_none_or(|owner| owner == comm.rank());
+        if takes && comm.rank() != root {
+            checkpoint.tensors.insert(entry.name.clone(), empty(entry)?);
+        }
+        let Some(tensor) = checkpoint.tensors.get_mut(&entry.name) else {
+            continue;
+        };
+        match owner {
+            _ if tensor.bytes().is_empty() => {}
+            None => comm.broadcast(tensor.bytes_mut(), root)?,
+            Some(owner) if owner == root || owner >= comm.world_size() => {}
+            Some(owner) if comm.rank() == root => comm.send(tensor.bytes(), owner)?,
+            Some(_) => comm.recv(tensor.bytes_mut(), root)?,
+        }
+        if !takes {
+            checkpoint.tensors.remove(&entry.name);
+        }
+    }
+    let word = change_of_ranks(comm, &checkpoint.state, &entries);
+    Ok((checkpoint, word))
+}
+
+fn change_of_ranks(comm: &Communicator, state: &State, entries: &[Entry]) -> Option<String> {
+    let (before, now) = (state.world_size, comm.world_size());
+    let owners = || entries.iter().filter_map(|entry| owner(&entry.name));
+    let example = entries.iter().find(|entry| owner(&entry.name).is_some());
+    let what = if owners().any(|owner| owner >= now) {
+        format!("what ranks {now} and above had for themselves is dropped")
+    } else if let Some(Entry { name, .. }) = example.filter(|_| now > before) {
+        format!(
+            "ranks {before} and above start without state of their own, such as '{name}'; where a \
+             hook needs it to be the same on all ranks, start it anew on all"
+        )
+    } else {
+        return None;
+    };
+    Some(format!(
+        "the checkpoint of step {} was written by {before} ranks and is read by {now}: {what}",
+        state.step
+    ))
+}
+
+/// Every rank's warnings, on every rank; what several say is said once.
+fn gather_warnings(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
+    let mut sayers = BTreeMap::<String, Vec<usize>>::new();
+    let warnings: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
+    for (rank, warnings) in warnings.into_iter().enumerate() {
+        for warning in warnings {
+            sayers.entry(warning).or_default().push(rank);
+        }
+    }
+    let world_size = comm.world_size();
+    let said = sayers.into_iter().map(|(warning, ranks)| match ranks[..] {
+        _ if ranks.len() == world_size => warning,
+        [rank] => format!("{warning} (seen by rank {rank})"),
+        _ => format!(
+            "{warning} (seen by rank {} and {} more)",
+            ranks[0],
+            ranks.len() - 1
+        ),
+    });
+    Ok(said.collect())
+}
+
+/// Every rank's value.
+fn gather_json<T: Serialize + DeserializeOwned>(comm: &Communicator, own: &T) -> Result<Vec<T>> {
+    let text = to_json(own);
+    let lengths = gather_numbers(comm, [text.len() as u64])?;
+    let longest = lengths.iter().map(|length| length[0]).max();
+    let longest = byte_count(longest.unwrap_or(0))?;
+    let mut texts = vec![0_u8; longest * comm.world_size()];
+    let start = longest * comm.rank();
+    texts[start..start + text.len()].copy_from_slice(&text);
+    comm.all_gather(&mut texts)?;
+    let lengths = lengths.iter().enumerate();
+    let values = lengths.map(|(rank, length)| {
+        let start = rank * longest;
+        from_json(&texts[start..start + byte_count(length[0])?])
+    });
+    values.collect()
+}
+
+/// Every rank's `N` numbers.
+fn gather_numbers<const N: usize>(comm: &Communicator, own: [u64; N]) -> Result<Vec<[u64; N]>> {
+    let mut numbers = vec![0; N * comm.world_size()];
+    numbers[N * comm.rank()..][..N].copy_from_slice(&own);
+    comm.all_gather(&mut numbers)?;
+    let (each, _) = numbers.as_chunks();
+    Ok(each.to_vec())
+}
+
+/// The value that `root` has, on every rank.
+fn share<T: Serialize + DeserializeOwned>(comm: &Communicator, root: usize, own: &T) -> Result<T> {
+    from_json(&broadcast_bytes(comm, to_json(own), root)?)
+}
+
+fn entry(name: &str, tensor: &Tensor) -> Entry {
+    Entry {
+        name: name.to_owned(),
+        dtype: tensor.dtype().code(),
+        shape: tensor.shape().to_vec(),
+    }
+}
+
+/// A tensor of zeros to receive into.
+fn empty(entry: &Entry) -> Result<Tensor> {
+    let dtype = Dtype::from_code(entry.dtype);
+    let tensor = dtype.and_then(|dtype| Tensor::zeros(dtype, entry.shape.clone()));
+    tensor.ok_or_else(|| {
+        let Entry { name, shape, .. } = entry;
+        Error::System(format!(
+            "no memory for the tensor '{name}' of shape {shape:?}"
+        ))
+    })
+}
+
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("invariant: what ranks exchange has only text for keys")
+}
+
+fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+    serde_json::from_slice(text).map_err(|error| {
+        Error::Protocol(format!(
+            "a rank's part in a checkpoint is malformed: {error}"
+        ))
+    })
+}
+
+fn byte_count(length: u64) -> Result<usize> {
+    usize::try_from(length).map_err(|_| Error::Protocol(format!("{length} bytes of text")))
+}

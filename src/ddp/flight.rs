@@ -1,0 +1,101 @@
+//! A bucket under way: the stages of its exchange.
+
+use super::hooks::{BucketInfo, Exchange, Hook, Next};
+use super::values::{Pending, Values};
+use crate::comm::Communicator;
+use crate::error::{Error, Result};
+use crate::op::ReduceOp;
+use std::time::Duration;
+
+/// The exchange of one bucket, in its current stage.
+pub(super) struct Flight {
+    pending: Pending,
+    pub(super) stage: usize,
+    /// Whether a hook decides what follows; else the first exchange is all.
+    is_hooked: bool,
+}
+
+/// How far a flight has come.
+pub(super) enum Landing {
+    /// On its way, in this stage or the next.
+    Flying(Flight),
+    /// The averaged gradients, and when they had come.
+    Landed(Values, Duration),
+}
+
+impl Flight {
+    /// Issues the first exchange of the bucket.
+    pub(super) fn launch(
+        comm: &Communicator,
+        hook: &mut dyn Hook,
+        bucket: &BucketInfo,
+        gradients: Values,
+    ) -> Result<Self> {
+        let (pending, is_hooked) = match gradients {
+            Values::F32(gradients) => (issue(comm, hook.start(bucket, gradients))?, true),
+            others => (others.all_reduce(comm, ReduceOp::Avg)?, false),
+        };
+        Ok(Self {
+            pending,
+            stage: 0,
+            is_hooked,
+        })
+    }
+
+    /// Whether its current exchange has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.pending.has_ended()
+    }
+
+    /// Waits for its current exchange, and issues the next if there is one.
+    pub(super) fn proceed(
+        self,
+        comms: &[Communicator],
+        hook: &mut dyn Hook,
+        bucket: &BucketInfo,
+    ) -> Result<Landing> {
+        let (values, ended_at) = self.pending.wait()?;
+        if !self.is_hooked {
+            return Ok(Landing::Landed(values, ended_at));
+        }
+        let stage = self.stage + 1;
+        match hook.resume(bucket, self.stage, values) {
+            Next::Done(gradients) if gradients.len() == bucket.count => {
+                Ok(Landing::Landed(gradients.into(), ended_at))
+            }
+            Next::Done(gradients) => Err(Error::Usage(format!(
+                "the hook '{}' made {} gradients of {}; a hook must return as many as it got",
+                hook.name(),
+                gradients.len(),
+                bucket.count
+            ))),
+            Next::Exchange(exchange) => match comms.get(stage) {
+                Some(comm) => Ok(Landing::Flying(Self {
+                    pending: issue(comm, exchange)?,
+                    stage,
+                    is_hooked: true,
+                })),
+                None => Err(Error::Usage(format!(
+                    "the hook '{}' asks for more than its {} stages",
+                    hook.name(),
+                    comms.len()
+                ))),
+            },
+        }
+    }
+}
+
+fn issue(comm: &Communicator, exchange: Exchange) -> Result<Pending> {
+    match exchange {
+        Exchange::AllReduce(values, op, None) => values.all_reduce(comm, op),
+        Exchange::AllReduce(values, op, Some(algorithm)) => {
+            let before = comm.algorithm();
+            comm.use_algorithm(Some(algorithm))?;
+            let pending = values.all_reduce(comm, op);
+            comm.use_algorithm(before)?;
+            pending
+        }
+        Exchange::ReduceScatter(values, op) => values.reduce_scatter(comm, op),
+        Exchange::AllGather(values) => values.all_gather(comm),
+    }
+}

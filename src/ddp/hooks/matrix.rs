@@ -1,0 +1,186 @@
+//! The little linear algebra of a low-rank approximation M ≈ P·Qᵀ.
+//!
+//! M is stored row by row; P and Q column by column, so that every inner loop runs along memory.
+//! There is no fused multiplication and no library function but the square root: what ranks compute
+//! from the same operands has the same bits on every CPU.
+
+/// Less compression than this is not worth its error.
+const GAIN_MIN: usize = 2;
+/// A column that keeps less than this of its length depends on those before it.
+const DEPENDENT: f64 = 1e-10;
+/// Sums that are made side by side.
+const LANES: usize = 16;
+
+/// The extents of a matrix and of its approximation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) rank: usize,
+}
+
+impl Shape {
+    /// The first extent by the product of the others, approximated by `rank`; `None` where that
+    /// does not pay.
+    pub(super) fn new(extents: &[usize], rank: usize) -> Option<Self> {
+        let [rows, others @ ..] = extents else {
+            return None;
+        };
+        let columns: usize = others.iter().product();
+        let rank = rank.min(*rows).min(columns);
+        let shape = Self {
+            rows: *rows,
+            columns,
+            rank,
+        };
+        let sent = shape.left_count() + shape.right_count();
+        (sent > 0 && sent * GAIN_MIN <= rows * columns).then_some(shape)
+    }
+
+    /// Elements of P.
+    pub(super) fn left_count(&self) -> usize {
+        self.rank * self.rows
+    }
+
+    /// Elements of Q.
+    pub(super) fn right_count(&self) -> usize {
+        self.rank * self.columns
+    }
+}
+
+/// P = M·Q.
+pub(super) fn left_of(shape: Shape, matrix: &[f32], right: &[f32], left: &mut [f32]) {
+    for (at, row) in matrix.chunks_exact(shape.columns).enumerate() {
+        for (number, column) in right.chunks_exact(shape.columns).enumerate() {
+            left[number * shape.rows + at] = dot(row, column);
+        }
+    }
+}
+
+/// Q = Mᵀ·P.
+pub(super) fn right_of(shape: Shape, matrix: &[f32], left: &[f32], right: &mut [f32]) {
+    right.fill(0.0);
+    for (at, row) in matrix.chunks_exact(shape.columns).enumerate() {
+        for (number, column) in right.chunks_exact_mut(shape.columns).enumerate() {
+            add_multiple(column, left[number * shape.rows + at], row);
+        }
+    }
+}
+
+/// Row `at` of P·Qᵀ.
+pub(super) fn product_row(shape: Shape, at: usize, left: &[f32], right: &[f32], row: &mut [f32]) {
+    row.fill(0.0);
+    for (number, column) in right.chunks_exact(shape.columns).enumerate() {
+        add_multiple(row, left[number * shape.rows + at], column);
+    }
+}
+
+fn add_multiple(to: &mut [f32], factor: f32, from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += factor * from;
+    }
+}
+
+fn dot(one: &[f32], other: &[f32]) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    let (ones, others) = (one.chunks_exact(LANES), other.chunks_exact(LANES));
+    let rest = ones.remainder().iter().zip(others.remainder());
+    let rest: f32 = rest.map(|(one, other)| one * other).sum();
+    for (one, other) in ones.zip(others) {
+        for (sum, (one, other)) in sums.iter_mut().zip(one.iter().zip(other)) {
+            *sum += one * other;
+        }
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+/// Makes columns of `rows` elements orthonormal, from the first on, by Gram and Schmidt in f64. One
+/// that depends on those before it becomes zero.
+///
+/// Projecting twice is enough: Giraud, Langou, Rozložník, "The loss of orthogonality in the
+/// Gram-Schmidt orthogonalization process" (2005).
+pub(super) fn orthonormalise(rows: usize, columns: &mut [f32]) {
+    let mut done: Vec<Vec<f64>> = Vec::new();
+    for column in columns.chunks_exact_mut(rows) {
+        let mut wide: Vec<_> = column.iter().copied().map(f64::from).collect();
+        let before = length(&wide);
+        for earlier in done.iter().chain(&done) {
+            let part = dot_wide(&wide, earlier);
+            for (wide, earlier) in wide.iter_mut().zip(earlier) {
+                *wide -= part * earlier;
+            }
+        }
+        let after = length(&wide);
+        let is_new = after > before * DEPENDENT;
+        for (narrow, wide) in column.iter_mut().zip(&mut wide) {
+            *wide = if is_new { *wide / after } else { 0.0 };
+            *narrow = *wide as f32;
+        }
+        done.push(wide);
+    }
+}
+
+fn dot_wide(one: &[f64], other: &[f64]) -> f64 {
+    one.iter().zip(other).map(|(one, other)| one * other).sum()
+}
+
+fn length(vector: &[f64]) -> f64 {
+    dot_wide(vector, vector).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_matrices_that_shrink_to_half_are_compressed() {
+        assert_eq!(Shape::new(&[], 2), None);
+        assert_eq!(Shape::new(&[1000], 2), None, "a vector");
+        assert_eq!(Shape::new(&[0, 8], 2), None);
+        assert_eq!(Shape::new(&[8, 8], 3), None, "48 elements instead of 64");
+        let shape = Shape::new(&[8, 2, 4], 2);
+        let (rows, columns, rank) = (8, 8, 2);
+        let expected = Shape {
+            rows,
+            columns,
+            rank,
+        };
+        assert_eq!(shape, Some(expected), "32 elements instead of 64");
+    }
+
+    proptest! {
+        #[test]
+        fn columns_become_orthonormal_and_span_the_same(
+            rows in 4usize..60,
+            seed in prop::collection::vec(-1.0f32..1.0, 60 * 4),
+            scale in prop::sample::select(vec![1e-20f32, 1.0, 1e20]),
+            is_dependent: bool,
+        ) {
+            let mut columns: Vec<f32> = seed[..rows * 4].iter().map(|one| one * scale).collect();
+            if is_dependent {
+                columns.copy_within(..rows, 2 * rows);
+            }
+            let before = columns.clone();
+            orthonormalise(rows, &mut columns);
+            let column = |number: usize| &columns[number * rows..(number + 1) * rows];
+            for one in 0..4 {
+                for other in 0..=one {
+                    let product = dot(column(one), column(other));
+                    let is_unit = one == other && !(is_dependent && one == 2);
+                    let expected = if is_unit { 1.0 } else { 0.0 };
+                    prop_assert!((product - expected).abs() < 1e-5, "{one} {other}: {product}");
+                }
+            }
+            // The projection onto the new columns leaves the old ones as they are.
+            for old in before.chunks_exact(rows) {
+                let mut rest = old.to_vec();
+                for number in 0..4 {
+                    add_multiple(&mut rest, -dot(old, column(number)), column(number));
+                }
+                let largest = rest.iter().fold(0.0f32, |most, one| most.max(one.abs()));
+                prop_assert!(largest < 1e-5 * scale, "{largest}");
+            }
+        }
+    }
+}

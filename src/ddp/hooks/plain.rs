@@ -1,0 +1,27 @@
+//! The gradients as they are.
+
+use super::{BucketInfo, Exchange, Hook, Next};
+use crate::ddp::values::Values;
+use crate::op::ReduceOp;
+
+/// Averages the gradients as they are: one all-reduce.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plain;
+
+impl Hook for Plain {
+    fn name(&self) -> String {
+        "plain".into()
+    }
+
+    fn start(&mut self, _: &BucketInfo, gradients: Vec<f32>) -> Exchange {
+        Exchange::AllReduce(gradients.into(), ReduceOp::Avg, None)
+    }
+
+    fn resume(&mut self, bucket: &BucketInfo, _: usize, values: Values) -> Next {
+        Next::Done(
+            values
+                .try_into()
+                .unwrap_or_else(|_| vec![0.0; bucket.count]),
+        )
+    }
+}

@@ -1,0 +1,183 @@
+//! Which parameter's gradient lies where: the buckets, as data.
+
+use super::parameter::Parameter;
+use crate::dtype::Dtype;
+use std::ops::Range;
+
+/// Where a parameter's gradient lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) bucket: usize,
+    /// Its elements of the bucket.
+    pub(crate) range: Range<usize>,
+}
+
+/// Gradients of one type that travel together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The type of all of them.
+    pub dtype: Dtype,
+    /// The parameters, in the order in which they lie in it.
+    pub parameters: Vec<usize>,
+    /// Elements of all of them.
+    pub count: usize,
+}
+
+impl Bucket {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+}
+
+/// How large buckets may be, in bytes. A larger parameter has a bucket to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) first_bytes: usize,
+    pub(crate) bytes: usize,
+}
+
+/// All buckets, in the order in which they are launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) buckets: Vec<Bucket>,
+    /// By parameter.
+    pub(crate) places: Vec<Place>,
+}
+
+impl Layout {
+    /// Fills buckets with `parameters` in the given order of their numbers. A bucket holds one
+    /// type; buckets are launched in the order of their last parameters, for that is when they are
+    /// full.
+    pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
+        let mut full: Vec<(usize, Bucket)> = Vec::new();
+        let mut open: Vec<(usize, Bucket)> = Vec::new();
+        for (at, number) in order.iter().copied().enumerate() {
+            let parameter = &parameters[number];
+            let limit = if full.is_empty() {
+                limits.first_bytes
+            } else {
+                limits.bytes
+            };
+            let same_type = |(_, bucket): &(usize, Bucket)| bucket.dtype == parameter.dtype;
+            let index = open.iter().position(same_type);
+            if let Some(index) = index
+                && open[index].1.bytes() + parameter.bytes() > limit
+            {
+                full.push(open.remove(index));
+            }
+            let index = open.iter().position(same_type).unwrap_or_else(|| {
+                let bucket = Bucket {
+                    dtype: parameter.dtype,
+                    parameters: Vec::new(),
+                    count: 0,
+                };
+                open.push((at, bucket));
+                open.len() - 1
+            });
+            let (last, bucket) = &mut open[index];
+            *last = at;
+            bucket.parameters.push(number);
+            bucket.count += parameter.count();
+        }
+        full.append(&mut open);
+        full.sort_by_key(|(last, _)| *last);
+        let buckets: Vec<_> = full.into_iter().map(|(_, bucket)| bucket).collect();
+        Self {
+            places: places(parameters, &buckets),
+            buckets,
+        }
+    }
+}
+
+fn places(parameters: &[Parameter], buckets: &[Bucket]) -> Vec<Place> {
+    let nowhere = Place {
+        bucket: 0,
+        range: 0..0,
+    };
+    let mut places = vec![nowhere; parameters.len()];
+    for (index, bucket) in buckets.iter().enumerate() {
+        let mut start = 0;
+        for number in &bucket.parameters {
+            let end = start + parameters[*number].count();
+            places[*number] = Place {
+                bucket: index,
+                range: start..end,
+            };
+            start = end;
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parameters(counts: &[(usize, bool)]) -> Vec<Parameter> {
+        let one = |(count, is_half): &(usize, bool)| {
+            let dtype = if *is_half { Dtype::Bf16 } else { Dtype::F32 };
+            Parameter::new("any", &[*count], dtype)
+        };
+        counts.iter().map(one).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_parameter_has_one_place_and_no_bucket_is_too_large(
+            counts in prop::collection::vec((0usize..300, any::<bool>()), 1..40),
+            first in 1usize..2000,
+            rest in 1usize..4000,
+            seed in any::<u64>(),
+        ) {
+            let parameters = parameters(&counts);
+            let mut order: Vec<_> = (0..parameters.len()).collect();
+            order.sort_by_key(|number| (*number as u64 + 1).wrapping_mul(seed | 1));
+            let limits = Limits { first_bytes: first, bytes: rest };
+            let layout = Layout::new(&parameters, &order, limits);
+            let mut seen = vec![0; parameters.len()];
+            for (index, bucket) in layout.buckets.iter().enumerate() {
+                let filled = bucket.parameters.iter().filter(|one| parameters[**one].count() > 0);
+                prop_assert!(bucket.bytes() <= first.max(rest) || filled.count() == 1);
+                let mut end = 0;
+                for number in &bucket.parameters {
+                    seen[*number] += 1;
+                    let place = &layout.places[*number];
+                    prop_assert_eq!(place.bucket, index);
+                    prop_assert_eq!(place.range.start, end);
+                    prop_assert_eq!(place.range.len(), parameters[*number].count());
+                    prop_assert_eq!(parameters[*number].dtype, bucket.dtype);
+                    end = place.range.end;
+                }
+                prop_assert_eq!(end, bucket.count);
+            }
+            prop_assert!(seen.iter().all(|times| *times == 1));
+        }
+    }
+
+    #[test]
+    fn buckets_follow_the_order_and_the_first_is_smaller() {
+        let parameters = parameters(&[(100, false), (100, false), (100, false), (100, false)]);
+        let limits = Limits {
+            first_bytes: 400,
+            bytes: 800,
+        };
+        let layout = Layout::new(&parameters, &[3, 2, 1, 0], limits);
+        let numbers: Vec<_> = layout.buckets.iter().map(|one| &one.parameters).collect();
+        assert_eq!(numbers, [&vec![3], &vec![2, 1], &vec![0]]);
+    }
+
+    #[test]
+    fn a_bucket_is_launched_when_its_last_parameter_is_ready() {
+        let parameters = parameters(&[(10, true), (10, false), (10, false), (10, true)]);
+        let limits = Limits {
+            first_bytes: 1000,
+            bytes: 1000,
+        };
+        let layout = Layout::new(&parameters, &[0, 1, 2, 3], limits);
+        let numbers: Vec<_> = layout.buckets.iter().map(|one| &one.parameters).collect();
+        assert_eq!(numbers, [&vec![1, 2], &vec![0, 3]]);
+    }
+}

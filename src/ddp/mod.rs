@@ -1,0 +1,45 @@
+//! Data-parallel training: one process becomes many.
+//!
+//! *Purpose.* [`DataParallel`] averages the gradients of a model over all ranks while backward
+//! runs: `layout` packs them into buckets, `readiness` says which bucket may go, one of the
+//! [`hooks`] says how it travels, `step` ends a step on all ranks or on none. [`Trace`] shows where
+//! the time went. A [`checkpoint`] keeps what a training needs to go on after a failure.
+//!
+//! *Invariants.* All ranks issue the same operations in the same order, in whatever order their
+//! gradients come. A gradient is averaged exactly once. No rank reads an average before every rank
+//! has all of them. The room starts no thread and knows no framework.
+//!
+//! *May import* `comm`, `plan`, `reduce` and the base files.
+
+#![forbid(unsafe_code)]
+
+mod agree;
+mod backward;
+pub mod checkpoint;
+mod flight;
+pub mod hooks;
+mod layout;
+mod options;
+mod parallel;
+mod parameter;
+mod random;
+mod readiness;
+mod sampler;
+mod size;
+mod statistics;
+mod step;
+mod trace;
+mod values;
+
+pub use backward::GradientMut;
+pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
+pub use layout::Bucket;
+pub use options::Options;
+pub use parallel::DataParallel;
+pub use parameter::Parameter;
+pub use random::stream_seed;
+pub use sampler::DistributedSampler;
+pub use size::BucketSize;
+pub use statistics::BucketStatistics;
+pub use trace::{RankSpans, Span, Timeline, Trace};
+pub use values::Values;

@@ -1,0 +1,98 @@
+//! Which gradients are there, and which buckets may go: a state machine without effects.
+
+use super::layout::Layout;
+use std::ops::Range;
+
+/// The progress of one backward pass. Buckets are launched strictly in order, so that all ranks
+/// issue the same operations whatever order their gradients come in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Readiness {
+    is_ready: Vec<bool>,
+    /// Gradients that a bucket still waits for.
+    missing: Vec<usize>,
+    next_bucket: usize,
+    /// Parameters in the order in which they became ready.
+    pub(crate) order: Vec<usize>,
+}
+
+impl Readiness {
+    /// Nothing is ready.
+    pub(crate) fn begin(&mut self, layout: &Layout) {
+        self.is_ready.clear();
+        self.is_ready.resize(layout.places.len(), false);
+        self.missing.clear();
+        let sizes = layout.buckets.iter().map(|bucket| bucket.parameters.len());
+        self.missing.extend(sizes);
+        self.next_bucket = 0;
+        self.order.clear();
+    }
+
+    pub(crate) fn is_ready(&self, parameter: usize) -> bool {
+        self.is_ready[parameter]
+    }
+
+    /// A gradient is there. Returns the buckets that are to be launched now; `None` if it was there
+    /// before.
+    pub(crate) fn ready(&mut self, parameter: usize, layout: &Layout) -> Option<Range<usize>> {
+        if std::mem::replace(&mut self.is_ready[parameter], true) {
+            return None;
+        }
+        self.order.push(parameter);
+        self.missing[layout.places[parameter].bucket] -= 1;
+        let start = self.next_bucket;
+        while self.missing.get(self.next_bucket) == Some(&0) {
+            self.next_bucket += 1;
+        }
+        Some(start..self.next_bucket)
+    }
+
+    /// The buckets that were not launched, all of which go now.
+    pub(crate) fn rest(&mut self) -> Range<usize> {
+        let start = std::mem::replace(&mut self.next_bucket, self.missing.len());
+        start..self.next_bucket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::layout::Limits;
+    use crate::ddp::parameter::Parameter;
+    use crate::dtype::Dtype;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn buckets_go_in_order_once_all_before_them_are_full(
+            counts in prop::collection::vec(1usize..200, 1..30),
+            keys in prop::collection::vec(any::<u32>(), 30),
+            stop in 0usize..31,
+        ) {
+            let parameters: Vec<_> = counts
+                .iter()
+                .map(|count| Parameter::new("any", &[*count], Dtype::F32))
+                .collect();
+            let mut order: Vec<_> = (0..parameters.len()).collect();
+            let limits = Limits { first_bytes: 300, bytes: 900 };
+            let layout = Layout::new(&parameters, &order, limits);
+            order.sort_by_key(|number| keys[*number]);
+            let mut readiness = Readiness::default();
+            readiness.begin(&layout);
+            let mut launched = 0;
+            for (done, number) in order.iter().copied().enumerate().take(stop) {
+                let now = readiness.ready(number, &layout).unwrap();
+                prop_assert_eq!(readiness.ready(number, &layout), None);
+                prop_assert_eq!(now.start, launched);
+                launched = now.end;
+                let full = |bucket: &usize| layout.buckets[*bucket]
+                    .parameters
+                    .iter()
+                    .all(|each| order[..=done].contains(each));
+                let expected = (0..layout.buckets.len()).take_while(full).count();
+                prop_assert_eq!(launched, expected);
+            }
+            prop_assert_eq!(readiness.rest(), launched..layout.buckets.len());
+            prop_assert!(readiness.rest().is_empty());
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The end of a step: the rest is launched, everything waited for, and the step agreed on.
+//!
+//! A step ends with the *commit*: one small all-reduce that a rank enters when all its buckets are
+//! there, and that tells which parameters were used anywhere. Nobody leaves it before everybody has
+//! entered, so a rank that takes its optimizer step knows that every rank has all the gradients of
+//! this step.
+
+use super::flight::{Flight, Landing};
+use super::parallel::{Content, DataParallel, Phase};
+use crate::error::{Error, Result};
+use crate::op::ReduceOp;
+use std::ops::Range;
+use std::time::Duration;
+
+impl DataParallel {
+    /// Ends the step: launches what is left (zeros where no gradient came), waits for all buckets,
+    /// and agrees with all ranks that the step counts. Then the optimizer takes its step, with
+    /// [`DataParallel::gradient`].
+    ///
+    /// # Errors
+    /// The first cause of what failed; no gradient can be read then, so no parameter is updated.
+    pub fn wait(&mut self) -> Result<()> {
+        self.check_alive()?;
+        self.begin_step();
+        let result = self.announce().and_then(|()| self.finish()).map(drop);
+        self.keep_failure(result)
+    }
+
+    /// Takes part in the steps of ranks that still have data, until none has. `on_step` is called
+    /// after each and takes the optimizer's step, as the others do. Averages divide by all ranks.
+    ///
+    /// ```
+    /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
+    /// let weights = ringtree::simulate(3, |comm| {
+    ///     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
+    ///     let mut model = DataParallel::new(comm, parameters, Options::new().uneven_data())?;
+    ///     let mut weight = 0.0;
+    ///     let mut update = |model: &mut DataParallel| {
+    ///         weight += model.gradient::<f32>(0)?.map_or(0.0, |gradient| gradient[0]);
+    ///         Ok(())
+    ///     };
+    ///     for _batch in 0..comm.rank() {
+    ///         model.report(0, &[3.0f32])?;
+    ///         model.wait()?;
+    ///         update(&mut model)?;
+    ///     }
+    ///     model.join(&mut update)?;
+    ///     Ok::<_, ringtree::Error>(weight)
+    /// });
+    /// assert_eq!(weights, vec![Ok(2.0 + 1.0); 3]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] without [`Options::uneven_data`](super::Options::uneven_data), or in the
+    /// middle of a step; what `on_step` returns; any of the communicator's.
+    pub fn join(&mut self, mut on_step: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        self.check_alive()?;
+        if !self.has_uneven_data || self.phase != Phase::Averaged {
+            return Err(Error::Usage(
+                "`join` is called between two steps, with the option `uneven_data`".into(),
+            ));
+        }
+        loop {
+            let mut active = [0u32];
+            let result = self.comms[0].all_reduce(&mut active, ReduceOp::Sum);
+            self.keep_failure(result)?;
+            if active == [0] {
+                return Ok(());
+            }
+            self.begin_step();
+            let result = self.finish();
+            self.keep_failure(result)?;
+            let result = on_step(self);
+            self.keep_failure(result)?;
+        }
+    }
+
+    /// Says, once a step, that this rank has data.
+    pub(super) fn announce(&mut self) -> Result<()> {
+        if self.has_uneven_data && self.active.is_none() {
+            let active = self.comms[0].all_reduce_async(vec![1u32], ReduceOp::Sum)?;
+            self.active = Some(active);
+        }
+        Ok(())
+    }
+
+    /// Sends full buckets on their way.
+    pub(super) fn launch(&mut self, buckets: Range<usize>) -> Result<()> {
+        for index in buckets {
+            self.launch_one(index)?;
+        }
+        self.advance()
+    }
+
+    fn launch_one(&mut self, index: usize) -> Result<()> {
+        let Content::Here(mut values) = std::mem::replace(&mut self.contents[index], Content::Lost)
+        else {
+            return Err(Error::Usage("the bucket is under way".into()));
+        };
+        let element_bytes = values.dtype().size();
+        for number in &self.layout.buckets[index].parameters {
+            if !self.is_used[*number] {
+                let Range { start, end } = self.layout.places[*number].range;
+                values.bytes_mut()[start * element_bytes..end * element_bytes].fill(0);
+            }
+        }
+        let now = self.comms[0].clock();
+        let statistics = &mut self.statistics[index];
+        statistics.backward = now.saturating_sub(self.full_at.unwrap_or(now));
+        statistics.launched_at = now;
+        self.full_at = Some(now);
+        let info = &self.infos[index];
+        let flight = Flight::launch(&self.comms[0], &mut *self.hook, info, values)?;
+        self.contents[index] = Content::Flying(flight);
+        Ok(())
+    }
+
+    /// Issues the next stages of buckets whose exchanges have ended. A bucket enters a stage only
+    /// after the bucket before it has.
+    fn advance(&mut self) -> Result<()> {
+        if self.comms.len() == 1 {
+            return Ok(());
+        }
+        let mut stage_before = usize::MAX;
+        for index in 0..self.contents.len() {
+            let Content::Flying(flight) = &self.contents[index] else {
+                continue;
+            };
+            let stage = flight.stage;
+            if stage < stage_before && flight.has_ended() {
+                self.proceed(index)?;
+            }
+            stage_before = match &self.contents[index] {
+                Content::Flying(flight) => flight.stage,
+                Content::Here(_) | Content::Lost => usize::MAX,
+            };
+        }
+        Ok(())
+    }
+
+    /// Waits for the current exchange of a bucket.
+    fn proceed(&mut self, index: usize) -> Result<()> {
+        let content = std::mem::replace(&mut self.contents[index], Content::Lost);
+        self.contents[index] = match content {
+            Content::Flying(flight) => {
+                let info = &self.infos[index];
+                match flight.proceed(&self.comms, &mut *self.hook, info)? {
+                    Landing::Flying(flight) => Content::Flying(flight),
+                    Landing::Landed(values, at) => {
+                        self.statistics[index].ended_at = at;
+                        Content::Here(values)
+                    }
+                }
+            }
+            other => other,
+        };
+        Ok(())
+    }
+
+    /// Launches the rest, waits for everything and commits.
+    fn finish(&mut self) -> Result<()> {
+        let start = self.comms[0].clock();
+        let rest = self.readiness.rest();
+        self.launch(rest)?;
+        for index in 0..self.contents.len() {
+            let before = self.comms[0].clock();
+            while matches!(self.contents[index], Content::Flying(_)) {
+                self.advance()?;
+                self.proceed(index)?;
+            }
+            let now = self.comms[0].clock();
+            self.statistics[index].exposed = now.saturating_sub(before);
+        }
+        if let Some(active) = self.active.take() {
+            active.wait()?;
+        }
+        if self.order_since.is_none() {
+            self.agree_on_order()?;
+        }
+        self.comms[0].mark(self.commits + 1);
+        self.commit()?;
+        self.commits += 1;
+        self.steps += 1;
+        self.exposed = self.comms[0].clock().saturating_sub(start);
+        self.full_at = None;
+        self.phase = Phase::Averaged;
+        Ok(())
+    }
+
+    /// After an error: how many steps count, by the agreement of all that are left. One more than
+    /// [`DataParallel::steps`] means that the step in which this rank failed counts, for every
+    /// survivor had all its gradients; its averages cannot be read here any more.
+    ///
+    /// None after `at_most` or if rank 0 is gone: then the step is in doubt. See
+    /// [`Communicator::agreed_mark`](crate::Communicator::agreed_mark).
+    ///
+    /// ```
+    /// use ringtree::ddp::{DataParallel, Options, Parameter};
+    /// use ringtree::{Dtype, sim::simulate::World};
+    /// use std::time::Duration;
+    ///
+    /// let mut world = World::new(4);
+    /// world.network.faults.deaths = vec![(2, Duration::from_millis(5))];
+    /// let counts = world.run(|comm| {
+    ///     let parameters = vec![Parameter::new("weight", &[100], Dtype::F32)];
+    ///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
+    ///     while model.report(0, &[1.0f32; 100]).and_then(|()| model.wait()).is_ok() {}
+    ///     Ok::<_, ringtree::Error>(model.steps_that_count(Duration::from_secs(5)))
+    /// });
+    /// assert!(matches!(counts[0], Ok(Some(_))), "{counts:?}");
+    /// assert!(counts[1] == counts[0] && counts[3] == counts[0]);
+    /// ```
+    #[must_use]
+    pub fn steps_that_count(&self, at_most: Duration) -> Option<u64> {
+        let commits = self.comms[0].agreed_mark(at_most)?;
+        Some((self.steps + commits).saturating_sub(self.commits))
+    }
+
+    /// Enters when this rank has everything, and leaves when all ranks have. Which parameters were
+    /// used is known then.
+    fn commit(&mut self) -> Result<()> {
+        let mut words = vec![0u32; self.is_used.len().div_ceil(32)];
+        for (at, is_used) in self.is_used.iter().enumerate() {
+            words[at / 32] |= u32::from(*is_used) << (at % 32);
+        }
+        // Without parameters there is nothing to tell, but still something to agree on.
+        words.resize(words.len().max(1), 0);
+        self.comms[0].all_reduce(&mut words, ReduceOp::Bor)?;
+        for (at, is_used) in self.is_used.iter_mut().enumerate() {
+            *is_used = words[at / 32] >> (at % 32) & 1 == 1;
+        }
+        Ok(())
+    }
+}

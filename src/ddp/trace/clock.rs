@@ -1,0 +1,114 @@
+//! What another rank's clock showed when this one's showed something else.
+
+use crate::comm::Communicator;
+use crate::error::Result;
+use crate::limits::CLOCK_QUESTIONS;
+use std::time::Duration;
+
+/// One look at a rank's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// What that rank's clock showed, in nanoseconds.
+    pub(super) its_ns: i128,
+    /// What rank 0's clock showed then, in nanoseconds, give or take the error.
+    pub(super) ours_ns: i128,
+    /// Half the round trip of the question, in nanoseconds.
+    pub(super) error_ns: i128,
+}
+
+impl Reading {
+    /// The answer `its_ns` came between `asked_ns` and `answered_ns`: on either way it may have
+    /// spent anything from nothing to all of that, so the middle errs by half of it at most.
+    fn new(asked_ns: i128, its_ns: i128, answered_ns: i128) -> Self {
+        Self {
+            its_ns,
+            ours_ns: asked_ns.midpoint(answered_ns),
+            error_ns: (answered_ns - asked_ns + 1) / 2,
+        }
+    }
+
+    fn lead_ns(&self) -> i128 {
+        self.its_ns - self.ours_ns
+    }
+}
+
+/// The time on rank 0's clock at which a rank's clock showed `its_ns`. Clocks of different hosts
+/// drift apart, by tens of milliseconds in an hour; between two readings the lead changes evenly.
+pub(super) fn shift(its_ns: i128, begin: &Reading, end: &Reading) -> i128 {
+    let drift_ns = end.lead_ns() - begin.lead_ns();
+    let whole_ns = end.its_ns - begin.its_ns;
+    if whole_ns <= 0 {
+        return its_ns - begin.lead_ns();
+    }
+    let passed_ns = (its_ns - begin.its_ns).clamp(0, whole_ns);
+    its_ns - begin.lead_ns() - drift_ns * passed_ns / whole_ns
+}
+
+/// On rank 0, looks at the clocks of all ranks; the others answer.
+pub(super) fn read_all(comm: &Communicator) -> Result<Vec<Reading>> {
+    if comm.rank() > 0 {
+        for _ in 0..CLOCK_QUESTIONS {
+            comm.recv(&mut [0u8], 0)?;
+            let answer = u64::try_from(comm.clock().as_nanos()).unwrap_or(u64::MAX);
+            comm.send(&[answer], 0)?;
+        }
+        return Ok(Vec::new());
+    }
+    let now_ns = nanoseconds(comm.clock());
+    let mut readings = vec![Reading::new(now_ns, now_ns, now_ns)];
+    for rank in 1..comm.world_size() {
+        readings.push(read(comm, rank)?);
+    }
+    Ok(readings)
+}
+
+fn read(comm: &Communicator, rank: usize) -> Result<Reading> {
+    let mut best: Option<Reading> = None;
+    for _ in 0..CLOCK_QUESTIONS {
+        let asked_ns = nanoseconds(comm.clock());
+        comm.send(&[0u8], rank)?;
+        let mut its_ns = [0u64];
+        comm.recv(&mut its_ns, rank)?;
+        let reading = Reading::new(asked_ns, its_ns[0].into(), nanoseconds(comm.clock()));
+        if best.is_none_or(|best| reading.error_ns < best.error_ns) {
+            best = Some(reading);
+        }
+    }
+    Ok(best.unwrap_or_default())
+}
+
+pub(super) fn nanoseconds(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_errs_by_at_most_half_the_round_trip() {
+        let lead_ns = 1_000_000;
+        for there_ns in [0, 7, 300] {
+            for back_ns in [0, 1, 40] {
+                let asked_ns = 5_000;
+                let its_ns = asked_ns + there_ns + lead_ns;
+                let reading = Reading::new(asked_ns, its_ns, asked_ns + there_ns + back_ns);
+                assert!((reading.lead_ns() - lead_ns).abs() <= reading.error_ns);
+                assert!(reading.error_ns <= (there_ns + back_ns + 1) / 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_drifting_clock_is_followed_between_the_readings() {
+        // It starts 500 ahead and gains 1 in 10.
+        let begin = Reading::new(0, 500, 0);
+        let end = Reading::new(1_000, 1_600, 1_000);
+        for ours_ns in [0, 10, 500, 1_000] {
+            assert_eq!(shift(500 + ours_ns * 11 / 10, &begin, &end), ours_ns);
+        }
+        assert_eq!(shift(400, &begin, &end), -100);
+        assert_eq!(shift(1_700, &begin, &end), 1_100);
+        assert_eq!(shift(600, &begin, &begin), 100);
+    }
+}

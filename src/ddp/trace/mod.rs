@@ -1,0 +1,261 @@
+//! What every rank did when: one timeline of all ranks, in Chrome's trace format, that
+//! <https://ui.perfetto.dev> and `chrome://tracing` open.
+
+mod clock;
+mod file;
+mod picture;
+mod timeline;
+
+pub use timeline::{RankSpans, Span, Timeline};
+
+use super::agree::broadcast_bytes;
+use super::parallel::DataParallel;
+use crate::comm::Communicator;
+use crate::error::{Error, Result};
+use crate::limits::TRACE_SPANS_MAX;
+use clock::Reading;
+use serde::{Deserialize, Serialize};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The track of [`Trace::buckets`].
+const COMMUNICATION: &str = "communication";
+
+/// A recorder of spans of time, one on each rank.
+///
+/// A span has a track (`step`, `forward`, `backward`, `communication`, `optimizer` come first, in
+/// this order; others by any name) and a name. A trace is on on all ranks or off on all; one that
+/// is off does nothing.
+///
+/// ```
+/// use ringtree::ddp::{DataParallel, Options, Parameter, Trace};
+/// use ringtree::{Dtype, sim::simulate::sleep};
+/// use std::time::Duration;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("step.json");
+/// let ends = ringtree::simulate(2, |comm| {
+///     let trace = Trace::new(comm)?; // or Trace::off()
+///     let parameters = vec![Parameter::new("weight", &[1000], Dtype::F32)];
+///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
+///     trace.measure("forward", "forward", || sleep(comm, Duration::from_millis(10)));
+///     trace.measure("backward", "layer 0", || sleep(comm, Duration::from_millis(20)));
+///     model.report(0, &[1.0f32; 1000])?;
+///     model.wait()?;
+///     trace.buckets(&model);
+///     trace.write(&path)?; // rank 0 writes the spans of all
+///     Ok::<_, ringtree::Error>(())
+/// });
+/// assert_eq!(ends, [Ok(()), Ok(())]);
+/// assert!(std::fs::read_to_string(&path).unwrap().contains("\"rank 1\""));
+/// ```
+#[derive(Debug)]
+pub struct Trace(Option<Active>);
+
+/// A trace that is on.
+#[derive(Debug)]
+struct Active {
+    comm: Communicator,
+    /// On rank 0: every rank's clock when the trace began.
+    begin: Vec<Reading>,
+    recording: Mutex<Recording>,
+}
+
+/// What a rank has recorded, on its own clock.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Recording {
+    spans: Vec<Span>,
+    dropped: u64,
+}
+
+impl Trace {
+    /// A trace of all ranks of `comm`, with a communicator of its own. Rank 0 asks every rank for
+    /// its clock; the fastest answer counts, and half of its round trip is the error. All ranks
+    /// call it, in the order of their calls on `comm`.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn new(comm: &Communicator) -> Result<Self> {
+        let comm = comm.duplicate()?;
+        let begin = clock::read_all(&comm)?;
+        Ok(Self(Some(Active {
+            comm,
+            begin,
+            recording: Mutex::default(),
+        })))
+    }
+
+    /// A trace that records and writes nothing.
+    #[must_use]
+    pub fn off() -> Self {
+        Self(None)
+    }
+
+    /// The time on this rank's clock, [`Communicator::clock`], for the ends of spans; 0 when off.
+    #[must_use]
+    pub fn clock(&self) -> Duration {
+        let active = self.0.as_ref();
+        active.map_or(Duration::ZERO, |active| active.comm.clock())
+    }
+
+    /// Records that `name` went on from `start` to `end` on this rank's clock.
+    pub fn span(&self, track: &str, name: impl Display, start: Duration, end: Duration) {
+        self.span_with(track, name, start..end, &[]);
+    }
+
+    /// As [`Trace::span`], with numbers to be shown for it.
+    pub fn span_with(
+        &self,
+        track: &str,
+        name: impl Display,
+        time: std::ops::Range<Duration>,
+        numbers: &[(&str, u64)],
+    ) {
+        let Some(active) = &self.0 else {
+            return;
+        };
+        let mut recording = active.recording();
+        if recording.spans.len() >= TRACE_SPANS_MAX {
+            recording.dropped += 1;
+            return;
+        }
+        let numbers = numbers
+            .iter()
+            .map(|(name, number)| ((*name).into(), *number));
+        recording.spans.push(Span {
+            track: track.into(),
+            name: name.to_string(),
+            start: time.start,
+            end: time.end.max(time.start),
+            numbers: numbers.collect(),
+        });
+    }
+
+    /// Runs `body` and records how long it took.
+    ///
+    /// ```
+    /// use ringtree::ddp::Trace;
+    /// let trace = Trace::off(); // costs nothing
+    /// assert_eq!(trace.measure("backward", format_args!("layer {}", 3), || 42), 42);
+    /// ```
+    pub fn measure<R>(&self, track: &str, name: impl Display, body: impl FnOnce() -> R) -> R {
+        let start = self.clock();
+        let result = body();
+        self.span(track, name, start, self.clock());
+        result
+    }
+
+    /// Records the communication of the last step's buckets, each with its bytes, its parameters
+    /// and the microseconds of it that were exposed. Call it between
+    /// [`DataParallel::wait`] and the next report.
+    pub fn buckets(&self, model: &DataParallel) {
+        if self.0.is_none() {
+            return;
+        }
+        for (index, bucket) in model.statistics().iter().enumerate() {
+            let exposed_us = u64::try_from(bucket.exposed.as_micros()).unwrap_or(u64::MAX);
+            let numbers = [
+                ("bytes", bucket.bytes as u64),
+                ("parameters", bucket.parameters as u64),
+                ("exposed_us", exposed_us),
+            ];
+            let time = bucket.launched_at..bucket.ended_at;
+            self.span_with(
+                COMMUNICATION,
+                format_args!("bucket {index}"),
+                time,
+                &numbers,
+            );
+        }
+    }
+
+    /// How many spans this rank has dropped, beyond [`TRACE_SPANS_MAX`].
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let active = self.0.as_ref();
+        active.map_or(0, |active| active.recording().dropped)
+    }
+
+    /// Rank 0 gets what all ranks have recorded so far, on its clock; the others get nothing, and
+    /// so does everybody when the trace is off. All ranks call it.
+    ///
+    /// # Errors
+    /// Any of [`Error`], on every rank.
+    pub fn collect(&self) -> Result<Option<Timeline>> {
+        self.hand_in(|_| Ok(()))
+    }
+
+    /// As [`Trace::collect`]; rank 0 also writes the file `path`, which appears whole or not at
+    /// all. The path of other ranks does not matter.
+    ///
+    /// # Errors
+    /// Any of [`Error`], on every rank; [`Error::System`] if rank 0 cannot write.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<Option<Timeline>> {
+        self.hand_in(|timeline| file::replace(path.as_ref(), &timeline.json()))
+    }
+
+    /// Brings the spans to rank 0, does `what` there, and tells all ranks how that went.
+    fn hand_in(
+        &self,
+        what: impl FnOnce(&Timeline) -> std::result::Result<(), String>,
+    ) -> Result<Option<Timeline>> {
+        let Some(active) = &self.0 else {
+            return Ok(None);
+        };
+        let outcome = match active.gather()? {
+            Some(Ok(timeline)) => what(&timeline).map(|()| Some(timeline)),
+            Some(Err(complaint)) => Err(complaint),
+            None => Ok(None),
+        };
+        let complaint = outcome.as_ref().err().cloned().unwrap_or_default();
+        let complaint = broadcast_bytes(&active.comm, complaint.into_bytes(), 0)?;
+        if complaint.is_empty() {
+            return Ok(outcome.unwrap_or_default());
+        }
+        Err(Error::System(format!(
+            "the trace on rank 0: {}",
+            String::from_utf8_lossy(&complaint)
+        )))
+    }
+}
+
+impl Active {
+    fn recording(&self) -> std::sync::MutexGuard<'_, Recording> {
+        let recording = self.recording.lock();
+        recording.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On rank 0 the recordings of all ranks, on its clock, or why they cannot be read.
+    fn gather(&self) -> Result<Option<std::result::Result<Timeline, String>>> {
+        let comm = &self.comm;
+        let end = clock::read_all(comm)?;
+        let own = serde_json::to_vec(&*self.recording())
+            .map_err(|error| Error::System(format!("encoding the trace: {error}")))?;
+        if comm.rank() > 0 {
+            comm.send(&[own.len() as u64], 0)?;
+            comm.send(&own, 0)?;
+            return Ok(None);
+        }
+        let mut recordings = vec![decode(0, &own)];
+        for rank in 1..comm.world_size() {
+            let mut length = [0u64];
+            comm.recv(&mut length, rank)?;
+            let length = usize::try_from(length[0])
+                .map_err(|_| Error::Protocol(format!("rank {rank} sends {} bytes", length[0])))?;
+            let mut bytes = vec![0u8; length];
+            comm.recv(&mut bytes, rank)?;
+            recordings.push(decode(rank, &bytes));
+        }
+        let recordings = recordings.into_iter().collect();
+        let join = |recordings| Timeline::new(recordings, &self.begin, &end);
+        Ok(Some(std::result::Result::map(recordings, join)))
+    }
+}
+
+fn decode(rank: usize, bytes: &[u8]) -> std::result::Result<Recording, String> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        format!("what rank {rank} sent is no recording ({error}); do all ranks run one version?")
+    })
+}

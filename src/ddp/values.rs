@@ -1,0 +1,150 @@
+//! A vector of elements whose type is known only at run time.
+
+use crate::comm::Communicator;
+use crate::comm::work::Work;
+use crate::dtype::{Dtype, Element, for_each_dtype};
+use crate::error::Result;
+use crate::op::ReduceOp;
+use bytemuck::Zeroable;
+use std::time::Duration;
+
+macro_rules! values {
+    ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
+        /// Elements of some type. A vector becomes one, and back, without a copy.
+        ///
+        /// ```
+        /// use ringtree::Dtype;
+        /// use ringtree::ddp::Values;
+        /// let values = Values::from(vec![1.0f32, 2.0]);
+        /// assert_eq!(values.dtype(), Dtype::F32);
+        /// assert_eq!(values.as_slice::<f32>(), Some(&[1.0, 2.0][..]));
+        /// assert_eq!(Vec::<f32>::try_from(values), Ok(vec![1.0, 2.0]));
+        /// ```
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Values {
+            $(#[doc = concat!("`", $name, "`")] $variant(Vec<$rust>),)*
+        }
+
+        impl Values {
+            /// As many zeros.
+            #[must_use]
+            pub fn zeros(dtype: Dtype, count: usize) -> Self {
+                match dtype {
+                    $(Dtype::$variant => Self::$variant(vec![Zeroable::zeroed(); count]),)*
+                }
+            }
+
+            /// The elements' type.
+            #[must_use]
+            pub fn dtype(&self) -> Dtype {
+                match self { $(Self::$variant(_) => Dtype::$variant,)* }
+            }
+
+            /// The elements' bytes.
+            #[must_use]
+            pub fn bytes(&self) -> &[u8] {
+                match self { $(Self::$variant(values) => bytemuck::cast_slice(values),)* }
+            }
+
+            /// The same, to be written; any bytes are valid elements.
+            #[must_use]
+            pub fn bytes_mut(&mut self) -> &mut [u8] {
+                match self { $(Self::$variant(values) => bytemuck::cast_slice_mut(values),)* }
+            }
+
+            /// Starts an all-reduce of them.
+            pub(super) fn all_reduce(self, comm: &Communicator, op: ReduceOp) -> Result<Pending> {
+                match self {
+                    $(Self::$variant(values) => {
+                        comm.all_reduce_async(values, op).map(Pending::$variant)
+                    })*
+                }
+            }
+
+            /// Starts an all-gather of them.
+            pub(super) fn all_gather(self, comm: &Communicator) -> Result<Pending> {
+                match self {
+                    $(Self::$variant(values) => {
+                        comm.all_gather_async(values).map(Pending::$variant)
+                    })*
+                }
+            }
+
+            /// Starts a reduce-scatter of them.
+            pub(super) fn reduce_scatter(
+                self,
+                comm: &Communicator,
+                op: ReduceOp,
+            ) -> Result<Pending> {
+                match self {
+                    $(Self::$variant(values) => {
+                        comm.reduce_scatter_async(values, op).map(Pending::$variant)
+                    })*
+                }
+            }
+        }
+
+        /// Values under way.
+        pub(super) enum Pending {
+            $($variant(Work<$rust>),)*
+        }
+
+        impl Pending {
+            pub(super) fn has_ended(&self) -> bool {
+                match self { $(Self::$variant(work) => work.has_ended(),)* }
+            }
+
+            /// Waits for them; with the moment at which they had come.
+            pub(super) fn wait(self) -> Result<(Values, Duration)> {
+                match self {
+                    $(Self::$variant(work) => {
+                        let (values, ended_at) = work.wait_timed()?;
+                        Ok((Values::$variant(values), ended_at))
+                    })*
+                }
+            }
+        }
+
+        $(
+            impl From<Vec<$rust>> for Values {
+                fn from(values: Vec<$rust>) -> Self {
+                    Self::$variant(values)
+                }
+            }
+
+            impl TryFrom<Values> for Vec<$rust> {
+                type Error = Dtype;
+
+                /// The vector, or the type that its elements have instead.
+                fn try_from(values: Values) -> std::result::Result<Self, Dtype> {
+                    match values {
+                        Values::$variant(values) => Ok(values),
+                        other => Err(other.dtype()),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+for_each_dtype!(values);
+
+impl Values {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.bytes().len() / self.dtype().size()
+    }
+
+    /// The elements, if they are of this type.
+    #[must_use]
+    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
+        (self.dtype() == T::DTYPE).then(|| bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The elements, to be written, if they are of this type.
+    #[must_use]
+    pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
+        (self.dtype() == T::DTYPE).then(|| bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+}

@@ -1,0 +1,137 @@
+//! One attempt of a job: where its ranks meet, and what each finds in its environment.
+
+use super::job::{Job, Output};
+use super::secret;
+use crate::error::{Error, Result};
+use std::env;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::process::{Command, Stdio};
+
+/// Names the descriptor of the listening socket that rank 0 inherits.
+pub(super) const LISTENER_VARIABLE: &str = "RINGTREE_LISTENER_FD";
+
+/// What all launchers of a job know once they have met, and what stays the same in all attempts.
+#[derive(Clone, Debug)]
+pub(super) struct Placement {
+    pub(super) node: usize,
+    pub(super) nodes: usize,
+    pub(super) host: String,
+    pub(super) first_rank: usize,
+    pub(super) world_size: usize,
+    pub(super) run_id: String,
+}
+
+impl Placement {
+    pub(super) fn launcher_name(&self) -> String {
+        match self.nodes {
+            1 => "the launcher".to_owned(),
+            _ => format!("the launcher of node {} (host {})", self.node, self.host),
+        }
+    }
+
+    pub(super) fn rank_name(&self, rank: usize) -> String {
+        match self.nodes {
+            1 => format!("rank {rank}"),
+            _ => format!("rank {rank} (node {}, host {})", self.node, self.host),
+        }
+    }
+}
+
+/// The job's name for its ranks: the one it was given, or a made one that no other job has.
+pub(super) fn run_id(job: &Job) -> Result<String> {
+    match &job.id {
+        Some(id) => Ok(id.clone()),
+        None => Ok(secret::random()?[..16].to_owned()),
+    }
+}
+
+/// One start of all ranks.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    /// From 0.
+    pub(super) number: u16,
+    /// Where rank 0 answers.
+    pub(super) master: SocketAddr,
+    /// On the host of rank 0, the socket where it will answer. Bound before anybody is told its
+    /// port, so that nobody else can take it.
+    pub(super) listener: Option<TcpListener>,
+}
+
+impl Attempt {
+    /// An attempt whose rank 0 runs on this host and answers at a fresh port of `address`.
+    pub(super) fn at(number: u16, address: IpAddr) -> Result<Self> {
+        let refused = |error| Error::system(format!("cannot listen on {address}"), &error);
+        let listener = TcpListener::bind((address, 0)).map_err(refused)?;
+        Self::with(number, listener)
+    }
+
+    /// An attempt of a job of this host alone, whose rank 0 answers at `endpoint` if one is given.
+    pub(super) fn alone(number: u16, endpoint: Option<&str>) -> Result<Self> {
+        let Some(endpoint) = endpoint else {
+            return Self::at(number, Ipv4Addr::LOCALHOST.into());
+        };
+        let addresses = endpoint.to_socket_addrs().map_err(|error| {
+            Error::Configuration(format!("{endpoint} is no HOST:PORT: {error}"))
+        })?;
+        let listener = TcpListener::bind(&*addresses.collect::<Vec<_>>())
+            .map_err(|error| Error::Join(format!("cannot listen on {endpoint}: {error}")))?;
+        Self::with(number, listener)
+    }
+
+    fn with(number: u16, listener: TcpListener) -> Result<Self> {
+        let master = listener
+            .local_addr()
+            .map_err(|error| Error::system("cannot read rank 0's address", &error))?;
+        Ok(Attempt {
+            number,
+            master,
+            listener: Some(listener),
+        })
+    }
+
+    /// The command that starts the rank `local_rank` of this host.
+    pub(super) fn command(&self, job: &Job, placement: &Placement, local_rank: usize) -> Command {
+        let mut command = Command::new(&job.program);
+        command
+            .args(&job.arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+            .envs(self.environment(job, placement, local_rank))
+            .env_remove(LISTENER_VARIABLE);
+        if job.output == Output::Prefixed {
+            command.stdout(Stdio::piped());
+        }
+        command
+    }
+
+    /// torchrun's variables for one rank, and the rendezvous spelled out, so that a rank need not
+    /// guess whether something else answers at `MASTER_PORT`.
+    fn environment(
+        &self,
+        job: &Job,
+        placement: &Placement,
+        local_rank: usize,
+    ) -> Vec<(&'static str, String)> {
+        let Attempt { number, master, .. } = self;
+        let mut variables = vec![
+            ("RANK", (placement.first_rank + local_rank).to_string()),
+            ("WORLD_SIZE", placement.world_size.to_string()),
+            ("LOCAL_RANK", local_rank.to_string()),
+            ("LOCAL_WORLD_SIZE", job.ranks.to_string()),
+            ("GROUP_RANK", placement.node.to_string()),
+            ("GROUP_WORLD_SIZE", placement.nodes.to_string()),
+            ("MASTER_ADDR", master.ip().to_string()),
+            ("MASTER_PORT", master.port().to_string()),
+            ("RINGTREE_RENDEZVOUS", master.to_string()),
+            ("RINGTREE_ATTEMPT", number.to_string()),
+            ("TORCHELASTIC_RUN_ID", placement.run_id.clone()),
+            ("TORCHELASTIC_RESTART_COUNT", number.to_string()),
+            ("TORCHELASTIC_MAX_RESTARTS", job.max_restarts.to_string()),
+        ];
+        if job.ranks > 1 && env::var_os("OMP_NUM_THREADS").is_none() {
+            variables.push(("OMP_NUM_THREADS", "1".to_owned()));
+        }
+        variables
+    }
+}

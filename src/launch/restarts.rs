@@ -1,0 +1,109 @@
+//! How often a job is started again, and when it is not.
+
+use super::cause::{Cause, Remedy};
+use super::peers::Verdict;
+use std::time::Duration;
+
+/// The pause before the first restart, from the failure on; each further one is twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// No pause is longer.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The restarts of a job, as the one launcher that decides counts them.
+#[derive(Debug)]
+pub(super) struct Restarts {
+    allowed: u16,
+    done: u16,
+}
+
+impl Restarts {
+    /// A job that may be started again `allowed` times.
+    pub(super) fn new(allowed: u16) -> Self {
+        Restarts { allowed, done: 0 }
+    }
+
+    /// The number of the attempt that runs, from 0.
+    pub(super) fn attempt(&self) -> u16 {
+        self.done
+    }
+
+    /// What follows a failure: another attempt, or the end.
+    pub(super) fn after(&mut self, cause: &Cause) -> Verdict {
+        let (text, allowed) = (&cause.text, self.allowed);
+        let why_not = match cause.remedy {
+            Remedy::Restart if self.done < allowed => {
+                self.done += 1;
+                let text = format!("{text}; restart {} of {allowed}", self.done);
+                return Verdict::Restart {
+                    text,
+                    pause: pause_before(self.done),
+                };
+            }
+            _ if allowed == 0 => "",
+            Remedy::Restart => "; no restart is left",
+            Remedy::Correction => "; no restart, for exit code 2 says that it was called wrongly",
+            Remedy::Nothing => "",
+        };
+        Verdict::Final(Cause {
+            text: format!("{text}{why_not}"),
+            ..cause.clone()
+        })
+    }
+}
+
+/// How long the launchers wait before they start attempt `attempt`, so that a job that fails at
+/// once every time does not keep the machine busy, and one that was unlucky goes on at once.
+fn pause_before(attempt: u16) -> Duration {
+    let doublings = u32::from(attempt).saturating_sub(1).min(16);
+    (PAUSE_FIRST * 2_u32.pow(doublings)).min(PAUSE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(remedy: Remedy) -> Cause {
+        Cause {
+            text: "rank 1 failed".to_owned(),
+            original: false,
+            remedy,
+        }
+    }
+
+    fn told(verdict: Verdict) -> (String, bool) {
+        match verdict {
+            Verdict::Restart { text, .. } => (text, true),
+            Verdict::Final(cause) => (cause.text, false),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn restarts_are_counted_and_only_for_what_they_may_cure() {
+        let mut restarts = Restarts::new(2);
+        let (text, again) = told(restarts.after(&cause(Remedy::Restart)));
+        assert!(again && text == "rank 1 failed; restart 1 of 2", "{text}");
+        let (text, again) = told(restarts.after(&cause(Remedy::Correction)));
+        assert!(!again && text.contains("called wrongly"), "{text}");
+        assert_eq!(
+            told(restarts.after(&cause(Remedy::Nothing))),
+            ("rank 1 failed".to_owned(), false)
+        );
+        assert!(told(restarts.after(&cause(Remedy::Restart))).1);
+        assert_eq!(restarts.attempt(), 2);
+        assert_eq!(
+            told(restarts.after(&cause(Remedy::Restart))),
+            ("rank 1 failed; no restart is left".to_owned(), false)
+        );
+        let without = told(Restarts::new(0).after(&cause(Remedy::Correction)));
+        assert_eq!(without, ("rank 1 failed".to_owned(), false));
+    }
+
+    #[test]
+    fn pauses_grow_and_are_bounded() {
+        let pauses: Vec<_> = [1, 2, 3, u16::MAX].map(pause_before).into();
+        assert_eq!(pauses[0], PAUSE_FIRST);
+        assert!(pauses.is_sorted() && pauses[1] > pauses[0]);
+        assert_eq!(pauses[3], PAUSE_MAX);
+    }
+}

@@ -1,0 +1,353 @@
+//! How a time grows with something that doubles: curves over a logarithmic axis.
+
+use super::svg::{STYLE, open, write_anchored, write_text};
+use crate::plan::units::Seconds;
+use std::fmt::Write;
+
+/// Pixels of the picture and its parts.
+const WIDTH: f64 = 1120.0;
+const MARGIN: f64 = 28.0;
+const TICKS_WIDTH: f64 = 52.0;
+const LABELS_WIDTH: f64 = 176.0;
+const HEAD_HEIGHT: f64 = 148.0;
+const PLOT_HEIGHT: f64 = 330.0;
+const FOOT_HEIGHT: f64 = 66.0;
+/// Labels at the ends of curves stand at least so far apart.
+const LABEL_PITCH: f64 = 17.0;
+/// At most so many ticks stand on a linear axis.
+const TICKS_MAX: f64 = 7.0;
+
+/// What a chart adds to the style of a plan's picture: a colour a curve.
+const CHART_STYLE: &str = "
+.name{font-size:15px;font-weight:650}.grid{stroke:#d9dee5;stroke-width:1;stroke-dasharray:2 4}
+.axis{stroke:#8896a6;stroke-width:1.2}.tick{font-size:11.5px;fill:#5f6c7b}
+.label{font-size:12.5px;font-weight:600}.curve{fill:none;stroke-width:2;stroke-linejoin:round}
+.heavy{stroke-width:3.4}.measured{fill:#ffffff;stroke-width:2}
+.c0{stroke:#d9542b}.c1{stroke:#b98a12}.c2{stroke:#8a5cc9}.c3{stroke:#3c7fcf}.c4{stroke:#17a673}
+.d0{fill:#d9542b}.d1{fill:#b98a12}.d2{fill:#8a5cc9}.d3{fill:#3c7fcf}.d4{fill:#17a673}
+@media (prefers-color-scheme:dark){.grid{stroke:#2b333d}.tick{fill:#93a1b1}
+.measured{fill:#0f141b}.c0{stroke:#f47b52}.c1{stroke:#dcae38}.c2{stroke:#ad86e6}
+.c3{stroke:#5aa0ea}.c4{stroke:#2cc48d}.d0{fill:#f47b52}.d1{fill:#dcae38}.d2{fill:#ad86e6}
+.d3{fill:#5aa0ea}.d4{fill:#2cc48d}}
+";
+/// How many colours there are.
+const COLOURS: usize = 5;
+
+/// One curve; its place among the others gives it its colour, and the last is drawn heaviest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Stands at its end.
+    pub name: String,
+    /// (x, seconds), by increasing x.
+    pub points: Vec<(f64, f64)>,
+    /// Points that were measured rather than computed: open circles over the curve.
+    pub measured: Vec<(f64, f64)>,
+}
+
+/// The axis of seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// From zero to so many seconds; a curve that goes higher leaves the chart, and its label
+    /// says where it ends.
+    Linear(f64),
+    /// Wide enough for all curves; what is not above zero is not drawn.
+    Logarithmic,
+}
+
+/// One chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// What is drawn: "Step time".
+    pub name: String,
+    /// A few words on it.
+    pub note: String,
+    /// The axis of seconds.
+    pub scale: Scale,
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+/// Places on the axis of x, above zero, and what stands there.
+type Ticks<'a> = &'a [(f64, String)];
+
+/// `charts` side by side, each over a logarithmic axis called `x_name`, as a self-contained SVG.
+#[must_use]
+pub fn charts(title: &str, notes: &[&str], x_name: &str, ticks: Ticks, charts: &[Chart]) -> String {
+    let height = HEAD_HEIGHT + PLOT_HEIGHT + FOOT_HEIGHT;
+    let mut out = String::new();
+    open(&mut out, (WIDTH, height), &format!("{STYLE}{CHART_STYLE}"));
+    write_text(&mut out, (MARGIN, 42.0), "title", title);
+    for (index, note) in notes.iter().enumerate() {
+        write_text(&mut out, (MARGIN, 64.0 + 18.0 * index as f64), "note", note);
+    }
+    let pitch = (WIDTH - 2.0 * MARGIN) / charts.len().max(1) as f64;
+    for (index, chart) in charts.iter().enumerate() {
+        let frame = Frame::new(chart, ticks, MARGIN + pitch * index as f64, pitch);
+        frame.draw_axes(&mut out, x_name, ticks);
+        frame.draw_curves(&mut out);
+        frame.draw_labels(&mut out);
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Where everything of one chart stands.
+struct Frame<'a> {
+    chart: &'a Chart,
+    left: f64,
+    right: f64,
+    /// The range of x.
+    x_range: (f64, f64),
+    /// The range of seconds.
+    y_range: (f64, f64),
+}
+
+impl<'a> Frame<'a> {
+    fn new(chart: &'a Chart, ticks: Ticks, left: f64, width: f64) -> Self {
+        let widest = |range: (f64, f64), value: f64| (range.0.min(value), range.1.max(value));
+        let none = (f64::INFINITY, 0.0);
+        let x_range = ticks.iter().map(|(x, _)| *x).fold(none, widest);
+        let y_range = match chart.scale {
+            Scale::Linear(top_s) => (0.0, top_s),
+            Scale::Logarithmic => {
+                let curves = chart.curves.iter();
+                let all = curves.flat_map(|curve| curve.points.iter().chain(&curve.measured));
+                let seconds = all.map(|(_, seconds)| *seconds);
+                let (least, most) = seconds.filter(|one| *one > 0.0).fold(none, widest);
+                // Somewhat below and above, so that no curve runs along the border.
+                (least / 1.6, most * 1.3)
+            }
+        };
+        Self {
+            chart,
+            left: left + TICKS_WIDTH,
+            right: left + width - LABELS_WIDTH,
+            x_range,
+            y_range,
+        }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        let (least, most) = self.x_range;
+        let part = (value / least).ln() / (most / least).ln().max(f64::MIN_POSITIVE);
+        self.left + 10.0 + part * (self.right - self.left - 10.0)
+    }
+
+    fn y(&self, seconds: f64) -> f64 {
+        let (least, most) = self.y_range;
+        let part = match self.chart.scale {
+            Scale::Linear(_) => seconds / most,
+            Scale::Logarithmic => (seconds / least).ln() / (most / least).ln(),
+        };
+        HEAD_HEIGHT + PLOT_HEIGHT * (1.0 - part)
+    }
+
+    fn is_inside(&self, seconds: f64) -> bool {
+        seconds <= self.y_range.1 && seconds >= self.y_range.0
+    }
+
+    /// Round numbers of seconds: 1, 2 and 5 times the powers of ten, or multiples of one of them.
+    fn y_ticks(&self) -> Vec<f64> {
+        let (least, most) = self.y_range;
+        let steps_of = |power: i32| [1.0, 2.0, 5.0].map(|factor| factor * 10_f64.powi(power));
+        match self.chart.scale {
+            Scale::Logarithmic => (-9..9)
+                .flat_map(steps_of)
+                .filter(|tick| *tick >= least && *tick <= most)
+                .collect(),
+            Scale::Linear(_) => {
+                let step = (-9..9)
+                    .flat_map(steps_of)
+                    .find(|step| most / step <= TICKS_MAX);
+                let step = step.unwrap_or(most);
+                let count = (most / step + 1e-9) as usize;
+                (0..=count).map(|tick| tick as f64 * step).collect()
+            }
+        }
+    }
+
+    fn draw_axes(&self, out: &mut String, x_name: &str, ticks: Ticks) {
+        let (left, right, top) = (self.left, self.right, HEAD_HEIGHT);
+        let bottom = top + PLOT_HEIGHT;
+        let head = (left - TICKS_WIDTH, top - 32.0);
+        write_text(out, head, "name", &self.chart.name);
+        write_text(out, (head.0, top - 14.0), "note", &self.chart.note);
+        for seconds in self.y_ticks() {
+            let y = self.y(seconds);
+            let _ = writeln!(
+                out,
+                "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"
+            );
+            let text = match seconds {
+                0.0 => "0".to_owned(),
+                _ => Seconds(seconds).to_string(),
+            };
+            write_anchored(out, (left - 7.0, y + 4.0), "tick", "end", &text);
+        }
+        let _ = writeln!(
+            out,
+            "<path class=\"axis\" fill=\"none\" d=\"M{left:.1} {top:.1}V{bottom:.1}H{right:.1}\"/>"
+        );
+        for (value, text) in ticks {
+            let x = self.x(*value);
+            let _ = writeln!(out, "<path class=\"axis\" d=\"M{x:.1} {bottom:.1}v5\"/>");
+            write_anchored(out, (x, bottom + 20.0), "tick", "middle", text);
+        }
+        let middle = ((left + right) / 2.0, bottom + 42.0);
+        write_anchored(out, middle, "note", "middle", x_name);
+    }
+
+    fn draw_curves(&self, out: &mut String) {
+        let last = self.chart.curves.len().saturating_sub(1);
+        for (index, curve) in self.chart.curves.iter().enumerate() {
+            let colour = index % COLOURS;
+            let heavy = if index == last { " heavy" } else { "" };
+            let path = self.path(&curve.points);
+            let _ = writeln!(out, "<path class=\"curve c{colour}{heavy}\" d=\"{path}\"/>");
+            for (value, seconds) in &curve.points {
+                if self.is_inside(*seconds) {
+                    let (x, y) = (self.x(*value), self.y(*seconds));
+                    let _ = writeln!(
+                        out,
+                        "<circle class=\"d{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\"/>"
+                    );
+                }
+            }
+        }
+        for (index, curve) in self.chart.curves.iter().enumerate() {
+            for (value, seconds) in curve.measured.iter().filter(|one| self.is_inside(one.1)) {
+                let (x, y) = (self.x(*value), self.y(*seconds));
+                let colour = index % COLOURS;
+                let _ = writeln!(
+                    out,
+                    "<circle class=\"measured c{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.2\"/>"
+                );
+            }
+        }
+    }
+
+    /// The curve as far as it is inside; it leaves through the top.
+    fn path(&self, points: &[(f64, f64)]) -> String {
+        let mut path = String::new();
+        let mut before: Option<(f64, f64)> = None;
+        for (value, seconds) in points {
+            let (x, y) = (self.x(*value), self.y(*seconds));
+            let command = if path.is_empty() { 'M' } else { 'L' };
+            if self.is_inside(*seconds) {
+                let _ = write!(path, "{command}{x:.1} {y:.1}");
+                before = Some((x, y));
+                continue;
+            }
+            if let Some((from_x, from_y)) = before {
+                let part = (from_y - HEAD_HEIGHT) / (from_y - y);
+                let exit = from_x + part * (x - from_x);
+                let _ = write!(path, "L{exit:.1} {HEAD_HEIGHT:.1}");
+            }
+            break;
+        }
+        path
+    }
+
+    /// Names and last values at the ends of the curves, pushed apart where they would overlap.
+    fn draw_labels(&self, out: &mut String) {
+        let ends = self.chart.curves.iter().enumerate();
+        let mut labels: Vec<_> = ends
+            .filter_map(|(index, curve)| {
+                let seconds = curve.points.last()?.1;
+                let (name, time) = (&curve.name, Seconds(seconds));
+                let is_inside = self.is_inside(seconds);
+                let text = format!("{name} {}{time}", if is_inside { "" } else { "↑ " });
+                let y = if is_inside {
+                    self.y(seconds)
+                } else {
+                    HEAD_HEIGHT
+                };
+                Some((y, index % COLOURS, text))
+            })
+            .collect();
+        labels.sort_by(|one, other| one.0.total_cmp(&other.0));
+        // From the bottom up, so that the lowest stand where they belong, above the axis.
+        let mut lowest = HEAD_HEIGHT + PLOT_HEIGHT - 2.0;
+        for (y, colour, text) in labels.iter().rev() {
+            let y = y.min(lowest);
+            lowest = y - LABEL_PITCH;
+            write_text(
+                out,
+                (self.right + 8.0, y + 4.0),
+                &format!("label d{colour}"),
+                text,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chart, Curve, Frame, HEAD_HEIGHT, PLOT_HEIGHT, Scale, charts};
+
+    fn chart(scale: Scale, ends_s: &[f64]) -> Chart {
+        let curve = |(index, end_s): (usize, &f64)| Curve {
+            name: format!("<{index}>"),
+            points: vec![(2.0, 1.0), (4.0, *end_s)],
+            measured: vec![(2.0, 1.0)],
+        };
+        Chart {
+            name: "Step time".into(),
+            note: String::new(),
+            scale,
+            curves: ends_s.iter().enumerate().map(curve).collect(),
+        }
+    }
+
+    fn ticks() -> Vec<(f64, String)> {
+        [2, 4]
+            .map(|ranks| (f64::from(ranks), ranks.to_string()))
+            .to_vec()
+    }
+
+    #[test]
+    fn doublings_stand_at_equal_distances_and_all_is_inside() {
+        let chart = chart(Scale::Logarithmic, &[0.01, 10.0]);
+        let ticks = [1.0, 2.0, 4.0].map(|x| (x, String::new()));
+        let frame = Frame::new(&chart, &ticks, 0.0, 500.0);
+        let [first, second] = [(1.0, 2.0), (2.0, 4.0)].map(|(a, b)| frame.x(b) - frame.x(a));
+        assert!((first - second).abs() < 1e-9, "{first} {second}");
+        for seconds in [0.01, 1.0, 10.0] {
+            let y = frame.y(seconds) - HEAD_HEIGHT;
+            assert!((0.0..=PLOT_HEIGHT).contains(&y), "{seconds} s at {y}");
+        }
+        assert_eq!(frame.y_ticks().len(), 10, "0.01, 0.02, 0.05 … 10");
+    }
+
+    #[test]
+    fn a_curve_that_is_too_high_leaves_through_the_top_and_says_where_it_ends() {
+        let chart = chart(Scale::Linear(2.0), &[3.0]);
+        let ticks = ticks();
+        let frame = Frame::new(&chart, &ticks, 0.0, 500.0);
+        let path = frame.path(&chart.curves[0].points);
+        let exit = (frame.x(2.0) + frame.x(4.0)) / 2.0;
+        assert!(
+            path.ends_with(&format!("L{exit:.1} {HEAD_HEIGHT:.1}")),
+            "{path}"
+        );
+        let picture = charts("title", &["note"], "ranks", &ticks, &[chart]);
+        assert!(picture.contains("&lt;0&gt; ↑ 3 s<"), "{picture}");
+        assert_eq!(picture.matches("class=\"measured c0\"").count(), 1);
+    }
+
+    #[test]
+    fn labels_of_curves_that_end_together_stand_apart() {
+        let chart = chart(Scale::Linear(2.0), &[1.0, 1.001, 0.0]);
+        let mut out = String::new();
+        Frame::new(&chart, &ticks(), 0.0, 500.0).draw_labels(&mut out);
+        let places: Vec<f64> = out
+            .lines()
+            .filter_map(|line| line.split("y=\"").nth(1)?.split('"').next()?.parse().ok())
+            .collect();
+        assert_eq!(places.len(), 3);
+        assert!(
+            places.windows(2).all(|pair| pair[0] - pair[1] >= 16.9),
+            "{places:?}"
+        );
+    }
+}

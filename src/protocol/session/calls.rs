@@ -1,0 +1,134 @@
+//! Whether the ranks make the same calls.
+
+use super::{Session, To};
+use crate::error::Error;
+use crate::limits::CALLS_REMEMBERED;
+use crate::protocol::call::Call;
+use crate::protocol::message::Message;
+
+impl Session {
+    /// This rank makes `call`.
+    pub fn enter(&mut self, call: &Call) {
+        if self.calls.len() == CALLS_REMEMBERED {
+            self.calls.pop_front();
+        }
+        self.calls.push_back(call.clone());
+        self.made = call.sequence;
+        self.positions.clear();
+        self.has_asked_arbiter = false;
+        self.inside = true;
+        if !self.announced.is_empty() {
+            let due: Vec<_> = self.announced.keys().copied().collect();
+            for peer in due {
+                if let Some(theirs) = self.announced.remove(&peer) {
+                    self.compare(peer, theirs);
+                }
+            }
+        }
+    }
+
+    /// This rank sends to or receives from `peer`.
+    pub fn enter_pair(&mut self, peer: usize, call: &Call) {
+        if self.pair_calls.len() == CALLS_REMEMBERED {
+            self.pair_calls.pop_front();
+        }
+        self.pair_calls.push_back((peer, call.clone()));
+        let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
+        if let Some(at) = self.announced_pairs.iter().position(is_this) {
+            let (peer, theirs) = self.announced_pairs.swap_remove(at);
+            self.compare_pair(peer, theirs);
+        }
+    }
+
+    /// This rank has no call under way any more.
+    pub fn idle(&mut self) {
+        self.inside = false;
+        self.awaited.clear();
+    }
+
+    /// A frame of `peer`'s call number `sequence` came where one of `call` was expected.
+    pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
+        // The peer compares, and reports both calls in full; if it cannot, this stands. What comes
+        // from an earlier call was not expected in that one: then that is where the ranks differ.
+        let earlier = self.calls.iter().find(|own| own.sequence == sequence);
+        let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
+        let ours = ours.unwrap_or(call).clone();
+        self.outbox
+            .push_back((To::Rank(peer), Message::Waiting(ours)));
+        let error = Error::Mismatch(format!(
+            "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
+             make the same calls in the same order",
+            self.rank
+        ));
+        self.suspect(error, None);
+    }
+
+    pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {
+        let mut made = self.pair_calls.iter();
+        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
+        match ours {
+            Some((_, ours)) if *ours != theirs => {
+                let error = different(self.rank, ours, peer, &theirs);
+                self.named(error);
+            }
+            Some(_) => self.answer(peer),
+            None => {
+                self.answer(peer);
+                let is_old = |one: &(usize, Call)| one.0 == peer && one.1.root == theirs.root;
+                self.announced_pairs.retain(|one| !is_old(one));
+                self.announced_pairs.push((peer, theirs));
+            }
+        }
+    }
+
+    /// Both calls of a mismatch are known: better than what this rank saw of it by itself.
+    fn named(&mut self, error: Error) {
+        if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
+            self.suspicion = None;
+        }
+        self.failed(error);
+    }
+
+    pub(super) fn compare(&mut self, peer: usize, theirs: Call) {
+        let ours = self
+            .calls
+            .iter()
+            .find(|call| call.sequence == theirs.sequence);
+        match ours.filter(|ours| **ours != theirs) {
+            Some(ours) => {
+                let error = different(self.rank, ours, peer, &theirs);
+                self.named(error);
+            }
+            None => {
+                self.answer(peer);
+                if theirs.sequence > self.made {
+                    self.announced.insert(peer, theirs);
+                }
+            }
+        }
+    }
+}
+
+/// Whether two calls are the two ends of one message: same receiver, same number.
+fn is_same_place(one: &Call, other: &Call) -> bool {
+    (one.sequence, one.root) == (other.sequence, other.root)
+}
+
+/// Both calls in full, the lower rank's first, so that whoever says it says the same.
+fn different(rank: usize, ours: &Call, peer: usize, theirs: &Call) -> Error {
+    let (low, high) = if rank < peer {
+        (
+            format!("rank {rank} {ours}"),
+            format!("rank {peer} {theirs}"),
+        )
+    } else {
+        (
+            format!("rank {peer} {theirs}"),
+            format!("rank {rank} {ours}"),
+        )
+    };
+    Error::Mismatch(format!(
+        "the ranks made different calls: {low}; {high}; all ranks must make the same calls in \
+         the same order"
+    ))
+}

@@ -1,0 +1,224 @@
+//! How far all had come when the group failed.
+
+use super::{ARBITER, Session, To};
+use crate::limits::MARKS_GRACE;
+use crate::protocol::message::Message;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What is known of the agreed mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// It is being gathered.
+    Pending,
+    /// This is it, on every rank that learns it.
+    Reached(u64),
+    /// Nothing has failed, or the arbiter is gone and had not told it.
+    Unreachable,
+}
+
+/// This rank's mark; at the arbiter those of the others, too.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    own: u64,
+    told: BTreeMap<usize, u64>,
+    /// When time first passed over the verdict.
+    since: Option<Duration>,
+    agreed: Option<u64>,
+}
+
+impl Marks {
+    /// The arbiter has said which mark is agreed.
+    pub(super) fn learn(&mut self, number: u64) {
+        self.agreed.get_or_insert(number);
+    }
+}
+
+impl Session {
+    /// This rank has completed everything up to `number`. Once the group has failed, the mark that
+    /// was told stands.
+    pub fn mark(&mut self, number: u64) {
+        if self.verdict.is_none() {
+            self.marks.own = self.marks.own.max(number);
+        }
+    }
+
+    /// The mark of this rank; after a failure, the one that was told.
+    #[must_use]
+    pub fn own_mark(&self) -> u64 {
+        self.marks.own
+    }
+
+    /// What is known of the agreed mark.
+    #[must_use]
+    pub fn agreement(&self) -> Agreement {
+        let is_arbiter_gone = self.departed.contains_key(&ARBITER) || self.lost.contains(&ARBITER);
+        match self.marks.agreed {
+            Some(number) => Agreement::Reached(number),
+            None if is_arbiter_gone || !self.is_troubled() => Agreement::Unreachable,
+            None => Agreement::Pending,
+        }
+    }
+
+    /// Whether this is the arbiter and others still wait for it to say which mark is agreed.
+    #[must_use]
+    pub fn gathers_marks(&self) -> bool {
+        self.rank == ARBITER && self.verdict.is_some() && self.marks.agreed.is_none()
+    }
+
+    /// This rank has failed: from here on its mark stands.
+    pub(super) fn tell_mark(&mut self) {
+        let own = self.marks.own;
+        if self.rank == ARBITER {
+            self.told(ARBITER, own);
+        } else {
+            self.outbox
+                .push_back((To::Rank(ARBITER), Message::Mark(own)));
+        }
+    }
+
+    /// `from` has failed with the mark `number`. What it says first counts.
+    pub(super) fn told(&mut self, from: usize, number: u64) {
+        self.marks.told.entry(from).or_insert(number);
+        self.agree_if_all_told();
+    }
+
+    /// Agrees once nobody is left to tell its mark.
+    pub(super) fn agree_if_all_told(&mut self) {
+        let has_told = |rank: &usize| {
+            self.marks.told.contains_key(rank)
+                || self.lost.contains(rank)
+                || self.departed.contains_key(rank)
+        };
+        if self.gathers_marks() && (0..self.world_size).all(|rank| has_told(&rank)) {
+            self.agree();
+        }
+    }
+
+    /// Agrees without the ranks that have been silent for too long.
+    pub(super) fn agree_in_time(&mut self, now: Duration) {
+        if self.gathers_marks() && now >= *self.marks.since.get_or_insert(now) + MARKS_GRACE {
+            self.agree();
+        }
+    }
+
+    fn agree(&mut self) {
+        // The arbiter's own is among them.
+        let least = self.marks.told.values().copied().min();
+        let number = least.unwrap_or(self.marks.own);
+        self.marks.agreed = Some(number);
+        self.outbox.push_back((To::All, Message::Agreed(number)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group of which one rank has died, and what each survivor has yet to hear.
+    struct Ranks(Vec<Session>);
+
+    impl Ranks {
+        /// Ranks with these marks, of which the arbiter alone knows that the last one died.
+        fn with_marks(marks: &[u64]) -> Self {
+            let mut sessions: Vec<_> = (0..marks.len())
+                .map(|rank| Session::new(rank, marks.len()))
+                .collect();
+            for (session, mark) in sessions.iter_mut().zip(marks) {
+                session.mark(*mark);
+            }
+            sessions[0].control_lost(marks.len() - 1, "killed");
+            Self(sessions)
+        }
+
+        /// Delivers what there is to be said, but nothing to or from the `silent`.
+        fn talk(&mut self, silent: &[usize]) {
+            let mut was_said = true;
+            while was_said {
+                was_said = false;
+                for from in 0..self.0.len() {
+                    while let Some((to, message)) = self.0[from].next_message() {
+                        was_said = true;
+                        for at in (0..self.0.len()).filter(|at| !silent.contains(at)) {
+                            let is_meant = to == To::Rank(at) || to == To::All && at != from;
+                            if is_meant && !silent.contains(&from) {
+                                self.0[at].receive(from, message.clone());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_least_mark_of_the_living_is_agreed() {
+        let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
+        assert_eq!(
+            ranks.0[1].agreement(),
+            Agreement::Unreachable,
+            "all is well here"
+        );
+        ranks.talk(&[3]);
+        for session in &ranks.0[..3] {
+            assert_eq!(session.agreement(), Agreement::Reached(6));
+        }
+    }
+
+    #[test]
+    fn a_mark_made_after_the_failure_does_not_count() {
+        let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
+        let Some((To::All, verdict)) = ranks.0[0].next_message() else {
+            panic!("nothing decreed")
+        };
+        ranks.0[1].receive(0, verdict);
+        ranks.0[1].mark(7);
+        assert_eq!(ranks.0[1].own_mark(), 6);
+        ranks.0[2].control_lost(0, "killed");
+        assert_eq!(ranks.0[2].agreement(), Agreement::Unreachable);
+    }
+
+    #[test]
+    fn a_silent_rank_is_given_up_and_sees_that_it_was() {
+        let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
+        ranks.talk(&[1, 3]);
+        assert!(ranks.0[0].gathers_marks());
+        assert_eq!(ranks.0[2].agreement(), Agreement::Pending);
+        ranks.0[0].tick(Duration::from_secs(5));
+        ranks.0[0].tick(Duration::from_secs(5) + MARKS_GRACE);
+        let Some((To::All, agreed)) = ranks.0[0].next_message() else {
+            panic!("nothing agreed")
+        };
+        // It goes on now, and tells a mark that changes nothing.
+        let cause = ranks.0[0].verdict().cloned().unwrap();
+        ranks.0[1].receive(0, Message::Verdict(cause));
+        for rank in 1..3 {
+            ranks.0[rank].receive(0, agreed.clone());
+        }
+        ranks.talk(&[3]);
+        for session in &ranks.0[..3] {
+            assert_eq!(session.agreement(), Agreement::Reached(7));
+        }
+        assert!(ranks.0[1].own_mark() < 7);
+    }
+
+    #[test]
+    fn ranks_that_die_or_leave_meanwhile_are_not_waited_for() {
+        let mut ranks = Ranks::with_marks(&[7, 5, 6, 7, 2]);
+        ranks.talk(&[1, 2, 4]);
+        ranks.0[0].control_lost(1, "killed");
+        assert!(ranks.0[0].gathers_marks());
+        ranks.0[0].receive(2, Message::Goodbye { calls: 9 });
+        assert_eq!(ranks.0[0].agreement(), Agreement::Reached(7));
+    }
+
+    #[test]
+    fn only_the_arbiter_agrees() {
+        let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
+        ranks.0[1].control_lost(0, "killed");
+        ranks.0[1].receive(2, Message::Mark(7));
+        ranks.0[1].receive(2, Message::Agreed(7));
+        ranks.0[1].tick(Duration::from_secs(9));
+        assert_eq!(ranks.0[1].agreement(), Agreement::Unreachable);
+    }
+}

@@ -1,0 +1,130 @@
+//! Ranks that register different things are told which, all of them.
+
+use ringtree::ddp::{BucketSize, DataParallel, HalfHook, Options, Parameter};
+use ringtree::{Dtype, Error};
+
+type Setup = fn() -> (Vec<Parameter>, Options);
+
+fn usual() -> (Vec<Parameter>, Options) {
+    let parameters = vec![
+        Parameter::new("embedding", &[6, 4], Dtype::F32),
+        Parameter::new("bias", &[4], Dtype::F32),
+    ];
+    (parameters, Options::new())
+}
+
+/// What the odd rank registers, and what must be in the message.
+const ODD: &[(&str, Setup, &[&str])] = &[
+    (
+        "a name",
+        || {
+            let (mut parameters, options) = usual();
+            parameters[1].name = "offset".into();
+            (parameters, options)
+        },
+        &["offset [4] f32", "bias [4] f32"],
+    ),
+    (
+        "a shape",
+        || {
+            let (mut parameters, options) = usual();
+            parameters[0].shape = vec![4, 6];
+            (parameters, options)
+        },
+        &["embedding [4, 6] f32", "embedding [6, 4] f32"],
+    ),
+    (
+        "a type",
+        || {
+            let (mut parameters, options) = usual();
+            parameters[1].dtype = Dtype::Bf16;
+            (parameters, options)
+        },
+        &["bias [4] bf16", "bias [4] f32"],
+    ),
+    (
+        "the order",
+        || {
+            let (mut parameters, options) = usual();
+            parameters.reverse();
+            (parameters, options)
+        },
+        &["bias [4] f32", "embedding [6, 4] f32", "same order"],
+    ),
+    (
+        "one more",
+        || {
+            let (mut parameters, options) = usual();
+            parameters.push(Parameter::new("extra", &[1], Dtype::F32));
+            (parameters, options)
+        },
+        &["extra [1] f32", "nothing"],
+    ),
+    (
+        "one less",
+        || {
+            let (mut parameters, options) = usual();
+            parameters.pop();
+            (parameters, options)
+        },
+        &["nothing", "bias [4] f32"],
+    ),
+    (
+        "the hook",
+        || (usual().0, usual().1.hook(HalfHook::bf16())),
+        &["hook bf16", "hook plain"],
+    ),
+    (
+        "the size of buckets",
+        || (usual().0, usual().1.buckets(BucketSize::Bytes(1000))),
+        &["Bytes(1000)", "Auto"],
+    ),
+    (
+        "uneven data",
+        || (usual().0, usual().1.uneven_data()),
+        &["uneven data: true", "uneven data: false"],
+    ),
+];
+
+#[test]
+fn all_ranks_learn_who_registers_what_else() {
+    for (what, odd, expected) in ODD {
+        for culprit in [1, 2] {
+            let ends = ringtree::simulate(3, |comm| {
+                let is_odd = comm.rank() == culprit;
+                let (parameters, options) = if is_odd { odd() } else { usual() };
+                DataParallel::new(comm, parameters, options).map(drop)
+            });
+            for end in &ends {
+                let Err(Error::Mismatch(message)) = end else {
+                    panic!("{what}: {end:?}");
+                };
+                let named = format!("rank {culprit} registered");
+                assert!(message.contains(&named), "{what}: {message}");
+                for part in *expected {
+                    assert!(message.contains(part), "{what}: no '{part}' in: {message}");
+                }
+                assert_eq!(end, &ends[0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn if_rank_0_is_the_odd_one_the_first_other_is_named() {
+    let ends = ringtree::simulate(3, |comm| {
+        let (mut parameters, options) = usual();
+        if comm.rank() == 0 {
+            parameters[0].name = "tokens".into();
+        }
+        DataParallel::new(comm, parameters, options).map(drop)
+    });
+    for end in ends {
+        let message = end.unwrap_err().to_string();
+        assert!(
+            message.contains("rank 1 registered parameter embedding"),
+            "{message}"
+        );
+        assert!(message.contains("rank 0 parameter tokens"), "{message}");
+    }
+}

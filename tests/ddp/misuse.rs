@@ -1,0 +1,158 @@
+//! Calls that make no sense are refused in words, and what can go on goes on.
+
+use super::{HOOKS, model};
+use ringtree::ddp::{BucketInfo, DataParallel, Exchange, Hook, Next, Options, Parameter, Values};
+use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
+
+fn explained<R: std::fmt::Debug>(result: Result<R>, expected: &str) {
+    let Err(Error::Usage(message)) = result else {
+        panic!("not refused: {result:?}");
+    };
+    assert!(message.contains(expected), "no '{expected}' in: {message}");
+}
+
+fn two(comm: &Communicator, options: Options) -> Result<DataParallel> {
+    let parameters = vec![
+        Parameter::new("weight", &[3], Dtype::F32),
+        Parameter::new("bias", &[1], Dtype::Bf16),
+    ];
+    DataParallel::new(comm, parameters, options)
+}
+
+#[test]
+fn a_gradient_is_not_complete_inside_no_sync_even_if_said_so() {
+    let ends = ringtree::simulate(2, |comm| {
+        let mut model = two(comm, Options::new())?;
+        for is_last in [false, true] {
+            model.set_synchronising(is_last);
+            let gradient = model.gradient_mut::<f32>(0)?;
+            if gradient.is_first {
+                gradient.elements.fill(0.0);
+            }
+            gradient.elements[1] += 1.0;
+            model.ready(0)?;
+        }
+        model.wait()?;
+        Ok::<_, Error>(model.gradient::<f32>(0)?.map(<[_]>::to_vec))
+    });
+    assert_eq!(ends, vec![Ok(Some(vec![0.0, 2.0, 0.0])); 2]);
+}
+
+#[test]
+fn who_gives_up_in_a_step_is_not_waited_for() {
+    let ends = ringtree::simulate(3, |comm| {
+        let mut model = two(comm, Options::new())?;
+        if comm.rank() == 1 {
+            model.fail(&Error::System("rank 1 cannot read its data".into()));
+        }
+        model.report(0, &[1.0f32; 3]).and_then(|()| model.wait())
+    });
+    let expected = Err(Error::System("rank 1 cannot read its data".into()));
+    assert_eq!(ends, vec![expected; 3]);
+}
+
+#[test]
+fn a_refused_call_changes_nothing() {
+    for hook in HOOKS {
+        let ends = ringtree::simulate(2, |comm| {
+            let mut model = two(comm, (hook.set)(Options::new()))?;
+            for _step in 0..2 {
+                explained(model.report(2, &[0.0f32]), "there is no parameter 2");
+                explained(
+                    model.report(0, &[0.0f32; 4]),
+                    "weight [3] f32 has 4 elements",
+                );
+                explained(
+                    model.report(0, &[0.0f64; 3]),
+                    "weight [3] f32 is not of f64",
+                );
+                explained(model.gradient_mut::<f32>(1), "bias [1] bf16 is not of f32");
+                explained(model.gradient::<f32>(0), "when `wait` has returned");
+                explained(model.join(|_| Ok(())), "uneven_data");
+                model.no_sync(|model| model.report(0, &[1.0f32; 3]))?;
+                model.report(0, &[1.0f32; 3])?;
+                explained(model.report(0, &[5.0f32; 3]), "complete already");
+                explained(model.ready(0), "complete already");
+                explained(model.gradient_mut::<f32>(0), "complete already");
+                explained(
+                    model.no_sync(|model| model.report(0, &[5.0f32; 3])),
+                    "complete already",
+                );
+                explained(model.restore(7, Some((vec![0, 0], 1))), "once");
+                model.wait()?;
+                assert_eq!(model.gradient::<f32>(0)?, Some(&[2.0; 3][..]));
+                assert_eq!(model.gradient::<half::bf16>(1)?, None, "nobody used it");
+                explained(model.gradient::<f64>(0), "not of f64");
+            }
+            Ok::<_, Error>(model.steps())
+        });
+        assert_eq!(ends, [Ok(2), Ok(2)], "{hook:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_is_named() {
+    let ends = ringtree::simulate(2, |comm| {
+        let mut parameters = model();
+        parameters.push(Parameter::new("count", &[1], Dtype::I32));
+        let integer = DataParallel::new(comm, parameters, Options::new()).map(drop);
+        explained(integer, "count [1] i32");
+        let mut parameters = model();
+        parameters.push(Parameter::new("scale", &[1], Dtype::F32));
+        let twice = DataParallel::new(comm, parameters, Options::new()).map(drop);
+        explained(twice, "called scale");
+        // Nothing was sent, so the ranks can go on.
+        two(comm, Options::new())?.wait()
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+}
+
+#[test]
+fn joining_in_the_middle_of_a_step_is_refused() {
+    let ends = ringtree::simulate(2, |comm| {
+        let mut model = two(comm, Options::new().uneven_data())?;
+        model.report(0, &[1.0f32; 3])?;
+        explained(model.join(|_| Ok(())), "between two steps");
+        model.wait()?;
+        model.join(|_| Ok(()))
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+}
+
+/// A hook that returns too few gradients, or never ends.
+struct Broken {
+    is_endless: bool,
+}
+
+impl Hook for Broken {
+    fn name(&self) -> String {
+        "broken".into()
+    }
+
+    fn start(&mut self, _: &BucketInfo, gradients: Vec<f32>) -> Exchange {
+        Exchange::AllReduce(gradients.into(), ReduceOp::Avg, None)
+    }
+
+    fn resume(&mut self, _: &BucketInfo, _: usize, values: Values) -> Next {
+        if self.is_endless {
+            return Next::Exchange(Exchange::AllGather(values));
+        }
+        Next::Done(vec![0.0; values.count() - 1])
+    }
+}
+
+#[test]
+fn a_broken_hook_is_named_and_no_gradient_comes_from_it() {
+    for (is_endless, expected) in [
+        (false, "2 gradients of 3"),
+        (true, "more than its 1 stages"),
+    ] {
+        ringtree::simulate(2, |comm| {
+            let mut model = two(comm, Options::new().hook(Broken { is_endless })).unwrap();
+            model.report(0, &[1.0f32; 3]).unwrap();
+            explained(model.wait(), expected);
+            explained(model.gradient::<f32>(0), expected);
+            explained(model.report(0, &[1.0f32; 3]), expected);
+        });
+    }
+}

@@ -1,0 +1,368 @@
+//! Jobs that are started again after a failure.
+
+use super::several_hosts::Hosts;
+use super::*;
+use ringtree::{Communicator, ReduceOp};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+const RESTARTS: [&str; 4] = ["--max-restarts", "3", "--rdzv-id", "night"];
+
+/// A script whose ranks all sleep in the first attempt, but for one that does `failure`.
+fn fails_once(rank: usize, failure: &str, mark: &str) -> String {
+    format!(
+        "echo $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS \
+         $TORCHELASTIC_RUN_ID $MASTER_PORT; if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
+         if [ $RANK = {rank} ]; then {failure}; fi; sleep {mark} & sleep {mark}; fi"
+    )
+}
+
+/// What the ranks of [`fails_once`] said: rank, attempt, port.
+fn said(stdout: &str) -> Vec<(usize, u16, u16)> {
+    let parse = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(words[3], "night", "{line}");
+        let number = |word: &str| -> u16 { word.split('/').next().unwrap().parse().unwrap() };
+        (
+            number(words[1]).into(),
+            number(words[2]),
+            words[4].parse().unwrap(),
+        )
+    };
+    let mut said: Vec<(usize, u16, u16)> = stdout.lines().map(parse).collect();
+    said.sort_unstable();
+    said
+}
+
+/// That three ranks came to a second attempt at another port than that of the first, in which
+/// `failed` was at least.
+fn assert_started_again(stdout: &str, failed: usize) {
+    let said = said(stdout);
+    let of = |number| {
+        said.iter()
+            .filter(move |(_, attempt, _)| *attempt == number)
+    };
+    let ranks: Vec<_> = of(1).map(|(rank, ..)| *rank).collect();
+    assert_eq!(ranks, [0, 1, 2], "{stdout}");
+    assert!(of(0).any(|(rank, ..)| *rank == failed), "{stdout}");
+    let ports = |number| -> BTreeSet<u16> { of(number).map(|(.., port)| *port).collect() };
+    assert_eq!((ports(0).len(), ports(1).len()), (1, 1), "{stdout}");
+    assert_ne!(ports(0), ports(1), "{stdout}");
+}
+
+fn one_host(ranks: &str, options: &[&str], script: &str) -> End {
+    run(&[&["--nproc-per-node", ranks], options].concat(), script)
+}
+
+#[test]
+fn whichever_rank_is_killed_all_start_again_and_the_job_ends_well() {
+    for killed in 0..3 {
+        let mark = mark();
+        let script = fails_once(killed, "kill -KILL $$", &mark);
+        let end = one_host("3", &RESTARTS, &script);
+        assert_eq!(end.code, Some(0), "{end:?}");
+        let [line] = end.told()[..] else {
+            panic!("one line: {end:?}");
+        };
+        let named = format!("ringtree: rank {killed} was killed by SIGKILL; its last output: ");
+        assert!(line.starts_with(&named), "{line}");
+        assert!(line.ends_with("; restart 1 of 3"), "{line}");
+        assert_started_again(&end.stdout, killed);
+        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+        assert_eq!(sleepers(&mark), NOBODY);
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_or_will_not_end_is_killed_before_the_restart() {
+    let mark = mark();
+    let script = format!(
+        "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then case $RANK in 0) sleep 0.2; exit 3;; \
+         1) kill -STOP $$;; 2) trap '' TERM;; esac; sleep {mark} & sleep {mark}; fi; echo fine"
+    );
+    let end = one_host("3", &RESTARTS, &script);
+    assert_eq!((end.code, end.lines().len()), (Some(0), 3), "{end:?}");
+    assert!(end.told()[0].contains("rank 0 ended with exit code 3"));
+    assert_eq!(sleepers(&mark), NOBODY);
+}
+
+#[test]
+fn a_job_that_always_fails_ends_with_the_last_cause() {
+    let mark = mark();
+    let script =
+        format!("echo $RINGTREE_ATTEMPT; if [ $RANK = 1 ]; then kill -KILL $$; fi; sleep {mark}");
+    let end = one_host("2", &["--max-restarts", "2"], &script);
+    assert_eq!(end.code, Some(1), "{end:?}");
+    let line = |attempt, then| {
+        format!("ringtree: rank 1 was killed by SIGKILL; its last output: {attempt}; {then}")
+    };
+    let expected = [
+        line(0, "restart 1 of 2"),
+        line(1, "restart 2 of 2"),
+        line(2, "no restart is left"),
+    ];
+    assert_eq!(end.told(), expected);
+    assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+    assert_eq!(sleepers(&mark), NOBODY);
+}
+
+#[test]
+fn wrong_usage_is_not_tried_again() {
+    let end = one_host("2", &RESTARTS, "echo unknown flag >&2; exit 2");
+    assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+    assert!(
+        end.told()[0].contains("exit code 2; its last output: unknown flag; no restart"),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn without_a_name_a_job_gets_one_for_all_its_attempts() {
+    let script = "echo $TORCHELASTIC_RUN_ID; exit $((1 - $TORCHELASTIC_RESTART_COUNT))";
+    let names = [0, 1].map(|_| {
+        let end = one_host("1", &["--max-restarts", "1"], script);
+        assert_eq!((end.code, end.lines().len()), (Some(0), 1), "{end:?}");
+        end.stdout
+    });
+    assert_ne!(names[0], names[1]);
+}
+
+#[test]
+fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
+    let mark = mark();
+    let script = format!("echo up; sleep {mark}; exit 1");
+    let options = ["--nproc-per-node", "2", "--max-restarts", "3"];
+    let child = launcher(&options, &script).spawn().unwrap();
+    eventually("both sleep", || sleepers(&mark).len() == 2);
+    signal(child.id(), "INT");
+    let end = wait(child);
+    assert_eq!((end.code, end.lines().len()), (Some(1), 2), "{end:?}");
+    assert_eq!(
+        end.told(),
+        ["ringtree: the launcher received SIGINT and passed it on to its ranks"]
+    );
+
+    // The same when the ranks are being stopped for a restart.
+    let folder = tempfile::tempdir().unwrap();
+    let deaf = folder.path().join("deaf");
+    let deaf = deaf.to_str().unwrap();
+    let script = format!(
+        "if [ $RANK = 0 ]; then until [ -e {deaf} ]; do sleep 0.01; done; exit 1; fi; \
+         trap '' TERM; touch {deaf}; while :; do sleep {mark} & wait; done"
+    );
+    let mut child = launcher(&options, &script).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(told.next().unwrap().unwrap().contains("restart 1 of 3"));
+    signal(child.id(), "TERM");
+    let line = told.next().unwrap().unwrap();
+    assert!(line.contains("the launcher received SIGTERM"), "{line}");
+    assert!(told.next().is_none());
+    assert_eq!(wait(child).code, Some(1));
+    assert_eq!(sleepers(&mark), NOBODY);
+}
+
+/// The program of the ranks below: this very file. Sums the ranks; in the first attempt one dies
+/// in mid-call. Where the test names a file, rank 1 of a later attempt waits for it to appear.
+#[test]
+fn rank() {
+    let Ok(role) = std::env::var("RESTARTS_TEST") else {
+        return;
+    };
+    let number = |name: &str| -> u16 { std::env::var(name).unwrap().parse().unwrap() };
+    let (attempt, rank) = (number("RINGTREE_ATTEMPT"), number("RANK"));
+    if attempt > 0 && rank == 1 && role.starts_with('/') {
+        let port = number("MASTER_PORT");
+        println!("reach {port} {}", std::env::var("RINGTREE_SECRET").unwrap());
+        eventually("the word to join", || Path::new(&role).exists());
+    }
+    let comm = match Communicator::from_env() {
+        Ok(comm) => comm,
+        Err(error) => {
+            println!("refused: {error}");
+            std::process::exit(3);
+        }
+    };
+    let mut sum = [f32::from(rank) + 1.0];
+    comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    if attempt == 0 {
+        if role == "killed 0" && rank == 0 || role != "killed 0" && rank == 1 {
+            std::process::abort();
+        }
+        comm.barrier().unwrap_or_else(|_| std::process::exit(1));
+    }
+    println!("attempt {attempt} sum {}", sum[0]);
+    // The goodbye: who exits without one may take down a peer that is still reading.
+    drop(comm);
+    std::process::exit(0);
+}
+
+/// `ringtree run OPTIONS -- [rank]`.
+fn ranks(options: &[&str], role: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    let program = std::env::current_exe().unwrap();
+    command
+        .args(["run", "--nproc-per-node", "2", "--max-restarts", "2"])
+        .args(options)
+        .arg("--")
+        .arg(program)
+        .args(["--exact", "restarts::rank", "--nocapture"])
+        .env("RESTARTS_TEST", role)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn ranks_that_talk_meet_again_after_each_of_them_died() {
+    for role in ["killed 0", "killed 1"] {
+        let end = wait(ranks(&[], role).spawn().unwrap());
+        assert_eq!(end.code, Some(0), "{end:?}");
+        assert_eq!(end.stdout.matches("attempt 1 sum 3").count(), 2, "{end:?}");
+        assert_eq!(end.told().len(), 1, "{end:?}");
+        let rank = role.rsplit(' ').next().unwrap();
+        let named = format!("ringtree: rank {rank} was killed by SIGABRT");
+        assert!(end.told()[0].starts_with(&named), "{end:?}");
+    }
+}
+
+#[test]
+fn an_old_rank_is_refused_and_disturbs_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let word = folder.path().join("join");
+    let mut job = ranks(&[], word.to_str().unwrap()).spawn().unwrap();
+    let mut lines = BufReader::new(job.stdout.take().unwrap()).lines();
+    let line = lines
+        .find_map(|line| Some(line.unwrap().split_once("reach ")?.1.to_owned()))
+        .unwrap();
+    let (port, secret) = line.split_once(' ').unwrap();
+    // Rank 0 of the second attempt waits. Now a rank 1 of the first comes.
+    let mut old = Command::new(std::env::current_exe().unwrap());
+    old.args(["--exact", "restarts::rank", "--nocapture"])
+        .env("RESTARTS_TEST", "old")
+        .env("RINGTREE_SECRET", secret)
+        .env("RINGTREE_RENDEZVOUS", format!("127.0.0.1:{port}"));
+    for (name, value) in [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("RINGTREE_ATTEMPT", "0"),
+    ] {
+        old.env(name, value);
+    }
+    let end = wait(
+        old.stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    assert_eq!(end.code, Some(3), "{end:?}");
+    let told = end
+        .stdout
+        .lines()
+        .find(|line| line.contains("refused: "))
+        .unwrap();
+    for part in [
+        "rank 1",
+        "attempt 0",
+        "attempt 1",
+        port,
+        "a restart has replaced this process",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    fs::write(&word, "").unwrap();
+    let rest: String = lines.map(|line| line.unwrap() + "\n").collect();
+    assert_eq!(rest.matches("attempt 1 sum 3").count(), 2, "{rest}");
+    let end = wait(job);
+    assert_eq!((end.code, end.told().len()), (Some(0), 1), "{end:?}");
+}
+
+/// Two launchers of one job of two ranks each, to their ends.
+fn two_hosts(hosts: &Hosts, options: &[&str], script: &str) -> [End; 2] {
+    let first = hosts.coordinator(2, options, script);
+    let second = stand_by(&mut hosts.launcher(1, options, script));
+    [wait(first), second.join().unwrap()]
+}
+
+#[test]
+fn a_failure_on_one_host_restarts_the_ranks_of_all() {
+    for failing in 0..3 {
+        let hosts = Hosts::new(2);
+        let mark = mark();
+        let script = fails_once(failing, "kill -KILL $$", &mark);
+        let ends = two_hosts(&hosts, &RESTARTS, &script);
+        let mut both = String::new();
+        for end in &ends {
+            assert_eq!((end.code, end.told().len()), (Some(0), 1), "{ends:?}");
+            let named = format!("ringtree: rank {failing} (node {}, host ", failing / 2);
+            assert!(end.told()[0].starts_with(&named), "{end:?}");
+            assert!(end.told()[0].ends_with("; restart 1 of 3"), "{end:?}");
+            both += &end.stdout;
+        }
+        assert_started_again(&both, failing);
+        assert_eq!(sleepers(&mark), NOBODY);
+    }
+}
+
+#[test]
+fn several_hosts_use_up_their_restarts_together() {
+    let hosts = Hosts::new(2);
+    let mark = mark();
+    let script = format!("if [ $RANK = 2 ]; then exit 7; fi; sleep {mark}");
+    for end in two_hosts(&hosts, &["--max-restarts", "1"], &script) {
+        assert_eq!((end.code, end.told().len()), (Some(1), 2), "{end:?}");
+        assert!(end.told()[0].ends_with("restart 1 of 1"), "{end:?}");
+        assert!(end.told()[1].contains("rank 2 (node 1"), "{end:?}");
+        assert!(end.told()[1].ends_with("no restart is left"), "{end:?}");
+        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+    }
+    assert_eq!(sleepers(&mark), NOBODY);
+}
+
+#[test]
+fn a_lost_launcher_ends_the_job_and_the_same_line_runs_again() {
+    let hosts = Hosts::new(2);
+    for killed in 0..2 {
+        let mark = mark();
+        let script = format!("echo $RINGTREE_ATTEMPT; [ -z \"$SLEEPS\" ] || sleep {mark}");
+        let mut first = hosts.launcher(1, &RESTARTS, &script);
+        let mut second = hosts.launcher(1, &RESTARTS, &script);
+        let both = [&mut first, &mut second];
+        let mut both = both.map(|launcher| launcher.env("SLEEPS", "1").spawn().unwrap());
+        eventually("both sleep", || sleepers(&mark).len() == 2);
+        both[killed].kill().unwrap();
+        let ends = both.map(wait);
+        let end = &ends[1 - killed];
+        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        assert!(
+            end.told()[0].contains("start the same line again"),
+            "{end:?}"
+        );
+        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+        eventually("none is left", || running(&mark).is_empty());
+        let again = [first, second].map(|mut line| stand_by(line.env("SLEEPS", "")));
+        for end in again.map(|end| end.join().unwrap()) {
+            assert_eq!(end.code, Some(0), "{end:?}");
+            assert!(end.stdout.ends_with(": 0\n"), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_to_one_launcher_ends_all_without_a_restart() {
+    for signalled in 0..2 {
+        let hosts = Hosts::new(2);
+        let mark = mark();
+        let script = format!("sleep {mark}; exit 1");
+        let first = hosts.coordinator(1, &RESTARTS, &script);
+        let second = hosts.launcher(1, &RESTARTS, &script).spawn().unwrap();
+        eventually("both sleep", || sleepers(&mark).len() == 2);
+        signal([&first, &second][signalled].id(), "TERM");
+        for end in [first, second].map(wait) {
+            assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+            let named = format!("ringtree: the launcher of node {signalled} (host ");
+            assert!(end.told()[0].starts_with(&named), "{end:?}");
+        }
+        assert_eq!(sleepers(&mark), NOBODY);
+    }
+}
