@@ -88,7 +88,8 @@ proptest! {
     fn averages_of_low_rank_are_exact_from_the_first_step(
         world_size in 1usize..6, rank in 1usize..4, seed in 0u64..64,
     ) {
-        let gradient = |member: usize, step: usize| low_rank(rank, &[seed, member as u64, step as u64]);
+        let words = |member: usize, step: usize| [seed, member as u64, step as u64];
+        let gradient = |member, step| low_rank(rank, &words(member, step));
         let ends = ringtree::simulate(world_size, |comm| {
             let options = Options::new().hook(PowerSgd::new(rank).seed(seed));
             let mut model = DataParallel::new(comm, weight(), options)?;
