@@ -99,3 +99,7 @@ pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
 /// How often a reader of checkpoints starts again because a writer beside it replaced what it was
 /// reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;
+
+/// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
+/// recycled, so that they stay in cache.
+pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;

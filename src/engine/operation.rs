@@ -266,10 +266,10 @@ impl Operation {
         if self.sent[flow] == message.bytes {
             self.send_at[lane] += 1;
         }
-        let Action::Send { first_flow, flows } = program.steps[step].action else {
+        let Action::Send { first_flow, to } = &program.steps[step].action else {
             return Ok(taken);
         };
-        let slowest = self.sent[first_flow..first_flow + flows].iter().min();
+        let slowest = self.sent[*first_flow..first_flow + to.len()].iter().min();
         let done = slowest.copied().unwrap_or(message.bytes) - self.done[step];
         if done > 0 {
             self.advance(step, done);

@@ -8,6 +8,7 @@
 
 use crate::plan::layout::Layout;
 use crate::plan::{ChunkRange, Plan, Source, Step};
+use crate::transport::Addressee;
 
 /// Where bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +57,12 @@ pub struct Operand {
 /// What a step does with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sends them; one flow a peer, `flows` of them from `first_flow` on.
+    /// Sends them; one flow an addressee, from `first_flow` on.
     Send {
         /// The first of the step's flows.
         first_flow: usize,
-        /// How many.
-        flows: usize,
+        /// Who gets the message.
+        to: Vec<Addressee>,
     },
     /// Stores a message.
     Store(Operand),
@@ -124,6 +125,10 @@ pub struct Program {
     pub flows: usize,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
+    /// The steps in an order in which they can be run one after the other, see [`in_order`].
+    pub order: Vec<usize>,
+    /// Bytes of the longest message, if every message and every step is one run of bytes.
+    pub longest_bytes: Option<usize>,
 }
 
 impl Program {
@@ -169,6 +174,10 @@ impl Program {
         }
         let mut program = binder.program;
         program.scratch_bytes = layout.start(plan.scratch) * element_bytes;
+        program.order = in_order(&program.steps);
+        let is_whole = program.steps.iter().all(|step| step.pieces.len() == 1);
+        let longest_bytes = program.steps.iter().map(|step| step.bytes).max();
+        program.longest_bytes = longest_bytes.filter(|_| is_whole);
         program
     }
 
@@ -179,6 +188,49 @@ impl Program {
             .chain(&self.receives)
             .map(|lane| lane.peer)
     }
+}
+
+/// The steps in plan order, but the sends of a round before the receives of the round before it,
+/// as far as they do not depend on them: then a rank that waits has its next contribution out
+/// already, and its peers wait less.
+///
+/// That no rank waits for ever in this order, given links that hold two messages of a rank to a
+/// peer: a send of round q waits for what is before it in its rank's order (sends of rounds up to
+/// q, receives of rounds below q) and for room, which is there when the peer is through with the
+/// receives of rounds below q − 1. A receive of round q waits for its messages, which are sends of
+/// round q, for receives of rounds below q and for sends of rounds up to q + 1, which in turn wait
+/// for receives of rounds up to q − 1 and for earlier sends. So everything waits, in the end, for
+/// receives of earlier rounds, and those of the first round wait for sends alone.
+#[must_use]
+pub fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
+    let mut order = Vec::with_capacity(steps.len());
+    let mut held_back: Vec<usize> = Vec::new();
+    let mut first = 0;
+    while let Some(step) = steps.get(first) {
+        let after = first + steps[first..].partition_point(|one| one.round == step.round);
+        let is_send = |at: &usize| matches!(steps[*at].action, Action::Send { .. });
+        let (sends, others): (Vec<_>, Vec<_>) = (first..after).partition(is_send);
+        let waits = |at: &usize| {
+            let mut dependencies = steps[*at].dependencies.iter();
+            dependencies.any(|one| held_back.contains(&one.step))
+        };
+        let free = sends.iter().position(waits).unwrap_or(sends.len());
+        order.extend_from_slice(&sends[..free]);
+        order.append(&mut held_back);
+        order.extend_from_slice(&sends[free..]);
+        if others.iter().any(|at| is_local(&steps[*at])) {
+            order.extend(others);
+        } else {
+            held_back = others;
+        }
+        first = after;
+    }
+    order.append(&mut held_back);
+    order
+}
+
+fn is_local(step: &ProgramStep) -> bool {
+    matches!(step.action, Action::Copy(_) | Action::Reduce { .. })
 }
 
 /// Who touched a chunk last: (step, byte of its stream).
@@ -295,16 +347,19 @@ impl Binder<'_> {
             Step::Send { peers, .. } => {
                 let first_flow = self.program.flows;
                 self.program.flows += peers.len();
-                for (nth, peer) in peers.iter().enumerate() {
-                    let flow = first_flow + nth;
-                    lane(&mut self.program.sends, *peer)
-                        .1
-                        .messages
-                        .push((index, flow));
-                }
+                let flow = |(nth, peer): (usize, &usize)| {
+                    let (_, lane) = lane(&mut self.program.sends, *peer);
+                    lane.messages.push((index, first_flow + nth));
+                    // Far fewer messages than 2^32.
+                    let number = (lane.messages.len() - 1) as u32;
+                    Addressee {
+                        peer: *peer,
+                        number,
+                    }
+                };
                 Action::Send {
                     first_flow,
-                    flows: peers.len(),
+                    to: peers.iter().enumerate().map(flow).collect(),
                 }
             }
             Step::Receive {

@@ -15,4 +15,5 @@ pub mod inherit;
 pub mod interfaces;
 pub mod memory;
 pub mod process;
+pub mod shared;
 pub(crate) mod simd;

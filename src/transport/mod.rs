@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod shm;
 pub mod stream;
 pub mod tcp;
 
@@ -29,6 +30,15 @@ pub struct Message {
     pub number: u32,
     /// Payload bytes; at least 1.
     pub bytes: usize,
+}
+
+/// One of several peers that a message goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addressee {
+    /// The peer.
+    pub peer: usize,
+    /// The message's number on the link to it.
+    pub number: u32,
 }
 
 /// Why a link cannot go on.
@@ -104,6 +114,36 @@ pub trait Transport: Send {
 
     /// Consumes `bytes` bytes of what was visible.
     fn consume(&mut self, peer: usize, bytes: usize);
+
+    /// Up to how many bytes a message to `peer` is taken whole, given that the messages before it
+    /// have been received; 0 where no length is promised. Plans of such messages can be run
+    /// strictly in the order of their steps.
+    fn holds_bytes(&self, _peer: usize) -> usize {
+        0
+    }
+
+    /// Whether a message to all of `to` can be written once, by [`Transport::publish`].
+    fn publishes(&self, _to: &[Addressee]) -> bool {
+        false
+    }
+
+    /// As [`Transport::send`], to several peers at once; returns how many bytes all of them got,
+    /// and nobody got more. `message.number` means nothing here.
+    ///
+    /// # Errors
+    /// A link is broken.
+    fn publish(
+        &mut self,
+        _to: &[Addressee],
+        _message: &Message,
+        _offset: usize,
+        _data: &[u8],
+    ) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+
+    /// What was sent is to be noticed: wakes the peers it is for, where they sleep.
+    fn settle(&mut self) {}
 }
 
 /// Makes the byte streams under a [`stream::StreamTransport`].

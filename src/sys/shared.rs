@@ -1,0 +1,259 @@
+//! Memory shared between processes: written by the one that made it, read by the others.
+//!
+//! A region is a memfd, so it has no name in any file system and goes with the last process that
+//! holds it. It is sealed: its size is fixed for ever, so that nobody can take pages away under a
+//! reader, and, where the system knows how (Linux 5.1), nobody but its maker can map it for
+//! writing. First come words that both sides reach as atomics, then plain bytes; no byte is both.
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Bytes of a word.
+pub const WORD_BYTES: usize = size_of::<u64>();
+
+/// Words that somebody else may be writing.
+///
+/// The rings are written against this and [`WriteWords`] alone, so that a model checker can run
+/// them over memory of its own.
+pub trait ReadWords {
+    /// The word at `at`, without any order.
+    fn load(&self, at: usize) -> u64;
+
+    /// What was loaded before is older than what is read after.
+    fn acquire(&self);
+}
+
+/// Words that only this side writes.
+pub trait WriteWords {
+    /// Writes the word at `at`, without any order.
+    fn store(&self, at: usize, value: u64);
+
+    /// Writes the word at `at`, after everything written before.
+    fn release(&self, at: usize, value: u64);
+}
+
+/// Everything this thread wrote before is seen by whoever does the same and reads after, or what
+/// they wrote before is seen here: the fence of a sleeper and its waker.
+pub fn fence_both_ways() {
+    fence(Ordering::SeqCst);
+}
+
+/// Pages of a file that this process has mapped.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
+// through `&mut OwnRegion` and `&PeerRegion`, whose borrows the compiler checks.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`; a shared `Mapping` reaches its words as atomics only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: BorrowedFd<'_>, bytes: usize, access: libc::c_int) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                access,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
+    }
+
+    /// The word at `at`, which the caller has checked to be one of the region's words.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: `at` is below the number of words (`Layout::check`), so it lies in the mapping,
+        // which starts at a page and is mapped until `drop`; words are only ever reached as
+        // atomics. A mapping for reading is only loaded from, relaxed and eight bytes at a time,
+        // which needs no write access on the platforms this crate has (x86-64, aarch64).
+        unsafe { self.start.cast::<AtomicU64>().add(at).as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the pages were mapped by `new`, and no borrow of them outlives this.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// How a region is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// Words, from the start.
+    pub words: usize,
+    /// Bytes behind them.
+    pub bytes: usize,
+}
+
+impl Division {
+    /// Bytes of the whole region.
+    #[must_use]
+    pub const fn total_bytes(self) -> usize {
+        self.words * WORD_BYTES + self.bytes
+    }
+
+    fn check(self, at: usize) {
+        assert!(at < self.words, "invariant: a word of the region");
+    }
+
+    /// Where the `length` bytes from byte `from` on lie in the region.
+    fn range(self, from: usize, length: usize) -> usize {
+        let end = from.checked_add(length);
+        assert!(
+            end.is_some_and(|end| end <= self.bytes),
+            "invariant: bytes of the region"
+        );
+        self.words * WORD_BYTES + from
+    }
+}
+
+/// A region that this process has made.
+#[derive(Debug)]
+pub struct OwnRegion {
+    mapping: Arc<Mapping>,
+    division: Division,
+}
+
+impl OwnRegion {
+    /// A new region, all zero, and the file to hand to others.
+    ///
+    /// # Errors
+    /// The system's: memfd refused, no memory, no descriptors.
+    pub fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("ringtree", flags)?;
+        let bytes = division.total_bytes();
+        ftruncate(&file, bytes as u64)?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = Arc::new(Mapping::new(file.as_fd(), bytes, access)?);
+        let fixed = SealFlags::SHRINK | SealFlags::GROW;
+        // An older system knows no such seal; then only good manners keep peers from writing.
+        if fcntl_add_seals(&file, fixed | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
+            fcntl_add_seals(&file, fixed | SealFlags::SEAL)?;
+        }
+        Ok((Self { mapping, division }, file))
+    }
+
+    /// Bytes `from..from + length` of the plain part, to be written.
+    #[must_use]
+    pub fn bytes_mut(&mut self, from: usize, length: usize) -> &mut [u8] {
+        let offset = self.division.range(from, length);
+        // SAFETY: the range lies in the mapping behind the words (`range`), so it is no atomic;
+        // this process alone can write it, and does so only through this exclusive borrow. Other
+        // processes read it, but only what has been published and not yet acknowledged, and that
+        // the owner does not write (the rings' protocol).
+        unsafe {
+            let start = self.mapping.start.as_ptr().add(offset);
+            std::slice::from_raw_parts_mut(start, length)
+        }
+    }
+
+    /// The word at `at`, alone, for another thread of this process to write.
+    #[must_use]
+    pub fn bell(&self, at: usize) -> Bell {
+        self.division.check(at);
+        Bell {
+            mapping: Arc::clone(&self.mapping),
+            at,
+        }
+    }
+}
+
+impl WriteWords for OwnRegion {
+    #[inline]
+    fn store(&self, at: usize, value: u64) {
+        self.division.check(at);
+        self.mapping.word(at).store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn release(&self, at: usize, value: u64) {
+        self.division.check(at);
+        self.mapping.word(at).store(value, Ordering::Release);
+    }
+}
+
+/// One word of an own region.
+#[derive(Clone, Debug)]
+pub struct Bell {
+    mapping: Arc<Mapping>,
+    at: usize,
+}
+
+impl Bell {
+    /// Writes the word; one thread at a time.
+    pub fn set(&self, value: u64) {
+        self.mapping.word(self.at).store(value, Ordering::Relaxed);
+    }
+}
+
+/// A region that another process has made, for reading.
+#[derive(Debug)]
+pub struct PeerRegion {
+    mapping: Mapping,
+    division: Division,
+}
+
+impl PeerRegion {
+    /// Maps the region behind `file`.
+    ///
+    /// # Errors
+    /// The file is no sealed memfd of that size, so that reading it could end the process; or the
+    /// system's error.
+    pub fn map(file: &OwnedFd, division: Division) -> io::Result<Self> {
+        let bytes = division.total_bytes();
+        let seals = fcntl_get_seals(file)?;
+        let size = fstat(file)?.st_size;
+        if !seals.contains(SealFlags::SHRINK) || u64::try_from(size) != Ok(bytes as u64) {
+            return Err(io::Error::other(format!(
+                "the peer's memory has {size} bytes where {bytes} were expected, or is not sealed"
+            )));
+        }
+        let mapping = Mapping::new(file.as_fd(), bytes, libc::PROT_READ)?;
+        Ok(Self { mapping, division })
+    }
+
+    /// Bytes `from..from + length` of the plain part.
+    #[must_use]
+    pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
+        let offset = self.division.range(from, length);
+        // SAFETY: the range lies in the mapping behind the words (`range`), is initialised (a
+        // memfd starts as zeros) and stays mapped, as the file cannot shrink. Its owner writes no
+        // byte that it has published and that was not acknowledged yet, and this is called for
+        // such bytes only. An owner that breaks this can make the bytes any bytes, which is what
+        // it could have published in the first place: they are plain data, copied or folded.
+        unsafe {
+            let start = self.mapping.start.as_ptr().add(offset);
+            std::slice::from_raw_parts(start, length)
+        }
+    }
+}
+
+impl ReadWords for PeerRegion {
+    #[inline]
+    fn load(&self, at: usize) -> u64 {
+        self.division.check(at);
+        self.mapping.word(at).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn acquire(&self) {
+        fence(Ordering::Acquire);
+    }
+}

@@ -1,0 +1,194 @@
+//! One direction of a pair of ranks: lines that the sender writes and the receiver counts.
+//!
+//! `rings.md` beside this file argues why each order is enough.
+
+use crate::sys::shared::{ReadWords, WriteWords};
+
+/// Words of a line, which is one cache line.
+pub const LINE_WORDS: usize = 8;
+/// Lines of a lane. A power of two, so that the count may wrap.
+pub const LINES: usize = 16;
+/// Payload bytes that fit beside the flag.
+pub const INLINE_BYTES: usize = 40;
+/// Words of a line before its payload: flag, what it is, which message it belongs to.
+const HEAD_WORDS: usize = 3;
+
+/// What a line says of its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Digest of the call.
+    pub digest: u32,
+    /// Where the payload is, and how long.
+    pub form: u32,
+    /// The low bits of the operation's number.
+    pub sequence: u32,
+    /// The message's number.
+    pub number: u32,
+}
+
+/// The first word of the line that bears `count`, in a lane that starts at `lane`.
+fn line(lane: usize, count: u32) -> usize {
+    lane + (count as usize % LINES) * LINE_WORDS
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct Sender {
+    /// First word of the lane in the sender's region.
+    lane: usize,
+    /// Where, in the receiver's region, it says how many lines it is through with.
+    acknowledgement: usize,
+    /// Lines published.
+    count: u64,
+    /// Lines the receiver is known to be through with.
+    through: u64,
+}
+
+impl Sender {
+    /// The sending end of the lane at word `lane`, acknowledged at word `acknowledgement` of the
+    /// receiver's region.
+    #[must_use]
+    pub const fn new(lane: usize, acknowledgement: usize) -> Self {
+        Self {
+            lane,
+            acknowledgement,
+            count: 0,
+            through: 0,
+        }
+    }
+
+    /// How many lines have been published.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether the receiver is through with the first `count` lines.
+    #[inline]
+    pub fn is_through(&mut self, theirs: &impl ReadWords, count: u64) -> bool {
+        if count <= self.through {
+            return true;
+        }
+        let through = theirs.load(self.acknowledgement) as u32;
+        theirs.acquire();
+        self.hear(through);
+        count <= self.through
+    }
+
+    /// The receiver says that it is through with `through` lines; nonsense is not believed.
+    #[inline]
+    pub fn hear(&mut self, through: u32) {
+        let more = u64::from(through.wrapping_sub(self.through as u32));
+        if more <= self.count - self.through {
+            self.through += more;
+        }
+    }
+
+    /// Whether there is room for one more line.
+    #[inline]
+    pub fn has_room(&mut self, theirs: &impl ReadWords) -> bool {
+        // The next line takes the place of the one this many before it.
+        self.is_through(theirs, (self.count + 1).saturating_sub(LINES as u64))
+    }
+
+    /// Writes a line, for which there is room; `received` acknowledges the other direction.
+    #[inline]
+    pub fn publish(&mut self, own: &impl WriteWords, head: Head, inline: &[u8], received: u32) {
+        self.count += 1;
+        // Lines carry the low bits: a line's last content bears a count that is `LINES` less.
+        let count = self.count as u32;
+        let at = line(self.lane, count);
+        own.store(at + 1, pack(head.digest, head.form));
+        own.store(at + 2, pack(head.sequence, head.number));
+        for (word, bytes) in inline.chunks(8).enumerate() {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            own.store(at + HEAD_WORDS + word, u64::from_le_bytes(padded));
+        }
+        own.release(at, pack(count, received));
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct Receiver {
+    /// First word of the lane in the sender's region.
+    lane: usize,
+    /// Where, in its own region, the receiver says how many lines it is through with.
+    acknowledgement: usize,
+    /// Lines it is through with; wraps.
+    count: u32,
+    /// The same, as the sender was told.
+    told: u32,
+}
+
+impl Receiver {
+    /// The receiving end of the lane at word `lane` of the sender's region, which acknowledges at
+    /// word `acknowledgement` of its own.
+    #[must_use]
+    pub const fn new(lane: usize, acknowledgement: usize) -> Self {
+        Self {
+            lane,
+            acknowledgement,
+            count: 0,
+            told: 0,
+        }
+    }
+
+    /// The next line, if it is there, and what its sender acknowledges with it.
+    #[inline]
+    pub fn peek(&self, theirs: &impl ReadWords) -> Option<(Head, u32)> {
+        let next = self.count.wrapping_add(1);
+        let at = line(self.lane, next);
+        let flag = theirs.load(at);
+        if flag as u32 != next {
+            return None;
+        }
+        theirs.acquire();
+        let (digest, form) = unpack(theirs.load(at + 1));
+        let (sequence, number) = unpack(theirs.load(at + 2));
+        let head = Head {
+            digest,
+            form,
+            sequence,
+            number,
+        };
+        Some((head, (flag >> 32) as u32))
+    }
+
+    /// The payload beside the flag of the line that `peek` has found.
+    #[inline]
+    pub fn inline(&self, theirs: &impl ReadWords, into: &mut [u8; INLINE_BYTES], bytes: usize) {
+        let at = line(self.lane, self.count.wrapping_add(1)) + HEAD_WORDS;
+        let words = into.chunks_exact_mut(8).take(bytes.div_ceil(8));
+        for (word, into) in words.enumerate() {
+            into.copy_from_slice(&theirs.load(at + word).to_le_bytes());
+        }
+    }
+
+    /// This side is through with the line that `peek` has found, and with what it named. The
+    /// sender learns it now if `at_once`, else with a later line, at the latest after half a lane.
+    #[inline]
+    pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
+        self.count = self.count.wrapping_add(1);
+        if at_once || self.count.wrapping_sub(self.told) >= LINES as u32 / 2 {
+            own.release(self.acknowledgement, u64::from(self.count));
+            self.told = self.count;
+        }
+    }
+
+    /// The acknowledgement that goes with a line of the other direction.
+    #[inline]
+    pub fn tell(&mut self) -> u32 {
+        self.told = self.count;
+        self.count
+    }
+}
+
+fn pack(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}

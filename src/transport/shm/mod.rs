@@ -1,0 +1,485 @@
+//! Messages through memory that the ranks of one host share.
+//!
+//! *Purpose.* [`SharedTransport`] is a [`Transport`] among ranks that have handed each other their
+//! regions ([`crate::sys::shared`]). A message goes as one or more *lines* ([`lane`]): up to
+//! [`lane::INLINE_BYTES`] of payload lie beside the flag, more lies in a *segment* of the sender's
+//! region, which the receiver copies out of or folds from where it is. [`layout`] says what lies
+//! where. A message to several peers is written once and read by all of them.
+//!
+//! *Invariants.* A rank writes its own region alone. What it has published it does not write again
+//! before every reader has acknowledged it. What a reader finds decides no length and no address:
+//! a line is compared with what is expected, and refused.
+//!
+//! *May import* `sys` and the base files.
+
+pub mod lane;
+pub mod layout;
+
+use super::{Addressee, LinkError, Message, Transport};
+use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords, fence_both_ways};
+use crate::wire::frame::Header;
+use lane::{Head, INLINE_BYTES, Receiver, Sender};
+use layout::{BELL, Layout, ROW_SLOTS};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// A new region for one of `places` ranks, and the file that the others map.
+///
+/// # Errors
+/// The system's.
+pub fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+    OwnRegion::new(Layout::new(places).division())
+}
+
+/// The region of another of `places` ranks.
+///
+/// # Errors
+/// The file is no such region; or the system's error.
+pub fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+    PeerRegion::map(file, Layout::new(places).division())
+}
+
+/// Ends the sleep of a rank.
+pub type Wake = Box<dyn Fn(usize) + Send>;
+
+/// Links through shared memory.
+pub struct SharedTransport {
+    group: u32,
+    epoch: u16,
+    own: OwnRegion,
+    /// By rank; none to this one and to those that are elsewhere.
+    links: Vec<Option<Box<Link>>>,
+    shared: SharedRow,
+    /// A line was published since the last look at who sleeps.
+    is_unsettled: bool,
+    wake: Wake,
+}
+
+impl SharedTransport {
+    /// Links between rank `ranks[place]`, which owns `own`, and the other `ranks` (ascending),
+    /// whose regions are `theirs`, in a world of `world_size`.
+    #[must_use]
+    pub fn new(
+        (group, epoch): (u32, u16),
+        world_size: usize,
+        ranks: &[usize],
+        place: usize,
+        own: OwnRegion,
+        theirs: Vec<(usize, PeerRegion)>,
+        wake: Wake,
+    ) -> Self {
+        let layout = Layout::new(ranks.len());
+        let mut links: Vec<Option<Box<Link>>> = Vec::new();
+        links.resize_with(world_size, || None);
+        for (rank, region) in theirs {
+            if let Some(their_place) = ranks.iter().position(|each| *each == rank) {
+                links[rank] = Some(Box::new(Link::new(layout, place, their_place, region)));
+            }
+        }
+        Self {
+            group,
+            epoch,
+            own,
+            links,
+            shared: SharedRow {
+                start: layout.slot(place, 0),
+                next: 0,
+                readers: Default::default(),
+            },
+            is_unsettled: false,
+            wake,
+        }
+    }
+
+    /// Whether `peer` is reached through shared memory.
+    #[must_use]
+    pub fn reaches(&self, peer: usize) -> bool {
+        self.links.get(peer).is_some_and(Option::is_some)
+    }
+
+    /// The header that a stream would have carried where a line was found that is not expected.
+    fn header(&self, message: &Message, head: Head) -> Header {
+        let low = message.sequence as u32;
+        let difference = i64::from(head.sequence.wrapping_sub(low) as i32);
+        Header {
+            epoch: self.epoch,
+            group: self.group,
+            sequence: message.sequence.wrapping_add_signed(difference),
+            message: head.number,
+            bytes: Form::decode(head.form).map_or(0, |(bytes, _)| bytes as u32),
+            digest: head.digest,
+        }
+    }
+
+    /// Makes sure that the next line from `peer` is at hand and belongs to `message`.
+    #[inline]
+    fn begin(&mut self, peer: usize, message: &Message, offset: usize) -> Result<bool, LinkError> {
+        let Some(link) = &mut self.links[peer] else {
+            return Ok(false);
+        };
+        if link.present.bytes > 0 {
+            return Ok(true);
+        }
+        let Some((head, through)) = link.receiver.peek(&link.theirs) else {
+            return Ok(false);
+        };
+        let expected = Head {
+            form: head.form,
+            ..head_of(message, message.number, 0)
+        };
+        if head != expected {
+            return Err(LinkError::Unexpected(self.header(message, head)));
+        }
+        link.sender.hear(through);
+        link.open(head.form, message.bytes - offset)?;
+        Ok(true)
+    }
+}
+
+fn head_of(message: &Message, number: u32, form: u32) -> Head {
+    Head {
+        digest: message.digest,
+        form,
+        // The low bits tell neighbours apart.
+        sequence: message.sequence as u32,
+        number,
+    }
+}
+
+impl Transport for SharedTransport {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn open(&mut self, _peer: usize) {}
+
+    fn send(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        _offset: usize,
+        data: &[u8],
+    ) -> Result<usize, LinkError> {
+        let Some(link) = &mut self.links[peer] else {
+            return Ok(0);
+        };
+        let mut taken = 0;
+        while taken < data.len() && link.sender.has_room(&link.theirs) {
+            let piece = &data[taken..data.len().min(taken + SHARED_SEGMENT_BYTES)];
+            let form = if piece.len() <= INLINE_BYTES {
+                Form::Inline
+            } else {
+                let slot = link.slot_next;
+                if !link.sender.is_through(&link.theirs, link.slots[slot]) {
+                    break;
+                }
+                let start = link.row + slot * SHARED_SEGMENT_BYTES;
+                self.own.bytes_mut(start, piece.len()).copy_from_slice(piece);
+                link.slots[slot] = link.sender.count() + 1;
+                link.slot_next = (slot + 1) % ROW_SLOTS;
+                Form::Slot(slot)
+            };
+            link.publish(&self.own, message, message.number, form, piece);
+            taken += piece.len();
+        }
+        self.is_unsettled |= taken > 0;
+        Ok(taken)
+    }
+
+    fn receive(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        let mut stored = 0;
+        while stored < into.len() && self.begin(peer, message, offset + stored)? {
+            let Some(link) = &self.links[peer] else { break };
+            let bytes = link.visible().min(into.len() - stored);
+            into[stored..stored + bytes].copy_from_slice(link.view(bytes));
+            self.consume(peer, bytes);
+            stored += bytes;
+        }
+        Ok(stored)
+    }
+
+    #[inline]
+    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Result<usize, LinkError> {
+        if !self.begin(peer, message, offset)? {
+            return Ok(0);
+        }
+        Ok(self.links[peer].as_ref().map_or(0, |link| link.visible()))
+    }
+
+    #[inline]
+    fn view(&self, peer: usize, bytes: usize) -> &[u8] {
+        self.links[peer]
+            .as_ref()
+            .map_or(&[], |link| link.view(bytes))
+    }
+
+    #[inline]
+    fn consume(&mut self, peer: usize, bytes: usize) {
+        if let Some(link) = &mut self.links[peer] {
+            link.present.taken += bytes;
+            if link.visible() == 0 {
+                let is_segment = link.present.start.is_some();
+                link.receiver.pass(&self.own, is_segment);
+                link.present.bytes = 0;
+            }
+        }
+    }
+
+    fn holds_bytes(&self, peer: usize) -> usize {
+        if self.reaches(peer) {
+            SHARED_SEGMENT_BYTES
+        } else {
+            0
+        }
+    }
+
+    fn publishes(&self, to: &[Addressee]) -> bool {
+        to.iter().all(|one| self.reaches(one.peer))
+    }
+
+    fn publish(
+        &mut self,
+        to: &[Addressee],
+        message: &Message,
+        _offset: usize,
+        data: &[u8],
+    ) -> Result<usize, LinkError> {
+        let mut taken = 0;
+        while taken < data.len() && self.have_room(to) {
+            let piece = &data[taken..data.len().min(taken + SHARED_SEGMENT_BYTES)];
+            let form = if piece.len() <= INLINE_BYTES {
+                Form::Inline
+            } else {
+                let slot = self.shared.next;
+                if !self.shared.is_free(slot, &mut self.links) {
+                    break;
+                }
+                let start = self.shared.start + slot * SHARED_SEGMENT_BYTES;
+                self.own.bytes_mut(start, piece.len()).copy_from_slice(piece);
+                self.shared.next = (slot + 1) % ROW_SLOTS;
+                Form::Shared(slot)
+            };
+            for Addressee { peer, number } in to {
+                let Some(link) = &mut self.links[*peer] else {
+                    continue;
+                };
+                link.publish(&self.own, message, *number, form, piece);
+                if let Form::Shared(slot) = form {
+                    self.shared.readers[slot].push((*peer, link.sender.count()));
+                }
+            }
+            taken += piece.len();
+        }
+        self.is_unsettled |= taken > 0;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn settle(&mut self) {
+        if !self.is_unsettled {
+            return;
+        }
+        self.is_unsettled = false;
+        fence_both_ways();
+        for (rank, link) in self.links.iter_mut().enumerate() {
+            let Some(link) = link else { continue };
+            if std::mem::take(&mut link.is_unsettled) {
+                let bell = link.theirs.load(BELL);
+                if bell % 2 == 1 && bell != link.woken {
+                    link.woken = bell;
+                    (self.wake)(rank);
+                }
+            }
+        }
+    }
+}
+
+impl SharedTransport {
+    fn have_room(&mut self, to: &[Addressee]) -> bool {
+        to.iter().all(|one| {
+            let link = self.links[one.peer].as_mut();
+            link.is_some_and(|link| link.sender.has_room(&link.theirs))
+        })
+    }
+}
+
+/// The own segments that several peers read.
+struct SharedRow {
+    /// Where the row starts.
+    start: usize,
+    next: usize,
+    /// Who reads a segment, and by which line.
+    readers: [Vec<(usize, u64)>; ROW_SLOTS],
+}
+
+impl SharedRow {
+    /// Whether everybody is through with the segment; then nobody reads it any more.
+    fn is_free(&mut self, slot: usize, links: &mut [Option<Box<Link>>]) -> bool {
+        self.readers[slot].retain(|(peer, count)| {
+            let link = links[*peer].as_mut();
+            link.is_some_and(|link| !link.sender.is_through(&link.theirs, *count))
+        });
+        self.readers[slot].is_empty()
+    }
+}
+
+/// Where a line's payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Beside the flag.
+    Inline,
+    /// In a segment for this peer.
+    Slot(usize),
+    /// In a segment for several peers.
+    Shared(usize),
+}
+
+/// Bits of a form that hold the length.
+const LENGTH_BITS: u32 = 24;
+const KIND_BITS: u32 = 28;
+
+impl Form {
+    fn encode(self, bytes: usize) -> u32 {
+        let (kind, slot) = match self {
+            Form::Inline => (0, 0),
+            Form::Slot(slot) => (1, slot),
+            Form::Shared(slot) => (2, slot),
+        };
+        // Both are small: a segment's length, a slot of a row.
+        bytes as u32 | (slot as u32) << LENGTH_BITS | kind << KIND_BITS
+    }
+
+    /// The length and the place, if they can be.
+    fn decode(word: u32) -> Option<(usize, Self)> {
+        let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;
+        let slot = (word >> LENGTH_BITS & 0xf) as usize;
+        let (most, form) = match word >> KIND_BITS {
+            0 => (INLINE_BYTES, Form::Inline),
+            1 => (SHARED_SEGMENT_BYTES, Form::Slot(slot)),
+            2 => (SHARED_SEGMENT_BYTES, Form::Shared(slot)),
+            _ => return None,
+        };
+        (bytes > 0 && bytes <= most && slot < ROW_SLOTS).then_some((bytes, form))
+    }
+}
+
+/// What is being taken from the next line.
+struct Present {
+    /// Its payload; 0 when none is at hand.
+    bytes: usize,
+    taken: usize,
+    /// Where the payload lies in the peer's region, if not beside the flag.
+    start: Option<usize>,
+    inline: [u8; INLINE_BYTES],
+}
+
+/// Both directions with one peer.
+struct Link {
+    theirs: PeerRegion,
+    sender: Sender,
+    receiver: Receiver,
+    /// Where the own segments for this peer start.
+    row: usize,
+    slot_next: usize,
+    /// The line that last used each of them.
+    slots: [u64; ROW_SLOTS],
+    /// Where, in the peer's region, the segments for this rank start, and those for several.
+    their_row: usize,
+    their_shared_row: usize,
+    present: Present,
+    /// A line was published since the last look at the peer's bell.
+    is_unsettled: bool,
+    /// The sleep that this peer was last woken from.
+    woken: u64,
+}
+
+impl Link {
+    fn new(layout: Layout, place: usize, their_place: usize, theirs: PeerRegion) -> Self {
+        let acknowledged_at = layout.acknowledgement(place);
+        let acknowledging_at = layout.acknowledgement(their_place);
+        Self {
+            theirs,
+            sender: Sender::new(layout.lane(their_place), acknowledged_at),
+            receiver: Receiver::new(layout.lane(place), acknowledging_at),
+            row: layout.slot(their_place, 0),
+            slot_next: 0,
+            slots: [0; ROW_SLOTS],
+            their_row: layout.slot(place, 0),
+            their_shared_row: layout.slot(their_place, 0),
+            present: Present {
+                bytes: 0,
+                taken: 0,
+                start: None,
+                inline: [0; INLINE_BYTES],
+            },
+            is_unsettled: false,
+            woken: 0,
+        }
+    }
+
+    #[inline]
+    fn publish(
+        &mut self,
+        own: &OwnRegion,
+        message: &Message,
+        number: u32,
+        form: Form,
+        piece: &[u8],
+    ) {
+        let head = head_of(message, number, form.encode(piece.len()));
+        let inline = if form == Form::Inline { piece } else { &[] };
+        let received = self.receiver.tell();
+        self.sender.publish(own, head, inline, received);
+        self.is_unsettled = true;
+    }
+
+    /// Makes the line's payload the present one; at most `most` bytes of its message are missing.
+    #[inline]
+    fn open(&mut self, form: u32, most: usize) -> Result<(), LinkError> {
+        let decoded = Form::decode(form).filter(|(bytes, _)| *bytes <= most);
+        let Some((bytes, form)) = decoded else {
+            return Err(LinkError::Garbage(format!(
+                "a line of the form {form:#x} where {most} bytes were to come"
+            )));
+        };
+        self.present.start = match form {
+            Form::Inline => {
+                self.receiver
+                    .inline(&self.theirs, &mut self.present.inline, bytes);
+                None
+            }
+            Form::Slot(slot) => Some(self.their_row + slot * SHARED_SEGMENT_BYTES),
+            Form::Shared(slot) => Some(self.their_shared_row + slot * SHARED_SEGMENT_BYTES),
+        };
+        self.present.bytes = bytes;
+        self.present.taken = 0;
+        Ok(())
+    }
+
+    #[inline]
+    fn visible(&self) -> usize {
+        self.present.bytes - self.present.taken
+    }
+
+    /// The next `bytes` bytes of those visible.
+    #[inline]
+    fn view(&self, bytes: usize) -> &[u8] {
+        let Present {
+            taken,
+            start,
+            inline,
+            ..
+        } = &self.present;
+        match start {
+            Some(start) => self.theirs.bytes(start + taken, bytes),
+            None => &inline[*taken..taken + bytes],
+        }
+    }
+}
