@@ -7,7 +7,7 @@
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::planned::{Planned, Wanted};
 use super::work::Work;
-use super::{Communicator, Entered};
+use super::{Communicator, Entered, Issued};
 use crate::dtype::{Dtype, Element};
 use crate::engine::Ticket;
 use crate::engine::group::ChannelKind;
@@ -363,9 +363,9 @@ impl Communicator {
         let MemoryMut::Host(slice) = buffer.memory_mut();
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
-        let planned = self.issue(&entered, wanted)?;
+        let (sequence, planned) = self.issue(&entered, wanted)?;
         lend(slice, |region| {
-            let posting = planned.posting(region, self.0.parts.timeout);
+            let posting = planned.posting(sequence, region, self.0.parts.timeout);
             runtime.run(self.0.parts.group, ChannelKind::Collectives, posting)
         })
     }
@@ -390,11 +390,12 @@ impl Communicator {
             Err(error) => return Err((error, region)),
         };
         let wanted = self.wanted(ask, count, region.dtype());
-        let planned = match wanted.and_then(|wanted| self.issue(&entered, wanted)) {
-            Ok(planned) => planned,
+        let issued = wanted.and_then(|wanted| self.issue(&entered, wanted));
+        let (sequence, planned) = match issued {
+            Ok(issued) => issued,
             Err(error) => return Err((error, region)),
         };
-        let posting = planned.posting(region, self.0.parts.timeout);
+        let posting = planned.posting(sequence, region, self.0.parts.timeout);
         self.0
             .parts
             .runtime
@@ -419,8 +420,7 @@ impl Communicator {
     }
 
     /// The planned form of a call that is about to be made.
-    fn plan(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<Planned> {
-        let mut issued = entered.issued();
+    fn plan(&self, issued: &mut Issued, wanted: Wanted) -> Result<Planned> {
         // A forced algorithm holds where it can be used; the rest is chosen as ever.
         let forced = issued
             .algorithm
@@ -433,13 +433,12 @@ impl Communicator {
             .cloned()
     }
 
-    /// The next call of the group's order.
-    fn issue(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<Planned> {
-        let mut planned = self.plan(entered, wanted)?;
+    /// The next call of the group's order, with its number.
+    fn issue(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<(u64, Planned)> {
         let mut issued = entered.issued();
+        let planned = self.plan(&mut issued, wanted)?;
         issued.collectives += 1;
-        planned.call.sequence = issued.collectives;
-        Ok(planned)
+        Ok((issued.collectives, planned))
     }
 
     /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is
@@ -477,7 +476,8 @@ impl Communicator {
             count,
             dtype,
         )?;
-        let planned = self.plan(&self.enter()?, wanted)?;
+        let entered = self.enter()?;
+        let planned = self.plan(&mut entered.issued(), wanted)?;
         Ok((planned.algorithm, planned.predicted_s))
     }
 }

@@ -21,6 +21,12 @@ pub(crate) trait Host: Send + Sync {
     /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may.
     fn give_way(&self, idle_passes: u32) -> Waited;
 
+    /// A call that runs step by step, holding the engine, found nothing `fruitless` times in a
+    /// row: spins or yields, or says that it is time to let go.
+    fn linger(&self, _fruitless: u32) -> bool {
+        false
+    }
+
     /// Ends a sleep in `give_way` early.
     fn wake(&self);
 

@@ -61,11 +61,12 @@ impl Communicator {
             Ok(entered) => entered,
             Err(error) => return (region, Err(error)),
         };
-        let planned = match self.next_of_pair(&entered, sends, peer, count, &region) {
-            Ok(planned) => planned,
+        let next = self.next_of_pair(&entered, sends, peer, count, &region);
+        let (sequence, planned) = match next {
+            Ok(next) => next,
             Err(error) => return (region, Err(error)),
         };
-        let posting = planned.posting(region, self.0.parts.timeout);
+        let posting = planned.posting(sequence, region, self.0.parts.timeout);
         self.0
             .parts
             .runtime
@@ -79,7 +80,7 @@ impl Communicator {
         peer: usize,
         count: usize,
         region: &Region,
-    ) -> Result<planned::Planned> {
+    ) -> Result<(u64, planned::Planned)> {
         let (rank, world_size) = (self.rank(), self.world_size());
         self.check_peer("peer", peer)?;
         if peer == rank {
@@ -91,8 +92,7 @@ impl Communicator {
         let key = if sends { (rank, peer) } else { (peer, rank) };
         let sequence = issued.pairs.entry(key).or_insert(0);
         *sequence += 1;
-        let mut planned = planned::pair(sends, rank, peer, world_size, count, region.dtype());
-        planned.call.sequence = *sequence;
-        Ok(planned)
+        let planned = planned::pair(sends, rank, peer, world_size, count, region.dtype());
+        Ok((*sequence, planned))
     }
 }

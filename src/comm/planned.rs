@@ -1,7 +1,7 @@
 //! Choosing, building and remembering programs.
 
 use crate::dtype::Dtype;
-use crate::engine::group::Posting;
+use crate::engine::group::{Posting, Prepared};
 use crate::engine::operation::Arithmetic;
 use crate::engine::program::Program;
 use crate::error::{Error, Result};
@@ -33,38 +33,36 @@ pub(crate) struct Wanted {
 /// A call, ready to be posted but for its sequence number.
 #[derive(Clone)]
 pub(crate) struct Planned {
-    pub(crate) call: Call,
-    pub(crate) digest: u32,
-    pub(crate) program: Arc<Program>,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) prepared: Arc<Prepared>,
     pub(crate) algorithm: Algorithm,
     /// What the chooser expects it to take.
     pub(crate) predicted_s: f64,
 }
 
 impl Planned {
-    /// The call, with the number it was given, on `buffer`.
-    pub(crate) fn posting(self, buffer: Region, timeout: Duration) -> Posting {
+    /// The call under number `sequence`, on `buffer`.
+    pub(crate) fn posting(self, sequence: u64, buffer: Region, timeout: Duration) -> Posting {
         Posting {
-            call: self.call,
-            digest: self.digest,
-            program: self.program,
+            prepared: self.prepared,
+            sequence,
             buffer,
-            arithmetic: self.arithmetic,
             timeout,
         }
     }
 
     /// The call under number `sequence`, on bytes that become the operation's own.
-    pub(crate) fn owning(mut self, sequence: u64, data: Vec<u8>, timeout: Duration) -> Posting {
-        self.call.sequence = sequence;
-        self.posting(Region::own(data), timeout)
+    pub(crate) fn owning(self, sequence: u64, data: Vec<u8>, timeout: Duration) -> Posting {
+        self.posting(sequence, Region::own(data), timeout)
     }
 }
 
 /// The programs of a communicator.
 #[derive(Default)]
-pub(crate) struct Cache(HashMap<Wanted, Planned>);
+pub(crate) struct Cache {
+    all: HashMap<Wanted, Planned>,
+    /// The one asked for last: a loop asks for the same again and again.
+    last: Option<(Wanted, Planned)>,
+}
 
 impl Cache {
     /// The planned form of `wanted`, made if need be.
@@ -75,16 +73,23 @@ impl Cache {
         world_size: usize,
         tuning: &TuningTable,
     ) -> Result<&Planned> {
-        if !self.0.contains_key(&wanted) {
-            if self.0.len() >= PROGRAMS_CACHED_MAX {
-                self.0.clear();
-            }
-            let planned = make(wanted, rank, world_size, tuning)?;
-            self.0.insert(wanted, planned);
+        let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == wanted);
+        if !is_last {
+            let planned = match self.all.get(&wanted) {
+                Some(planned) => planned.clone(),
+                None => {
+                    if self.all.len() >= PROGRAMS_CACHED_MAX {
+                        self.all.clear();
+                    }
+                    let planned = make(wanted, rank, world_size, tuning)?;
+                    self.all.insert(wanted, planned.clone());
+                    planned
+                }
+            };
+            self.last = Some((wanted, planned));
         }
-        self.0
-            .get(&wanted)
-            .ok_or_else(|| Error::Usage("no program was made".into()))
+        let last = self.last.as_ref().map(|(_, planned)| planned);
+        last.ok_or_else(|| Error::Usage("no program was made".into()))
     }
 }
 
@@ -138,7 +143,7 @@ pub(crate) fn make(
         None => None,
     };
     let divisor = (op == Some(ReduceOp::Avg)).then_some(world_size);
-    Ok(Planned {
+    let prepared = Prepared {
         digest: call.digest(),
         call,
         program: Arc::new(Program::bind(&plan, count, dtype.size())),
@@ -147,6 +152,9 @@ pub(crate) fn make(
             element_bytes: dtype.size(),
             divisor,
         },
+    };
+    Ok(Planned {
+        prepared: Arc::new(prepared),
         algorithm,
         predicted_s,
     })
@@ -201,7 +209,7 @@ pub(crate) fn pair(
         op: None,
         root: Some(narrow(to)),
     };
-    Planned {
+    let prepared = Prepared {
         digest: call.digest(),
         call,
         program: Arc::new(Program::bind(&plan, count, dtype.size())),
@@ -210,6 +218,9 @@ pub(crate) fn pair(
             element_bytes: dtype.size(),
             divisor: None,
         },
+    };
+    Planned {
+        prepared: Arc::new(prepared),
         algorithm: Algorithm::Flat,
         predicted_s: 0.0,
     }

@@ -6,7 +6,7 @@
 
 use super::host::{Host, Waited};
 use crate::engine::group::{ChannelKind, Group, Posting};
-use crate::engine::{Engine, Ticket};
+use crate::engine::{Engine, Run, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
 use crate::protocol::session::Agreement;
@@ -109,11 +109,16 @@ impl Runtime {
         channel: ChannelKind,
         posting: Posting,
     ) -> (Region, Result<()>) {
-        let ticket = match self.lock_beside_poller().post(group, channel, posting) {
-            Ok(ticket) => ticket,
-            Err((error, region)) => return (region, Err(error)),
-        };
-        self.wait(ticket)
+        let mut engine = self.lock_beside_poller();
+        let mut patience =
+            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
+        let ran = engine.run(group, channel, posting, &mut patience);
+        drop(engine);
+        match ran {
+            Ok(Run::Whole(region)) => (region, Ok(())),
+            Ok(Run::Posted(ticket)) => self.wait(ticket),
+            Err((error, region)) => (region, Err(error)),
+        }
     }
 
     /// Waits for an operation; returns by its deadline.

@@ -1,5 +1,6 @@
 //! The operations of one set of ranks.
 
+use super::in_order::{self, Progress};
 use super::operation::{Arithmetic, Broken, Operation, Turns};
 use super::program::Program;
 use crate::error::{Error, Result};
@@ -22,20 +23,49 @@ pub enum ChannelKind {
     Pairs,
 }
 
-/// What it takes to start an operation.
-pub struct Posting {
-    /// What all ranks must agree on.
+/// A call, described once and made any number of times.
+pub struct Prepared {
+    /// What all ranks must agree on; its sequence number means nothing here.
     pub call: Call,
     /// The call's digest.
     pub digest: u32,
     /// What to do.
     pub program: Arc<Program>,
-    /// What to do it on.
-    pub buffer: Region,
     /// How to fold.
     pub arithmetic: Arithmetic,
+}
+
+impl Prepared {
+    /// The call under the number it was given.
+    #[must_use]
+    pub fn numbered(&self, sequence: u64) -> Call {
+        Call {
+            sequence,
+            ..self.call.clone()
+        }
+    }
+}
+
+/// What it takes to start an operation.
+pub struct Posting {
+    /// The call.
+    pub prepared: Arc<Prepared>,
+    /// Its number.
+    pub sequence: u64,
+    /// What to do it on.
+    pub buffer: Region,
     /// How long it may take.
     pub timeout: Duration,
+}
+
+/// How far a call came that was run in order.
+pub(super) enum Ran {
+    /// To its end.
+    Whole(Region),
+    /// It was started as an operation instead, or became one.
+    Posted(usize),
+    /// The group has failed.
+    Refused(Error, Region),
 }
 
 /// A place for an operation. Places are reused.
@@ -105,12 +135,65 @@ impl Group {
         if let Some(error) = self.session.verdict() {
             return Err((error.clone(), posting.buffer));
         }
-        match (kind, posting.program.peers().next()) {
-            (ChannelKind::Collectives, _) => self.session.enter(&posting.call),
-            (ChannelKind::Pairs, Some(peer)) => self.session.enter_pair(peer, &posting.call),
+        let Prepared {
+            call,
+            digest,
+            program,
+            ..
+        } = &*posting.prepared;
+        match (kind, program.peers().next()) {
+            (ChannelKind::Collectives, _) => self.session.enter(call, *digest, posting.sequence),
+            (ChannelKind::Pairs, Some(peer)) => {
+                let call = posting.prepared.numbered(posting.sequence);
+                self.session.enter_pair(peer, &call);
+            }
             (ChannelKind::Pairs, None) => {}
         }
-        Ok(self.channel(kind).start(posting))
+        Ok(self.channel(kind).start(posting, None))
+    }
+
+    /// Runs a collective step by step while the caller waits, if nothing is under way and the
+    /// links allow it; `patience` says, after so many fruitless looks, whether to look once more.
+    /// What takes longer, or goes wrong, goes on as an operation from where it is.
+    pub(super) fn run(
+        &mut self,
+        kind: ChannelKind,
+        mut posting: Posting,
+        patience: &mut dyn FnMut(u32) -> bool,
+    ) -> Ran {
+        let channel = match kind {
+            ChannelKind::Collectives => &mut self.collectives,
+            ChannelKind::Pairs => &mut self.pairs,
+        };
+        let is_alone = channel.queue.is_empty() && !self.session.is_troubled();
+        let mut progress = Progress::default();
+        if is_alone && kind == ChannelKind::Collectives && channel.allows_order(&posting.prepared) {
+            let ran = in_order::run(
+                &mut posting,
+                &mut progress,
+                &mut *channel.transport,
+                patience,
+            );
+            if let Ok(true) = ran {
+                let Prepared { call, digest, .. } = &*posting.prepared;
+                self.session.enter(call, *digest, posting.sequence);
+                self.session.idle();
+                return Ran::Whole(posting.buffer);
+            }
+            // A broken link breaks again, for the operation to tell.
+        }
+        if let Some(error) = self.session.verdict() {
+            return Ran::Refused(error.clone(), posting.buffer);
+        }
+        if kind == ChannelKind::Pairs {
+            return match self.post(kind, posting) {
+                Ok(slot) => Ran::Posted(slot),
+                Err((error, buffer)) => Ran::Refused(error, buffer),
+            };
+        }
+        let Prepared { call, digest, .. } = &*posting.prepared;
+        self.session.enter(call, *digest, posting.sequence);
+        Ran::Posted(self.collectives.start(posting, Some(&progress)))
     }
 
     pub(super) fn poll(&mut self) -> bool {
@@ -148,18 +231,21 @@ impl Group {
             for slot in &channel.queue {
                 let slot = &mut channel.slots[*slot];
                 let since = *slot.since.get_or_insert(now);
-                let Some(call) = slot.operation.call.as_ref() else {
+                let is_overdue = now >= since.saturating_add(slot.timeout);
+                let is_noticed = now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1);
+                if !is_overdue && !is_noticed {
+                    continue;
+                }
+                let Some(call) = slot.operation.call() else {
                     continue;
                 };
-                if now >= since.saturating_add(slot.timeout) {
-                    let error = overdue(self.rank, call, slot, session);
+                if is_overdue {
+                    let error = overdue(self.rank, &call, slot, session);
                     session.failed(error);
                     break;
                 }
-                if now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1) {
-                    session.waited(call, &slot.operation.awaited(), slot.notices as usize);
-                    slot.notices += 1;
-                }
+                session.waited(&call, &slot.operation.awaited(), slot.notices as usize);
+                slot.notices += 1;
             }
         }
     }
@@ -176,7 +262,7 @@ impl Group {
 
     fn broken(&mut self, kind: ChannelKind, slot: usize, Broken { peer, error }: Broken) {
         // Every started operation has a call.
-        let Some(call) = self.channel(kind).slots[slot].operation.call.clone() else {
+        let Some(call) = self.channel(kind).slots[slot].operation.call() else {
             return;
         };
         match error {
@@ -272,9 +358,9 @@ impl Group {
             return;
         };
         let operation = &self.collectives.slots[*slot].operation;
-        if let Some(call) = &operation.call {
+        if let Some(call) = operation.call() {
             for peer in operation.awaited() {
-                self.session.left_before(peer, call);
+                self.session.left_before(peer, &call);
             }
         }
     }
@@ -285,7 +371,7 @@ impl Group {
         let mut all = self.collectives.operations().chain(self.pairs.operations());
         let call = all
             .find(|operation| operation.needs(rank))
-            .and_then(|operation| operation.call.clone());
+            .and_then(Operation::call);
         drop(all);
         if let Some(call) = call {
             self.session.link_lost(rank, &call, why);
@@ -324,16 +410,23 @@ impl Channel {
         self.queue.iter().map(|slot| &self.slots[*slot].operation)
     }
 
-    fn start(&mut self, posting: Posting) -> usize {
-        let Posting {
-            call,
-            digest,
-            program,
-            buffer,
-            arithmetic,
-            timeout,
-        } = posting;
-        for peer in program.peers() {
+    /// Whether the program can be run step by step over these links.
+    fn allows_order(&self, prepared: &Prepared) -> bool {
+        let Program {
+            longest_bytes,
+            scratch_bytes,
+            ..
+        } = &*prepared.program;
+        *scratch_bytes == 0
+            && longest_bytes.is_some_and(|longest| {
+                let mut peers = prepared.program.peers();
+                peers.all(|peer| longest <= self.transport.holds_bytes(peer))
+            })
+    }
+
+    /// Starts an operation, which may have come some way already.
+    fn start(&mut self, posting: Posting, progress: Option<&Progress>) -> usize {
+        for peer in posting.prepared.program.peers() {
             self.transport.open(peer);
         }
         let index = self.free.pop().unwrap_or_else(|| {
@@ -341,9 +434,8 @@ impl Channel {
             self.slots.len() - 1
         });
         let slot = &mut self.slots[index];
-        slot.operation
-            .start(call, digest, program, buffer, arithmetic);
-        slot.timeout = timeout;
+        slot.timeout = posting.timeout;
+        slot.operation.start(posting, progress);
         slot.since = None;
         slot.notices = 0;
         slot.is_abandoned = false;
@@ -363,6 +455,7 @@ impl Channel {
                 Ok(moved) => advanced |= moved,
                 Err(broken) => return Err((index, broken)),
             }
+            self.transport.settle();
             if operation.is_done() {
                 self.queue.remove(at);
                 self.finish(index, Ok(()));

@@ -1,8 +1,9 @@
 //! Running plans over links.
 //!
 //! *Purpose.* One polled state machine for every algorithm and every transport. [`program`] binds
-//! a plan to byte offsets, [`operation`] is one collective under way, [`group`] the operations of
-//! one set of ranks, [`Engine`] all groups of a process.
+//! a plan to byte offsets, [`operation`] is one collective under way, `in_order` runs one step by
+//! step while its caller waits, [`group`] the operations of one set of ranks, [`Engine`] all groups
+//! of a process.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a plan, so a segment is folded
@@ -14,15 +15,18 @@
 
 #![forbid(unsafe_code)]
 
+mod fold;
 pub mod group;
+mod in_order;
 pub mod operation;
+mod pieces;
 pub mod program;
 
 use crate::error::{Error, Result};
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use crate::sys::memory::Region;
-use group::{ChannelKind, Group, Posting};
+use group::{ChannelKind, Group, Posting, Ran};
 use std::time::Duration;
 
 /// Every group of a process, polled together.
@@ -37,6 +41,15 @@ pub struct Ticket {
     group: u32,
     channel: ChannelKind,
     slot: usize,
+}
+
+/// How far [`Engine::run`] came.
+#[derive(Debug)]
+pub enum Run {
+    /// To the end; here is the buffer.
+    Whole(Region),
+    /// It goes on as an operation.
+    Posted(Ticket),
 }
 
 impl Engine {
@@ -81,6 +94,32 @@ impl Engine {
             channel,
             slot,
         })
+    }
+
+    /// Runs an operation to its end at once, if that is possible; `patience` says, after so many
+    /// fruitless looks, whether to look once more. Otherwise as [`Engine::post`].
+    pub fn run(
+        &mut self,
+        number: u32,
+        channel: ChannelKind,
+        posting: Posting,
+        patience: &mut dyn FnMut(u32) -> bool,
+    ) -> std::result::Result<Run, (Error, Region)> {
+        let Some(group) = self.group(number) else {
+            return Err((
+                Error::Usage("the communicator is closed".into()),
+                posting.buffer,
+            ));
+        };
+        match group.run(channel, posting, patience) {
+            Ran::Whole(buffer) => Ok(Run::Whole(buffer)),
+            Ran::Posted(slot) => Ok(Run::Posted(Ticket {
+                group: number,
+                channel,
+                slot,
+            })),
+            Ran::Refused(error, buffer) => Err((error, buffer)),
+        }
     }
 
     /// Advances every operation as far as it goes now; says whether anything moved.
@@ -181,6 +220,7 @@ mod tests {
     use crate::plan::{Algorithm, Collective, Request, plan};
     use crate::protocol::call::Call;
     use crate::transport::{self, LinkError, Transport};
+    use group::Prepared;
     use operation::Arithmetic;
     use program::Program;
     use std::sync::Arc;
@@ -230,16 +270,20 @@ mod tests {
             op: None,
             root: None,
         };
-        let posting = Posting {
+        let prepared = Prepared {
             digest: call.digest(),
             call,
             program: Arc::new(Program::bind(&plan(&request).unwrap(), 3, 1)),
-            buffer: Region::own(vec![0u8; 3]),
             arithmetic: Arithmetic {
                 kernel: None,
                 element_bytes: 1,
                 divisor: None,
             },
+        };
+        let posting = Posting {
+            prepared: Arc::new(prepared),
+            sequence: 1,
+            buffer: Region::own(vec![0u8; 3]),
             timeout,
         };
         let mut engine = Engine::default();

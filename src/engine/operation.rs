@@ -1,11 +1,15 @@
 //! One collective under way: a program, its buffer, and how far each step has come.
 
-use super::program::{Action, Operand, Piece, Program, ProgramStep, Space};
+use super::fold::Fold;
+use super::group::{Posting, Prepared};
+use super::in_order::Progress;
+use super::pieces::{pair, read, rest, whole, write};
+use super::program::{Action, Lane, Operand, Piece, Program, ProgramStep};
 use crate::limits::SEND_GRAIN_BYTES;
 use crate::protocol::call::Call;
 use crate::reduce::Kernel;
 use crate::sys::memory::Region;
-use crate::transport::{LinkError, Message, Transport};
+use crate::transport::{Addressee, LinkError, Message, Transport};
 use std::sync::Arc;
 
 /// A link that failed an operation.
@@ -57,12 +61,13 @@ pub struct Arithmetic {
 /// One operation. Finished ones are reused, with everything they have allocated.
 #[derive(Default)]
 pub(super) struct Operation {
-    pub(super) call: Option<Call>,
+    prepared: Option<Arc<Prepared>>,
+    sequence: u64,
     program: Arc<Program>,
     digest: u32,
+    arithmetic: Option<Arithmetic>,
     buffer: Option<Region>,
     scratch: Vec<u8>,
-    arithmetic: Option<Arithmetic>,
     /// Bytes of each step that are done.
     done: Vec<usize>,
     /// Bytes of each flow that were taken by its link.
@@ -72,20 +77,12 @@ pub(super) struct Operation {
     receive_at: Vec<usize>,
     local_at: usize,
     steps_left: usize,
-    /// Room for the operands of a fold; empty between folds.
-    views: Vec<&'static [u8]>,
 }
 
 impl Operation {
-    /// Makes the operation ready to run `program` on `buffer`.
-    pub(super) fn start(
-        &mut self,
-        call: Call,
-        digest: u32,
-        program: Arc<Program>,
-        buffer: Region,
-        arithmetic: Arithmetic,
-    ) {
+    /// Makes the operation ready to run what is posted, from where it is already.
+    pub(super) fn start(&mut self, posting: Posting, progress: Option<&Progress>) {
+        let program = Arc::clone(&posting.prepared.program);
         reset(&mut self.done, program.steps.len());
         reset(&mut self.sent, program.flows);
         reset(&mut self.send_at, program.sends.len());
@@ -95,11 +92,68 @@ impl Operation {
         }
         self.local_at = 0;
         self.steps_left = program.steps.len();
-        self.call = Some(call);
-        self.digest = digest;
+        if let Some(progress) = progress {
+            self.go_to(&program, progress);
+        }
         self.program = program;
-        self.buffer = Some(buffer);
-        self.arithmetic = Some(arithmetic);
+        self.digest = posting.prepared.digest;
+        self.arithmetic = Some(posting.prepared.arithmetic);
+        self.prepared = Some(posting.prepared);
+        self.sequence = posting.sequence;
+        self.buffer = Some(posting.buffer);
+    }
+
+    /// Counts as done what was done in order.
+    fn go_to(&mut self, program: &Program, progress: &Progress) {
+        let Progress { at, flow, bytes } = *progress;
+        let now = program.order.get(at).copied();
+        for step in &program.order[..at] {
+            self.done[*step] = program.steps[*step].bytes;
+            if let Action::Send { first_flow, to } = &program.steps[*step].action {
+                self.sent[*first_flow..first_flow + to.len()].fill(self.done[*step]);
+            }
+        }
+        self.steps_left -= at;
+        if let Some(step) = now {
+            let Action::Send { first_flow, to } = &program.steps[step].action else {
+                self.done[step] = bytes;
+                self.step_lanes(program);
+                return;
+            };
+            let flows = *first_flow..first_flow + to.len();
+            match flow {
+                // All of them got the same.
+                None => self.sent[flows.clone()].fill(bytes),
+                Some(flow) => {
+                    self.sent[flows.start..flows.start + flow].fill(program.steps[step].bytes);
+                    self.sent[flows.start + flow] = bytes;
+                }
+            }
+            self.done[step] = self.sent[flows].iter().min().copied().unwrap_or(0);
+        }
+        self.step_lanes(program);
+    }
+
+    /// Moves every lane past the messages that are done.
+    fn step_lanes(&mut self, program: &Program) {
+        for (lane, at) in program.sends.iter().zip(&mut self.send_at) {
+            let is_done =
+                |(step, flow): &(usize, usize)| self.sent[*flow] == program.steps[*step].bytes;
+            *at = lane.messages.iter().take_while(|one| is_done(one)).count();
+        }
+        for (lane, at) in program.receives.iter().zip(&mut self.receive_at) {
+            let is_done =
+                |(step, _): &(usize, usize)| self.done[*step] == program.steps[*step].bytes;
+            *at = lane.messages.iter().take_while(|one| is_done(one)).count();
+        }
+        let is_done = |step: &usize| self.done[*step] == program.steps[*step].bytes;
+        self.local_at = program.locals.iter().take_while(|one| is_done(one)).count();
+    }
+
+    /// The call that is carried out.
+    pub(super) fn call(&self) -> Option<Call> {
+        let prepared = self.prepared.as_ref()?;
+        Some(prepared.numbered(self.sequence))
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -183,7 +237,7 @@ impl Operation {
 
     fn message(&self, step: usize, number: u32) -> Message {
         Message {
-            sequence: self.call.as_ref().map_or(0, |call| call.sequence),
+            sequence: self.sequence,
             digest: self.digest,
             number,
             bytes: self.program.steps[step].bytes,
@@ -201,16 +255,52 @@ impl Operation {
 /// Sending.
 impl Operation {
     /// Bytes of a send lane's present message that could go now, and the message's round.
-    fn ready(&self, lane: usize, turns: &Turns) -> Option<(usize, usize)> {
+    fn ready(
+        &self,
+        lane: usize,
+        transport: &dyn Transport,
+        turns: &Turns,
+    ) -> Option<(usize, usize)> {
         let Lane { peer, messages } = &self.program.sends[lane];
         let (step, flow) = *messages.get(self.send_at[lane])?;
         if turns.sending[*peer] == turns.pass {
             return None;
         }
+        let to = self.published(step, transport);
+        if to.is_some_and(|to| to[0].peer != *peer || !self.are_at(to, turns)) {
+            return None;
+        }
         let left = self.program.steps[step].bytes - self.sent[flow];
-        let ready = self.limit(step) - self.sent[flow];
+        let ready = self.whole_elements(self.limit(step)) - self.sent[flow];
         // Wait for a decent amount, unless it is all there is.
         (ready >= left.min(SEND_GRAIN_BYTES)).then(|| (self.program.steps[step].round, ready))
+    }
+
+    /// Who gets the step's message, if it is written once for all of them. It is done on the lane
+    /// of the first.
+    fn published(&self, step: usize, transport: &dyn Transport) -> Option<&[Addressee]> {
+        match &self.program.steps[step].action {
+            Action::Send { to, .. } if to.len() > 1 && transport.publishes(to) => Some(to),
+            _ => None,
+        }
+    }
+
+    /// Whether every addressee's lane is at this message, and ours to write.
+    fn are_at(&self, to: &[Addressee], turns: &Turns) -> bool {
+        let is_at = |(lane, at): (&Lane, &usize)| {
+            let addressee = to.iter().find(|one| one.peer == lane.peer);
+            addressee.is_none_or(|one| {
+                *at == one.number as usize && turns.sending[one.peer] != turns.pass
+            })
+        };
+        self.program.sends.iter().zip(&self.send_at).all(is_at)
+    }
+
+    /// `bytes` without the part of an element at their end: links that hand over what they get
+    /// piece by piece get whole elements.
+    fn whole_elements(&self, bytes: usize) -> usize {
+        let element_bytes = self.arithmetic.map_or(1, |one| one.element_bytes);
+        bytes - bytes % element_bytes
     }
 
     /// Offers what is ready, round after round: a round's bytes only once the earlier rounds have
@@ -221,11 +311,11 @@ impl Operation {
             let lanes = 0..self.send_at.len();
             let first = lanes
                 .clone()
-                .filter_map(|lane| self.ready(lane, turns))
+                .filter_map(|lane| self.ready(lane, transport, turns))
                 .min();
             let Some((round, _)) = first else { break };
             for lane in lanes {
-                match self.ready(lane, turns) {
+                match self.ready(lane, transport, turns) {
                     Some((each, ready)) if each == round => {
                         let taken = self.offer(transport, lane, ready)?;
                         advanced |= taken > 0;
@@ -247,6 +337,10 @@ impl Operation {
         let program = Arc::clone(&self.program);
         let Lane { peer, messages } = &program.sends[lane];
         let (step, flow) = messages[self.send_at[lane]];
+        let Action::Send { first_flow, to } = &program.steps[step].action else {
+            return Ok(0);
+        };
+        let is_published = self.published(step, transport).is_some();
         // Far fewer messages than 2^32.
         let message = self.message(step, self.send_at[lane] as u32);
         let from = self.sent[flow];
@@ -254,23 +348,32 @@ impl Operation {
         while taken < ready {
             let piece = rest(&program.steps[step].pieces, from + taken, ready - taken);
             let data = read(&self.buffer, &self.scratch, piece);
-            let bytes = transport
-                .send(*peer, &message, from + taken, data)
-                .map_err(|error| Broken { peer: *peer, error })?;
+            let bytes = if is_published {
+                transport.publish(to, &message, from + taken, data)
+            } else {
+                transport.send(*peer, &message, from + taken, data)
+            };
+            let bytes = bytes.map_err(|error| Broken { peer: *peer, error })?;
             taken += bytes;
             if bytes < piece.bytes {
                 break;
             }
         }
-        self.sent[flow] += taken;
-        if self.sent[flow] == message.bytes {
-            self.send_at[lane] += 1;
+        let flows = *first_flow..first_flow + to.len();
+        if is_published {
+            self.sent[flows.clone()].fill(from + taken);
+        } else {
+            self.sent[flow] += taken;
         }
-        let Action::Send { first_flow, to } = &program.steps[step].action else {
-            return Ok(taken);
-        };
-        let slowest = self.sent[*first_flow..first_flow + to.len()].iter().min();
-        let done = slowest.copied().unwrap_or(message.bytes) - self.done[step];
+        if from + taken == message.bytes {
+            for (lane, at) in program.sends.iter().zip(&mut self.send_at) {
+                let is_through = lane.peer == *peer
+                    || (is_published && to.iter().any(|one| one.peer == lane.peer));
+                *at += usize::from(is_through);
+            }
+        }
+        let slowest = self.sent[flows].iter().min().copied();
+        let done = slowest.unwrap_or(message.bytes) - self.done[step];
         if done > 0 {
             self.advance(step, done);
         }
@@ -341,7 +444,25 @@ impl Operation {
                     operands,
                     own,
                     completes,
-                } => self.fold(transport, step, piece, operands, *own, *completes)?,
+                } => {
+                    let Some(arithmetic) = self.arithmetic else {
+                        return Ok(());
+                    };
+                    let (sequence, digest) = (self.sequence, self.digest);
+                    let into = write(&mut self.buffer, &mut self.scratch, piece);
+                    let message = |number| Message {
+                        sequence,
+                        digest,
+                        number,
+                        bytes: program.steps[step].bytes,
+                    };
+                    Fold::new(operands, *own, *completes, &arithmetic, from).arrived(
+                        transport,
+                        &arithmetic,
+                        into,
+                        message,
+                    )?
+                }
                 _ => 0,
             };
             self.advance(step, bytes);
@@ -350,62 +471,6 @@ impl Operation {
             }
         }
         Ok(())
-    }
-
-    /// Folds what has come from every operand, at most `piece`; returns the bytes folded.
-    fn fold(
-        &mut self,
-        transport: &mut dyn Transport,
-        step: usize,
-        piece: Piece,
-        operands: &[Operand],
-        own: Option<usize>,
-        completes: bool,
-    ) -> Result<usize, Broken> {
-        let from = self.done[step];
-        let mut bytes = piece.bytes;
-        for operand in operands {
-            let message = self.message(step, operand.number);
-            let visible = transport
-                .fetch(operand.peer, &message, from)
-                .map_err(|error| Broken {
-                    peer: operand.peer,
-                    error,
-                })?;
-            bytes = bytes.min(visible);
-        }
-        let Some(Arithmetic {
-            kernel: Some(kernel),
-            element_bytes,
-            divisor,
-        }) = self.arithmetic
-        else {
-            return Ok(0);
-        };
-        bytes -= bytes % element_bytes;
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let into = write(
-            &mut self.buffer,
-            &mut self.scratch,
-            Piece { bytes, ..piece },
-        );
-        let divisor = divisor.filter(|_| completes);
-        if let [operand] = operands {
-            kernel.fold(into, own, &[transport.view(operand.peer, bytes)], divisor);
-        } else {
-            let mut views: Vec<&[u8]> = std::mem::take(&mut self.views);
-            views.extend(operands.iter().map(|one| transport.view(one.peer, bytes)));
-            kernel.fold(into, own, &views, divisor);
-            views.clear();
-            // Emptied, it is collected in place: the next fold finds its memory here.
-            self.views = views.into_iter().map(|_| &[][..]).collect();
-        }
-        for operand in operands {
-            transport.consume(operand.peer, bytes);
-        }
-        Ok(bytes)
     }
 }
 
@@ -460,86 +525,7 @@ impl Operation {
     }
 }
 
-use super::program::Lane;
-
 fn reset(counters: &mut Vec<usize>, length: usize) {
     counters.clear();
     counters.resize(length, 0);
-}
-
-/// The piece that byte `at` of a stream falls in, from there on, at most `most` bytes of it.
-fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
-    let mut skip = at;
-    for piece in pieces {
-        if skip < piece.bytes {
-            let bytes = (piece.bytes - skip).min(most);
-            return Piece {
-                space: piece.space,
-                offset: piece.offset + skip,
-                bytes,
-            };
-        }
-        skip -= piece.bytes;
-    }
-    Piece {
-        space: Space::Buffer,
-        offset: 0,
-        bytes: 0,
-    }
-}
-
-fn read<'a>(buffer: &'a Option<Region>, scratch: &'a [u8], piece: Piece) -> &'a [u8] {
-    let whole = match (piece.space, buffer) {
-        (Space::Buffer, Some(region)) => region.bytes(),
-        (Space::Buffer, None) => &[],
-        (Space::Scratch, _) => scratch,
-    };
-    &whole[piece.offset..piece.offset + piece.bytes]
-}
-
-fn whole<'a>(buffer: &'a mut Option<Region>, scratch: &'a mut [u8], space: Space) -> &'a mut [u8] {
-    match (space, buffer) {
-        (Space::Buffer, Some(region)) => region.bytes_mut(),
-        (Space::Buffer, None) => &mut [],
-        (Space::Scratch, _) => scratch,
-    }
-}
-
-fn write<'a>(buffer: &'a mut Option<Region>, scratch: &'a mut [u8], piece: Piece) -> &'a mut [u8] {
-    &mut whole(buffer, scratch, piece.space)[piece.offset..piece.offset + piece.bytes]
-}
-
-/// Two disjoint places of this rank: one to read, one to write.
-fn pair<'a>(
-    buffer: &'a mut Option<Region>,
-    scratch: &'a mut [u8],
-    from: Piece,
-    to: Piece,
-) -> (&'a [u8], &'a mut [u8]) {
-    if from.space != to.space {
-        let buffer = whole(buffer, &mut [], Space::Buffer);
-        return match from.space {
-            Space::Buffer => (
-                &buffer[from.offset..from.offset + from.bytes],
-                &mut scratch[to.offset..to.offset + to.bytes],
-            ),
-            Space::Scratch => (
-                &scratch[from.offset..from.offset + from.bytes],
-                &mut buffer[to.offset..to.offset + to.bytes],
-            ),
-        };
-    }
-    let whole = whole(buffer, scratch, from.space);
-    let (low, high) = whole.split_at_mut(from.offset.max(to.offset));
-    if from.offset < to.offset {
-        (
-            &low[from.offset..from.offset + from.bytes],
-            &mut high[..to.bytes],
-        )
-    } else {
-        (
-            &high[..from.bytes],
-            &mut low[to.offset..to.offset + to.bytes],
-        )
-    }
 }

@@ -7,7 +7,8 @@ mod places;
 use super::call::Call;
 use super::message::Message;
 use crate::error::Error;
-use crate::limits::{CALLS_REMEMBERED, FIRST_CAUSE_GRACE, HEARSAY_GRACE};
+use crate::limits::{FIRST_CAUSE_GRACE, HEARSAY_GRACE};
+use calls::Made;
 pub use marks::Agreement;
 use marks::Marks;
 use places::Position;
@@ -54,7 +55,7 @@ struct Suspicion {
 pub struct Session {
     rank: usize,
     world_size: usize,
-    calls: VecDeque<Call>,
+    calls: Made,
     /// Sends and receives made, each with its peer.
     pair_calls: VecDeque<(usize, Call)>,
     made: u64,
@@ -84,7 +85,7 @@ impl Session {
         Self {
             rank,
             world_size,
-            calls: VecDeque::with_capacity(CALLS_REMEMBERED),
+            calls: Made::default(),
             pair_calls: VecDeque::new(),
             made: 0,
             inside: false,
@@ -153,7 +154,7 @@ impl Session {
         if self.departed.contains_key(&peer) {
             return;
         }
-        let during = match self.calls.back() {
+        let during = match self.calls.last() {
             Some(call) if self.inside => format!(" during {}", call.name()),
             _ => String::new(),
         };

@@ -5,15 +5,53 @@ use crate::error::Error;
 use crate::limits::CALLS_REMEMBERED;
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
+use std::collections::VecDeque;
+
+/// The last calls. Equal ones in a row, as a training loop makes them, take one place.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    /// Each with its digest; its sequence number is that of the first in the row.
+    rows: VecDeque<(Call, u32)>,
+    last: u64,
+}
+
+impl Made {
+    fn push(&mut self, call: &Call, digest: u32, sequence: u64) {
+        self.last = sequence;
+        if self.rows.back().is_some_and(|(_, last)| *last == digest) {
+            return;
+        }
+        if self.rows.len() == CALLS_REMEMBERED {
+            self.rows.pop_front();
+        }
+        let call = Call {
+            sequence,
+            ..call.clone()
+        };
+        self.rows.push_back((call, digest));
+    }
+
+    /// The call of that number, if it was made and is remembered.
+    fn numbered(&self, sequence: u64) -> Option<Call> {
+        let mut rows = self.rows.iter().rev();
+        let (call, _) = rows.find(|(call, _)| call.sequence <= sequence)?;
+        (sequence <= self.last).then(|| Call {
+            sequence,
+            ..call.clone()
+        })
+    }
+
+    /// The last one.
+    pub(super) fn last(&self) -> Option<Call> {
+        self.numbered(self.last)
+    }
+}
 
 impl Session {
-    /// This rank makes `call`.
-    pub fn enter(&mut self, call: &Call) {
-        if self.calls.len() == CALLS_REMEMBERED {
-            self.calls.pop_front();
-        }
-        self.calls.push_back(call.clone());
-        self.made = call.sequence;
+    /// This rank makes `call`, which has this digest, as its call number `sequence`.
+    pub fn enter(&mut self, call: &Call, digest: u32, sequence: u64) {
+        self.calls.push(call, digest, sequence);
+        self.made = sequence;
         self.positions.clear();
         self.has_asked_arbiter = false;
         self.inside = true;
@@ -50,9 +88,9 @@ impl Session {
     pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
         // The peer compares, and reports both calls in full; if it cannot, this stands. What comes
         // from an earlier call was not expected in that one: then that is where the ranks differ.
-        let earlier = self.calls.iter().find(|own| own.sequence == sequence);
+        let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
-        let ours = ours.unwrap_or(call).clone();
+        let ours = ours.unwrap_or_else(|| call.clone());
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(
@@ -90,13 +128,10 @@ impl Session {
     }
 
     pub(super) fn compare(&mut self, peer: usize, theirs: Call) {
-        let ours = self
-            .calls
-            .iter()
-            .find(|call| call.sequence == theirs.sequence);
-        match ours.filter(|ours| **ours != theirs) {
+        let ours = self.calls.numbered(theirs.sequence);
+        match ours.filter(|ours| *ours != theirs) {
             Some(ours) => {
-                let error = different(self.rank, ours, peer, &theirs);
+                let error = different(self.rank, &ours, peer, &theirs);
                 self.named(error);
             }
             None => {

@@ -175,7 +175,9 @@ impl Transport for SharedTransport {
                     break;
                 }
                 let start = link.row + slot * SHARED_SEGMENT_BYTES;
-                self.own.bytes_mut(start, piece.len()).copy_from_slice(piece);
+                self.own
+                    .bytes_mut(start, piece.len())
+                    .copy_from_slice(piece);
                 link.slots[slot] = link.sender.count() + 1;
                 link.slot_next = (slot + 1) % ROW_SLOTS;
                 Form::Slot(slot)
@@ -262,7 +264,9 @@ impl Transport for SharedTransport {
                     break;
                 }
                 let start = self.shared.start + slot * SHARED_SEGMENT_BYTES;
-                self.own.bytes_mut(start, piece.len()).copy_from_slice(piece);
+                self.own
+                    .bytes_mut(start, piece.len())
+                    .copy_from_slice(piece);
                 self.shared.next = (slot + 1) % ROW_SLOTS;
                 Form::Shared(slot)
             };
