@@ -50,6 +50,26 @@ fn another_root_renumbers_the_ranks() {
 }
 
 #[test]
+fn the_next_piece_is_contributed_before_a_result_is_handed_out() {
+    // A contribution goes to one rank a message, a result to all others at once.
+    let rounds = |pieces: usize| {
+        let plans = plans_of(Collective::AllReduce, Algorithm::TwoShot, 3, 0, pieces);
+        let first_sent = |steps: &Vec<Step>| match &steps[0] {
+            Step::Send { peers, ranges } => {
+                let piece = ranges[0].first % pieces;
+                (if peers.len() == 1 { 'C' } else { 'R' }, piece)
+            }
+            _ => panic!("sends come first"),
+        };
+        plans[1].rounds.iter().map(first_sent).collect::<Vec<_>>()
+    };
+    assert_eq!(rounds(1), [('C', 0), ('R', 0)]);
+    let four = [('C', 0), ('C', 1), ('R', 0), ('C', 2), ('R', 1)];
+    let four = [&four[..], &[('C', 3), ('R', 2), ('R', 3)]].concat();
+    assert_eq!(rounds(4), four);
+}
+
+#[test]
 fn a_plan_that_cannot_be_made_says_why() {
     let request = Request {
         collective: Collective::AllReduce,

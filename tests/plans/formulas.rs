@@ -25,11 +25,12 @@ pub(crate) fn expected(
     let extra = usize::from(up != down);
     let power = 1_usize << down;
     let (chunks, rounds, max_chunks_sent) = match (algorithm, collective) {
-        (A::Flat, C::AllReduce | C::Broadcast) => (b, 1, (n - 1) * b),
-        (A::Flat, C::Reduce) => (b, 1, b),
-        (A::Flat, C::ReduceScatter | C::AllGather) => (n * b, 1, (n - 1) * b),
+        (A::Flat, C::AllReduce) => (b, 1, (n - 1) * b),
+        (A::Flat, C::Broadcast) => (b, b, (n - 1) * b),
+        (A::Flat, C::Reduce) => (b, b, b),
+        (A::Flat, C::ReduceScatter | C::AllGather) => (n * b, b, (n - 1) * b),
         (A::Flat, C::Barrier) => (1, 1, n - 1),
-        (A::TwoShot, C::AllReduce) => (n * b, 2, 2 * (n - 1) * b),
+        (A::TwoShot, C::AllReduce) => (n * b, 2 * b, 2 * (n - 1) * b),
         (A::Binomial, C::Broadcast) => (b, up, up * b),
         (A::Binomial, C::Reduce) => (b, up, b),
         (A::Binomial, C::AllReduce) => (b, 2 * up, up * b),

@@ -1,13 +1,15 @@
-//! Flat: every contribution goes straight to whoever needs it, in one round.
+//! Flat: every contribution goes straight to whoever needs it, in one hop.
 //!
 //! ```text
 //! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: everybody to everybody
 //! ```
 //!
-//! A reduction is one fold of all n operands in rank order, so half floats are rounded once. On one
-//! port the messages of a rank go one after the other, which is why the closed forms count them
-//! all: all-reduce (n−1)(α + mβ + mγ); broadcast (n−1)(α + mβ); reduce (n−1)(α + mβ + mγ);
-//! reduce-scatter (n−1)α + (n−1)/n·m(β + γ); all-gather (n−1)α + (n−1)/n·mβ.
+//! A reduction is one fold of all n operands in rank order, so half floats are rounded once. With b
+//! pieces there is one round a piece, so that a receiver works on one piece while the next is
+//! under way; all-reduce and barrier take one round whatever b is. On one port the messages of a
+//! rank go one after the other, which is why the closed forms count them all: all-reduce
+//! (n−1)(α + mβ + mγ); broadcast (n−1)(bα + mβ); reduce (n−1)(bα + mβ + mγ); reduce-scatter
+//! (n−1)bα + (n−1)/n·m(β + γ); all-gather (n−1)bα + (n−1)/n·mβ.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 //! MPICH" (IJHPCA 2005), the linear and spread-out baselines; the one-shot all-reduce is the
@@ -61,33 +63,49 @@ fn build(request: &Request) -> Vec<Round> {
         return Vec::new();
     }
     let all = || whole(chunks(collective, world_size, pieces));
-    let round = match collective {
+    let round = |piece: usize| match collective {
         Collective::AllReduce | Collective::Barrier => vec![
             send_to_all_others(rank, world_size, all()),
             fold_in_rank_order(rank, world_size, all()),
         ],
-        Collective::Broadcast if rank == root => vec![send_to_all_others(rank, world_size, all())],
-        Collective::Broadcast => vec![Step::store(root, all())],
-        Collective::Reduce if rank == root => vec![fold_in_rank_order(rank, world_size, all())],
-        Collective::Reduce => vec![Step::send(root, all())],
-        Collective::ReduceScatter => reduce_scatter_round(rank, world_size, pieces),
-        Collective::AllGather => all_gather_round(rank, world_size, pieces),
+        Collective::Broadcast if rank == root => {
+            vec![send_to_all_others(rank, world_size, block(piece, 1))]
+        }
+        Collective::Broadcast => vec![Step::store(root, block(piece, 1))],
+        Collective::Reduce if rank == root => {
+            vec![fold_in_rank_order(rank, world_size, block(piece, 1))]
+        }
+        Collective::Reduce => vec![Step::send(root, block(piece, 1))],
+        Collective::ReduceScatter => reduce_scatter_round(request, piece),
+        Collective::AllGather => all_gather_round(request, piece),
     };
-    vec![round]
+    (0..rounds(request)).map(round).collect()
 }
 
-/// Each rank sends block j to rank j and folds what it gets into its own block.
-pub(super) fn reduce_scatter_round(rank: usize, world_size: usize, pieces: usize) -> Round {
-    others(rank, world_size)
-        .map(|peer| Step::send(peer, block(peer, pieces)))
-        .chain([fold_in_rank_order(rank, world_size, block(rank, pieces))])
+/// One a piece where there is something to gain from pieces.
+fn rounds(request: &Request) -> usize {
+    match request.collective {
+        Collective::AllReduce | Collective::Barrier => 1,
+        _ => request.pieces,
+    }
+}
+
+/// Each rank sends the piece of block j to rank j and folds what it gets into that of its own.
+pub(super) fn reduce_scatter_round(request: &Request, piece: usize) -> Round {
+    let (rank, n) = (request.rank, request.world_size);
+    let part_of = |owner: usize| block(owner * request.pieces + piece, 1);
+    others(rank, n)
+        .map(|peer| Step::send(peer, part_of(peer)))
+        .chain([fold_in_rank_order(rank, n, part_of(rank))])
         .collect()
 }
 
-/// Each rank sends its block to all others and stores theirs.
-pub(super) fn all_gather_round(rank: usize, world_size: usize, pieces: usize) -> Round {
-    let mut round = vec![send_to_all_others(rank, world_size, block(rank, pieces))];
-    round.extend(others(rank, world_size).map(|peer| Step::store(peer, block(peer, pieces))));
+/// Each rank sends the piece of its block to all others and stores theirs.
+pub(super) fn all_gather_round(request: &Request, piece: usize) -> Round {
+    let (rank, n) = (request.rank, request.world_size);
+    let part_of = |owner: usize| block(owner * request.pieces + piece, 1);
+    let mut round = vec![send_to_all_others(rank, n, part_of(rank))];
+    round.extend(others(rank, n).map(|peer| Step::store(peer, part_of(peer))));
     round
 }
 
@@ -131,9 +149,10 @@ fn cost(request: &Request) -> Cost {
         Collective::ReduceScatter => (all_but_one(n), all_but_one(n), all_but_one(n)),
         Collective::AllGather => (all_but_one(n), 0.0, all_but_one(n)),
     };
+    let rounds = rounds(request);
     Cost {
-        rounds: 1,
-        messages_on_path: copies,
+        rounds,
+        messages_on_path: rounds as f64 * copies,
         volume_on_path: volume,
         folded_on_path: folded,
         max_sent_per_rank: sent,

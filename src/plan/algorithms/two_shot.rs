@@ -5,8 +5,11 @@
 //! round 1   rank j sends the finished block j to everybody
 //! ```
 //!
-//! Two rounds with the least possible bytes, at n−1 messages a round:
-//! 2(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
+//! With b pieces a block, piece k is collected in a round Cₖ and handed out in a round Rₖ, and the
+//! next piece is collected first: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎ R₍b₋₁₎. On every link the result
+//! of a piece follows the contribution to the next, so nobody waits for a fold to have something
+//! to send. 2b rounds with the least possible bytes, at n−1 messages a round:
+//! 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
 //!
 //! Source: the spread-out reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA
 //! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
@@ -33,14 +36,16 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 fn build(request: &Request) -> Vec<Round> {
-    let (rank, n, pieces) = (request.rank, request.world_size, request.pieces);
-    if n == 1 {
+    if request.world_size == 1 {
         return Vec::new();
     }
-    vec![
-        reduce_scatter_round(rank, n, pieces),
-        all_gather_round(rank, n, pieces),
-    ]
+    let mut rounds = vec![reduce_scatter_round(request, 0)];
+    for next in 1..request.pieces {
+        rounds.push(reduce_scatter_round(request, next));
+        rounds.push(all_gather_round(request, next - 1));
+    }
+    rounds.push(all_gather_round(request, request.pieces - 1));
+    rounds
 }
 
 fn cost(request: &Request) -> Cost {
@@ -48,9 +53,10 @@ fn cost(request: &Request) -> Cost {
     if n == 1 {
         return FREE;
     }
+    let rounds = 2 * request.pieces;
     Cost {
-        rounds: 2,
-        messages_on_path: 2.0 * (n - 1) as f64,
+        rounds,
+        messages_on_path: (rounds * (n - 1)) as f64,
         volume_on_path: 2.0 * all_but_one(n),
         folded_on_path: all_but_one(n),
         max_sent_per_rank: 2.0 * all_but_one(n),
