@@ -144,7 +144,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let membership = joined.membership();
     let (rank, world_size) = (membership.rank, membership.world_size);
     links.set_control(membership.control.clone());
-    runtime.add_group(WORLD, rank, world_size);
+    runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
     let callbacks = Callbacks {
         runtime: Arc::downgrade(&runtime),
         links: Arc::clone(&links),

@@ -1,5 +1,6 @@
 //! What a rank lives on: a process among others, or the simulator.
 
+use crate::error::Result;
 use crate::protocol::session::To;
 use crate::transport::Transport;
 use std::time::Duration;
@@ -30,11 +31,23 @@ pub(crate) trait Host: Send + Sync {
     /// Ends a sleep in `give_way` early.
     fn wake(&self);
 
+    /// A poller has found what it waited for, and does not sleep any more.
+    fn awake(&self) {}
+
     /// Operations are under way and the caller goes on without polling them.
     fn background_work(&self);
 
-    /// A group's two transports, to all ranks: for collectives and for pairs.
-    fn transports(&self, group: u32, world_size: usize) -> [Box<dyn Transport>; 2];
+    /// A group's two transports, to all ranks: for collectives and for pairs. All ranks of the group
+    /// ask for them, and those that share memory wait for each other, at most `at_most`.
+    ///
+    /// # Errors
+    /// Memory that was to be shared was not.
+    fn transports(
+        &self,
+        group: u32,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<[Box<dyn Transport>; 2]>;
 
     /// Sends a control message.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);

@@ -305,7 +305,10 @@ impl Communicator {
             world_size,
             ..
         } = parts;
-        parts.runtime.add_group(group, rank, world_size);
+        let timeout = parts.timeout;
+        parts
+            .runtime
+            .add_group(group, rank, world_size, timeout)?;
         let duplicate = Self::assemble(parts);
         // Nobody sends to a group that some rank does not know yet.
         self.barrier()?;

@@ -4,6 +4,7 @@ use super::host::{Host, Waited};
 use super::runtime::Runtime;
 use crate::bootstrap::control::{ControlHandle, Handler};
 use crate::limits::{IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
+use crate::error::Result;
 use crate::protocol::session::To;
 use crate::transport::Transport;
 use crate::transport::stream::StreamTransport;
@@ -94,11 +95,16 @@ impl Host for ProcessHost {
         }
     }
 
-    fn transports(&self, group: u32, world_size: usize) -> [Box<dyn Transport>; 2] {
-        [0, 1].map(|channel| {
+    fn transports(
+        &self,
+        group: u32,
+        world_size: usize,
+        _at_most: Duration,
+    ) -> Result<[Box<dyn Transport>; 2]> {
+        Ok([0, 1].map(|channel| {
             self.links
                 .transport(channel_number(group, channel), world_size)
-        })
+        }))
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {

@@ -78,10 +78,20 @@ impl Runtime {
     }
 
     /// Adds a group, under the number that all its ranks use for it.
-    pub(crate) fn add_group(&self, number: u32, rank: usize, world_size: usize) {
-        let [collectives, pairs] = self.host.transports(number, world_size);
+    ///
+    /// # Errors
+    /// Its links could not be made within `at_most`.
+    pub(crate) fn add_group(
+        &self,
+        number: u32,
+        rank: usize,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<()> {
+        let [collectives, pairs] = self.host.transports(number, world_size, at_most)?;
         let group = Group::new(rank, world_size, collectives, pairs);
         self.lock_beside_poller().add_group(number, group);
+        Ok(())
     }
 
     /// Starts an operation and leaves it to whoever polls.
@@ -196,12 +206,15 @@ impl Runtime {
             self.send_controls(&mut engine);
             if let Some(outcome) = look(&mut engine) {
                 self.stamp(&mut engine);
+                drop(engine);
+                self.host.awake();
                 return outcome;
             }
             self.stamp(&mut engine);
             drop(engine);
             self.let_others_look();
             if advanced {
+                self.host.awake();
                 idle_passes = 0;
                 waited = Waited::Briefly;
             } else {
@@ -402,14 +415,19 @@ mod tests {
         }
         fn wake(&self) {}
         fn background_work(&self) {}
-        fn transports(&self, _: u32, world_size: usize) -> [Box<dyn Transport>; 2] {
+        fn transports(
+            &self,
+            _: u32,
+            world_size: usize,
+            _: Duration,
+        ) -> Result<[Box<dyn Transport>; 2]> {
             let reactor = Arc::new(Reactor::new().unwrap());
-            [0, 1].map(|channel| -> Box<dyn Transport> {
+            Ok([0, 1].map(|channel| -> Box<dyn Transport> {
                 let inbox = Arc::new(Inbox::default());
                 let dial = Box::new(|_| {});
                 let connector = TcpConnector::new(Arc::clone(&reactor), inbox, dial);
                 Box::new(StreamTransport::new(connector, channel, 0, world_size))
-            })
+            }))
         }
         fn send_control(&self, _: To, _: u32, _: &[u8]) {
             self.sent.fetch_add(1, Ordering::Relaxed);
@@ -426,7 +444,7 @@ mod tests {
         let closed = Arc::clone(&host.sent_before_close);
         let runtime = Arc::new(Runtime::new(Box::new(host)));
         for number in [0, 1] {
-            runtime.add_group(number, 0, 2);
+            runtime.add_group(number, 0, 2, Duration::ZERO).unwrap();
         }
         let held_elsewhere = Arc::clone(&runtime);
         runtime.leave(0, Duration::ZERO);

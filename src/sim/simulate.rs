@@ -98,7 +98,9 @@ impl World {
             baton: Arc::clone(baton),
         };
         let runtime = Arc::new(Runtime::new(Box::new(host)));
-        runtime.add_group(GROUP, rank, self.world_size);
+        runtime
+            .add_group(GROUP, rank, self.world_size, Duration::ZERO)
+            .expect("invariant: simulated links need nothing");
         Communicator::assemble(Parts {
             rank,
             world_size: self.world_size,
@@ -164,12 +166,17 @@ impl Host for SimHost {
 
     fn background_work(&self) {}
 
-    fn transports(&self, group: u32, world_size: usize) -> [Box<dyn Transport>; 2] {
-        [0, 1].map(|channel| -> Box<dyn Transport> {
+    fn transports(
+        &self,
+        group: u32,
+        world_size: usize,
+        _at_most: Duration,
+    ) -> crate::error::Result<[Box<dyn Transport>; 2]> {
+        Ok([0, 1].map(|channel| -> Box<dyn Transport> {
             let channel = group * 2 + channel;
             let connector = SimConnector::new(Arc::clone(&self.network), channel, self.rank);
             Box::new(StreamTransport::new(connector, channel, 0, world_size))
-        })
+        }))
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod barrier;
 pub mod inherit;
 pub mod interfaces;
 pub mod memory;

@@ -36,12 +36,6 @@ pub trait WriteWords {
     fn release(&self, at: usize, value: u64);
 }
 
-/// Everything this thread wrote before is seen by whoever does the same and reads after, or what
-/// they wrote before is seen here: the fence of a sleeper and its waker.
-pub fn fence_both_ways() {
-    fence(Ordering::SeqCst);
-}
-
 /// Pages of a file that this process has mapped.
 #[derive(Debug)]
 struct Mapping {

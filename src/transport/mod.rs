@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod routed;
 pub mod shm;
 pub mod stream;
 pub mod tcp;

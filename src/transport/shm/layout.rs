@@ -1,7 +1,7 @@
 //! Where things lie in a rank's region.
 //!
 //! ```text
-//! words   line 0            the bell: odd while the owner sleeps
+//! words   line 0            the bell: odd while the owner sleeps; whether its fence is the kernel's
 //!         line 1 + q        how many lines of place q's lane to the owner the owner is through with
 //!         lane q            LINES lines from the owner to place q
 //! bytes   row q             LANE_SLOTS segments for place q; the owner's own row is for messages
@@ -21,6 +21,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// The word of the bell.
 pub const BELL: usize = 0;
+/// The word that is 1 if the owner has the kernel fence before it sleeps.
+pub const KERNEL_FENCE: usize = 1;
 
 /// The layout of the regions of `places` ranks.
 #[derive(Clone, Copy, Debug)]

@@ -17,10 +17,11 @@ pub mod layout;
 
 use super::{Addressee, LinkError, Message, Transport};
 use crate::limits::SHARED_SEGMENT_BYTES;
-use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords, fence_both_ways};
+use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
+use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords, WriteWords};
 use crate::wire::frame::Header;
 use lane::{Head, INLINE_BYTES, Receiver, Sender};
-use layout::{BELL, Layout, ROW_SLOTS};
+use layout::{BELL, KERNEL_FENCE, Layout, ROW_SLOTS};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -29,7 +30,9 @@ use std::os::fd::OwnedFd;
 /// # Errors
 /// The system's.
 pub fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
-    OwnRegion::new(Layout::new(places).division())
+    let (own, file) = OwnRegion::new(Layout::new(places).division())?;
+    own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
+    Ok((own, file))
 }
 
 /// The region of another of `places` ranks.
@@ -50,9 +53,13 @@ pub struct SharedTransport {
     own: OwnRegion,
     /// By rank; none to this one and to those that are elsewhere.
     links: Vec<Option<Box<Link>>>,
+    /// The ranks that there are links to.
+    near: Vec<usize>,
     shared: SharedRow,
     /// A line was published since the last look at who sleeps.
     is_unsettled: bool,
+    /// Before anybody here sleeps, the kernel fences everybody.
+    is_kernel_fencing: bool,
     wake: Wake,
 }
 
@@ -72,7 +79,12 @@ impl SharedTransport {
         let layout = Layout::new(ranks.len());
         let mut links: Vec<Option<Box<Link>>> = Vec::new();
         links.resize_with(world_size, || None);
+        // What a peer's word says was written before its region was handed over.
+        let by_kernel = |(_, region): &(usize, PeerRegion)| region.load(KERNEL_FENCE) == 1;
+        let is_kernel_fencing = is_kernel_fencing() && theirs.iter().all(by_kernel);
+        let mut near = Vec::with_capacity(theirs.len());
         for (rank, region) in theirs {
+            near.push(rank);
             if let Some(their_place) = ranks.iter().position(|each| *each == rank) {
                 links[rank] = Some(Box::new(Link::new(layout, place, their_place, region)));
             }
@@ -82,12 +94,14 @@ impl SharedTransport {
             epoch,
             own,
             links,
+            near,
             shared: SharedRow {
                 start: layout.slot(place, 0),
                 next: 0,
                 readers: Default::default(),
             },
             is_unsettled: false,
+            is_kernel_fencing,
             wake,
         }
     }
@@ -291,14 +305,16 @@ impl Transport for SharedTransport {
             return;
         }
         self.is_unsettled = false;
-        fence_both_ways();
-        for (rank, link) in self.links.iter_mut().enumerate() {
-            let Some(link) = link else { continue };
+        fence_of_waker(self.is_kernel_fencing);
+        for rank in &self.near {
+            let Some(link) = &mut self.links[*rank] else {
+                continue;
+            };
             if std::mem::take(&mut link.is_unsettled) {
                 let bell = link.theirs.load(BELL);
                 if bell % 2 == 1 && bell != link.woken {
                     link.woken = bell;
-                    (self.wake)(rank);
+                    (self.wake)(*rank);
                 }
             }
         }

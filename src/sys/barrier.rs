@@ -1,0 +1,48 @@
+//! The fence between one who goes to sleep and those who may have to wake him.
+//!
+//! The sleeper says that he sleeps, then looks once more; a waker publishes, then looks whether the
+//! other sleeps. One of the two must see what the other wrote, which needs a full fence between
+//! write and look on both sides. A waker's fence would cost every message the time in which its
+//! line travels. So the sleeper, who has time, has the kernel put the fence into every running
+//! thread (`membarrier`), and a waker needs to keep the compiler alone from reordering. Where the
+//! kernel does not do this, both fence.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and the registration for it (`linux/membarrier.h`, Linux 4.16).
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: the call takes numbers alone and touches no memory of the process.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Whether this process's threads take part in the kernel's fences, and it may ask for them.
+#[must_use]
+pub fn is_kernel_fencing() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
+}
+
+/// The sleeper's fence: what any waker wrote before is seen after, and whoever looks later sees
+/// what was written here before.
+pub fn fence_of_sleeper() {
+    fence(Ordering::SeqCst);
+    if is_kernel_fencing() {
+        // It has worked before; if it fails now, a sleep lasts its full, bounded, time.
+        membarrier(GLOBAL_EXPEDITED);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The waker's fence; `by_kernel` where the sleeper and this process have [`is_kernel_fencing`].
+#[inline]
+pub fn fence_of_waker(by_kernel: bool) {
+    if by_kernel {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
