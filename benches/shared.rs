@@ -82,11 +82,18 @@ fn ranks(algorithm: Algorithm, pieces: usize, count: usize) -> Vec<Rank> {
             Rank {
                 engine,
                 prepared: Arc::new(prepared(algorithm, pieces, rank, count)),
-                buffer: Some(Region::own(vec![0f32; count])),
+                buffer: Some(Region::own(apart(count))),
                 sequence: 0,
             }
         })
         .collect()
+}
+
+/// Zeros that share no cache line with another rank's, as those of processes do not.
+fn apart(count: usize) -> Vec<f32> {
+    let mut zeros = Vec::with_capacity(count.max(4096));
+    zeros.resize(count, 0.0);
+    zeros
 }
 
 fn prepared(algorithm: Algorithm, pieces: usize, rank: usize, count: usize) -> Prepared {

@@ -103,3 +103,8 @@ pub const CHECKPOINT_LOOKS_MAX: usize = 5;
 /// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
 /// recycled, so that they stay in cache.
 pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;
+/// Fruitless looks that a call run step by step spins for, where every rank has a core: some tens
+/// of microseconds.
+pub const LINGER_SPINS: u32 = 2_000;
+/// Then so many with the core given away after each, before the call lets go of the engine.
+pub const LINGER_YIELDS: u32 = 100;

@@ -17,6 +17,7 @@ pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub(crate) mod host;
+mod neighbourhood;
 pub mod pairs;
 pub(crate) mod planned;
 mod process;

@@ -3,10 +3,12 @@
 use super::host::{Host, Waited};
 use super::runtime::Runtime;
 use crate::bootstrap::control::{ControlHandle, Handler};
-use crate::limits::{IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
+use super::neighbourhood::Neighbourhood;
+use crate::limits::{IDLE_SLEEP, LINGER_SPINS, LINGER_YIELDS, SPIN_PASSES, YIELD_PASSES};
 use crate::error::Result;
 use crate::protocol::session::To;
 use crate::transport::Transport;
+use crate::transport::routed::RoutedTransport;
 use crate::transport::stream::StreamTransport;
 use crate::transport::tcp::{Inbox, Reactor, TcpConnector};
 use mio::net::TcpStream;
@@ -24,11 +26,13 @@ pub(super) struct Links {
     reactor: Arc<Reactor>,
     inboxes: Mutex<HashMap<u32, Arc<Inbox>>>,
     control: OnceLock<ControlHandle>,
+    neighbourhood: Option<Neighbourhood>,
 }
 
 impl Links {
-    pub(super) fn new(reactor: Arc<Reactor>) -> Self {
+    pub(super) fn new(reactor: Arc<Reactor>, neighbourhood: Option<Neighbourhood>) -> Self {
         Self {
+            neighbourhood,
             reactor,
             inboxes: Mutex::default(),
             control: OnceLock::new(),
@@ -40,13 +44,32 @@ impl Links {
         let _ = self.control.set(control);
     }
 
+    /// Tells the neighbours that nobody here polls; false if they know already, or there are none.
+    fn lie_down(&self) -> bool {
+        self.neighbourhood.as_ref().is_some_and(Neighbourhood::lie_down)
+    }
+
+    /// Somebody polls again.
+    fn rise(&self) {
+        if let Some(neighbourhood) = &self.neighbourhood {
+            neighbourhood.rise();
+        }
+    }
+
     fn inbox(&self, channel: u32) -> Arc<Inbox> {
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(inboxes.entry(channel).or_default())
     }
 
-    /// A transport for a channel; links are dialed by `control` when a plan first needs them.
-    fn transport(&self, channel: u32, world_size: usize) -> Box<dyn Transport> {
+    /// A transport for a channel, to the neighbours through memory that is shared now, by all of
+    /// them within `at_most`; to the others links are dialed by `control` when a plan first needs
+    /// them.
+    fn transport(
+        &self,
+        channel: u32,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<Box<dyn Transport>> {
         let control = self.control.get().cloned();
         let dial = Box::new(move |peer| {
             if let Some(control) = &control {
@@ -54,7 +77,15 @@ impl Links {
             }
         });
         let connector = TcpConnector::new(Arc::clone(&self.reactor), self.inbox(channel), dial);
-        Box::new(StreamTransport::new(connector, channel, 0, world_size))
+        let far = StreamTransport::new(connector, channel, 0, world_size);
+        let Some(neighbourhood) = &self.neighbourhood else {
+            return Ok(Box::new(far));
+        };
+        let near = neighbourhood.transport(channel, world_size, at_most)?;
+        if neighbourhood.size() == world_size {
+            return Ok(Box::new(near));
+        }
+        Ok(Box::new(RoutedTransport::new(near, far)))
     }
 }
 
@@ -79,8 +110,12 @@ impl Host for ProcessHost {
         } else if idle_passes <= spins + YIELD_PASSES {
             std::thread::yield_now();
             Waited::Briefly
+        } else if self.links.lie_down() {
+            // One more look, now that peers know.
+            Waited::Briefly
         } else {
             self.links.reactor.sleep(IDLE_SLEEP);
+            self.links.rise();
             Waited::Asleep
         }
     }
@@ -99,12 +134,27 @@ impl Host for ProcessHost {
         &self,
         group: u32,
         world_size: usize,
-        _at_most: Duration,
+        at_most: Duration,
     ) -> Result<[Box<dyn Transport>; 2]> {
-        Ok([0, 1].map(|channel| {
-            self.links
-                .transport(channel_number(group, channel), world_size)
-        }))
+        let transport = |channel| {
+            let channel = channel_number(group, channel);
+            self.links.transport(channel, world_size, at_most)
+        };
+        Ok([transport(0)?, transport(1)?])
+    }
+
+    fn linger(&self, fruitless: u32) -> bool {
+        let spins = if self.has_own_core { LINGER_SPINS } else { 0 };
+        if fruitless <= spins {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+        fruitless <= spins + LINGER_YIELDS
+    }
+
+    fn awake(&self) {
+        self.links.rise();
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {
@@ -166,6 +216,10 @@ impl Handler for Callbacks {
 
     fn wake_after(&self) -> Option<Duration> {
         self.with(|runtime| {
+            if runtime.wants_poller() && self.links.lie_down() {
+                // One more look, now that neighbours know that nobody polls.
+                runtime.poll_in_background();
+            }
             let sleep = if runtime.is_unfinished() {
                 Duration::ZERO
             } else {
@@ -176,6 +230,7 @@ impl Handler for Callbacks {
     }
 
     fn awake(&self) {
+        self.links.rise();
         self.with(Runtime::poll_in_background);
     }
 

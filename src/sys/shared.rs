@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of a word.
@@ -158,12 +158,12 @@ impl OwnRegion {
         }
     }
 
-    /// The word at `at`, alone, for another thread of this process to write.
+    /// The word at `at`, alone, for other threads of this process to write.
     #[must_use]
     pub fn bell(&self, at: usize) -> Bell {
         self.division.check(at);
         Bell {
-            mapping: Arc::clone(&self.mapping),
+            mapping: Arc::downgrade(&self.mapping),
             at,
         }
     }
@@ -183,17 +183,25 @@ impl WriteWords for OwnRegion {
     }
 }
 
-/// One word of an own region.
+/// One word of an own region. It does not keep the region.
 #[derive(Clone, Debug)]
 pub struct Bell {
-    mapping: Arc<Mapping>,
+    mapping: Weak<Mapping>,
     at: usize,
 }
 
 impl Bell {
-    /// Writes the word; one thread at a time.
+    /// Writes the word, if the region is still there; one thread at a time.
     pub fn set(&self, value: u64) {
-        self.mapping.word(self.at).store(value, Ordering::Relaxed);
+        if let Some(mapping) = self.mapping.upgrade() {
+            mapping.word(self.at).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the region is still there.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.mapping.strong_count() > 0
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::sys::shared::{ReadWords, WriteWords};
 
 /// Words of a line, which is one cache line.
-pub const LINE_WORDS: usize = 8;
+pub const LINE_WORDS: usize = 16;
 /// Lines of a lane. A power of two, so that the count may wrap.
 pub const LINES: usize = 16;
 /// Payload bytes that fit beside the flag.

@@ -18,7 +18,7 @@ pub mod layout;
 use super::{Addressee, LinkError, Message, Transport};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
-use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords, WriteWords};
+use crate::sys::shared::{Bell, OwnRegion, PeerRegion, ReadWords, WriteWords};
 use crate::wire::frame::Header;
 use lane::{Head, INLINE_BYTES, Receiver, Sender};
 use layout::{BELL, KERNEL_FENCE, Layout, ROW_SLOTS};
@@ -33,6 +33,18 @@ pub fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
     let (own, file) = OwnRegion::new(Layout::new(places).division())?;
     own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
     Ok((own, file))
+}
+
+/// Bytes of such a region.
+#[must_use]
+pub fn region_bytes(places: usize) -> usize {
+    Layout::new(places).division().total_bytes()
+}
+
+/// The word by which the region's owner says that it sleeps: odd while nobody there polls.
+#[must_use]
+pub fn bell(own: &OwnRegion) -> Bell {
+    own.bell(BELL)
 }
 
 /// The region of another of `places` ranks.

@@ -1,0 +1,109 @@
+//! The ranks that share this one's memory.
+
+use crate::bootstrap::near::Near;
+use crate::error::{Error, Result};
+use crate::sys::barrier::fence_of_sleeper;
+use crate::sys::shared::Bell;
+use crate::transport::shm::{SharedTransport, bell, peer_region, region, region_bytes};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The ranks that share this one's memory, and whether any thread here polls.
+pub(super) struct Neighbourhood {
+    near: Arc<Near>,
+    /// Ascending, this one included.
+    ranks: Vec<usize>,
+    /// This rank's place among them.
+    place: usize,
+    bells: Mutex<Vec<Bell>>,
+    /// Odd while nobody polls, as on the bells.
+    sleeps: AtomicU64,
+}
+
+impl Neighbourhood {
+    /// `rank` among `ranks`, which meet at `near`.
+    pub(super) fn new(near: Arc<Near>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
+        let place = ranks.iter().position(|each| *each == rank)?;
+        Some(Self {
+            near,
+            ranks,
+            place,
+            bells: Mutex::default(),
+            sleeps: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Hands out a region for `channel`, takes the neighbours', and links them.
+    pub(super) fn transport(
+        &self,
+        channel: u32,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<SharedTransport> {
+        let places = self.ranks.len();
+        let making = |error: std::io::Error| Error::system("making memory to share", &error);
+        let (own, file) = region(places).map_err(making)?;
+        let bytes = region_bytes(places);
+        let files = self.near.exchange(channel, &file, bytes, at_most)?;
+        let map = |(rank, file)| {
+            let mapping =
+                |error| Error::system(&format!("mapping the memory of rank {rank}"), &error);
+            Ok((rank, peer_region(places, &file).map_err(mapping)?))
+        };
+        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
+        self.hang(bell(&own));
+        let near = Arc::clone(&self.near);
+        Ok(SharedTransport::new(
+            (channel, 0),
+            world_size,
+            &self.ranks,
+            self.place,
+            own,
+            theirs,
+            Box::new(move |rank| near.wake(rank)),
+        ))
+    }
+
+    fn hang(&self, bell: Bell) {
+        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.retain(Bell::is_heard);
+        bell.set(self.sleeps.load(Ordering::Relaxed));
+        bells.push(bell);
+    }
+
+    /// Tells the neighbours that nobody here polls: who sends something from now on wakes this
+    /// process. What they sent before may have gone unnoticed, so look once more. False if they
+    /// know already.
+    pub(super) fn lie_down(&self) -> bool {
+        self.near.drain();
+        self.turn(1) && {
+            fence_of_sleeper();
+            true
+        }
+    }
+
+    /// Somebody polls.
+    pub(super) fn rise(&self) {
+        self.turn(0);
+    }
+
+    /// Makes the number of sleeps odd (1) or even (0); false if it is.
+    fn turn(&self, parity: u64) -> bool {
+        if self.sleeps.load(Ordering::Relaxed) % 2 == parity {
+            return false;
+        }
+        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        let sleeps = self.sleeps.load(Ordering::Relaxed);
+        if sleeps % 2 == parity {
+            return false;
+        }
+        self.sleeps.store(sleeps + 1, Ordering::Relaxed);
+        bells.iter().for_each(|bell| bell.set(sleeps + 1));
+        true
+    }
+}
