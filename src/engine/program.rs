@@ -140,6 +140,7 @@ impl Program {
     ///     rank: 0,
     ///     root: 0,
     ///     pieces: 1,
+    ///     ranks_per_host: 1,
     /// };
     /// let program = Program::bind(&plan(&request)?, 100, 4);
     /// let [send, fold] = program.steps.as_slice() else { panic!("one exchange") };
