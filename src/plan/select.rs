@@ -64,7 +64,7 @@ impl Choice {
         match self.runner_up {
             _ if self.is_forced => format!("{what}, as asked; {time}"),
             None => format!("{what}, the only one; {time}"),
-            Some((next, next_s)) if next_s < self.predicted_s => format!(
+            Some((next, next_s)) if next_s * (1.0 + A_TIE) < self.predicted_s => format!(
                 "{what}, {time}; {next} at {} counts as no faster, for its streams would meet",
                 Seconds(next_s)
             ),
@@ -135,24 +135,32 @@ pub fn choose(
         .filter(|entry| entry.collectives.contains(&collective))
         .map(|entry| offers.of(entry))
         .collect::<Result<Vec<Choice>, String>>()?;
-    candidates.sort_by(|one, other| one.predicted_s.total_cmp(&other.predicted_s));
-    let least_s = candidates.first().map_or(0.0, |first| first.predicted_s);
+    let least = |candidates: &[Choice]| {
+        let times = candidates
+            .iter()
+            .map(|one| (one.algorithm, one.predicted_s));
+        times.min_by(|(_, one_s), (_, other_s)| one_s.total_cmp(other_s))
+    };
+    let (_, least_s) =
+        least(&candidates).ok_or_else(|| format!("no algorithm carries out {collective}"))?;
+    let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
     let calm = candidates.iter().position(|candidate| {
         let entry = entry(collective, candidate.algorithm);
         topology.world_size > 2
             && sharing != Sharing::All
             && entry.is_some_and(|entry| entry.has_one_sender)
-            && candidate.predicted_s <= least_s * (1.0 + NO_DIFFERENCE)
+            && within(NO_DIFFERENCE, candidate)
     });
-    if candidates.is_empty() {
-        return Err(format!("no algorithm carries out {collective}"));
-    }
-    let mut choice = candidates.remove(calm.unwrap_or(0));
-    choice.runner_up = candidates
-        .first()
-        .map(|next| (next.algorithm, next.predicted_s));
+    // In shared memory many plans of two ranks are the same but for their names and cuts.
+    let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
+    let first = candidates.iter().position(|one| within(tie, one));
+    let mut choice = candidates.remove(calm.or(first).unwrap_or(0));
+    choice.runner_up = least(&candidates);
     Ok(choice)
 }
+
+/// Predictions that differ by no more than this share of the least are equal but for rounding.
+const A_TIE: f64 = 1e-4;
 
 /// Predictions that differ by less than this share tell less about which is faster than whether
 /// streams meet in a port ([`Entry::has_one_sender`]). Where two meet they share the port unevenly,

@@ -3,8 +3,9 @@
 //! There are no ports. A rank publishes what it sends, one copy however many peers read it, and
 //! the receiver copies it out or folds it where it lies. So a round costs a rank
 //!
-//! - α, for the hand-over from those it waits for to itself,
-//! - α/4 for each message it looks for: their flags arrive beside one another,
+//! - α for the hand-over from those it waits for to itself, once for every segment of its longest
+//!   message,
+//! - α/4 for each segment it looks for: the flags of several peers arrive beside one another,
 //! - β for each byte it publishes or stores,
 //! - γ for each byte of each operand it folds, its own among them;
 //!
@@ -117,27 +118,36 @@ fn counted_s(
 }
 
 fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
-    let (mut looks, mut copied, mut folded) = (0, 0, 0);
+    let (mut hand_overs, mut looks, mut copied, mut folded) = (0, 0, 0, 0);
     for step in round {
         match step {
-            Step::Send { ranges, .. } => copied += lengths.of(ranges),
+            Step::Send { ranges, .. } => {
+                let bytes = lengths.of(ranges);
+                hand_overs = hand_overs.max(segments(bytes));
+                copied += bytes;
+            }
             Step::Receive {
                 sources, ranges, ..
             } => {
+                let bytes = lengths.of(ranges);
                 let own = usize::from(sources.contains(&Source::Own));
-                looks += sources.len() - own;
+                hand_overs = hand_overs.max(segments(bytes));
+                looks += (sources.len() - own) * segments(bytes);
                 match sources.as_slice() {
-                    [_] => copied += lengths.of(ranges),
-                    _ => folded += sources.len() * lengths.of(ranges),
+                    [_] => copied += bytes,
+                    _ => folded += sources.len() * bytes,
                 }
             }
             Step::Copy { to, .. } => copied += lengths.of(&[*to]),
             Step::Reduce { to, .. } => folded += 2 * lengths.of(&[*to]),
         }
     }
-    let is_handed_over = round.iter().any(Step::is_message);
-    let hand_overs = f64::from(u8::from(is_handed_over)) + LOOK_SHARE * looks as f64;
-    link.alpha_s * hand_overs
+    link.alpha_s * (hand_overs as f64 + LOOK_SHARE * looks as f64)
         + link.beta_s_per_byte * copied as f64
         + link.gamma_s_per_byte * folded as f64
+}
+
+/// How many segments a message takes; one without bytes takes a flag all the same.
+fn segments(bytes: usize) -> usize {
+    bytes.div_ceil(SHARED_SEGMENT_BYTES).max(1)
 }
