@@ -103,6 +103,7 @@ fn price_s(world: &World, call: &Call) -> f64 {
                 rank,
                 root: call.root,
                 pieces: 1,
+                ranks_per_host: 1,
             })
             .unwrap()
         })

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, simulate_rounds};
 use ringtree::plan::select::{TuningTable, choose};
-use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, plan};
+use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, Topology, plan};
 
 /// Divides evenly over every number of chunks used here.
 fn even_bytes(chunks: usize) -> usize {
@@ -25,19 +25,34 @@ fn requests(world_size_max: usize) -> Vec<Request> {
         for &collective in entry.collectives {
             for world_size in 1..=world_size_max {
                 for (root, pieces) in [(0, 1), (world_size / 2, 3)] {
-                    all.push(Request {
-                        collective,
-                        algorithm: entry.algorithm,
-                        world_size,
-                        rank: 0,
-                        root: if collective.is_rooted() { root } else { 0 },
-                        pieces,
-                    });
+                    let hosts = 1..=world_size;
+                    let divides = |hosts: &usize| world_size.is_multiple_of(*hosts);
+                    for hosts in hosts.filter(divides) {
+                        if entry.stages.is_some() || hosts == world_size {
+                            all.push(Request {
+                                collective,
+                                algorithm: entry.algorithm,
+                                world_size,
+                                rank: 0,
+                                root: if collective.is_rooted() { root } else { 0 },
+                                pieces,
+                                ranks_per_host: world_size / hosts,
+                            });
+                        }
+                    }
                 }
             }
         }
     }
     all
+}
+
+/// The built-in table, but for the links over TCP.
+fn over_tcp(tcp: LinkCost) -> TuningTable {
+    TuningTable {
+        tcp,
+        ..TuningTable::default()
+    }
 }
 
 fn entry_cost(request: &Request) -> ringtree::plan::cost::Cost {
@@ -116,6 +131,7 @@ fn a_hundred_thousand_ranks_are_priced() {
         rank: 0,
         root: 0,
         pieces: 1,
+        ranks_per_host: 1,
     };
     let traffic = Traffic::of(&request, 100_000 * 8).unwrap();
     assert_eq!(traffic.rounds, 34);
@@ -130,8 +146,9 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
         beta_s_per_byte: 1e-6,
         gamma_s_per_byte: 0.0,
     };
-    let table = TuningTable { tcp };
-    let of = |forced| choose(Collective::Broadcast, 8, 5_000_000, 1, &table, forced).unwrap();
+    let table = over_tcp(tcp);
+    let eight = Topology::apart(8);
+    let of = |forced| choose(Collective::Broadcast, eight, 5_000_000, 1, &table, forced).unwrap();
     let seconds = |forced| (of(forced).predicted_s * 1e3).round() / 1e3;
     assert_eq!(seconds(Some(Algorithm::Flat)), 35.0);
     assert_eq!(seconds(Some(Algorithm::Binomial)), 15.0);
@@ -141,7 +158,16 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
 #[test]
 fn a_forced_algorithm_must_carry_out_the_collective() {
     let table = TuningTable::default();
-    let ask = |algorithm| choose(Collective::Broadcast, 4, 64, 4, &table, Some(algorithm));
+    let ask = |algorithm| {
+        choose(
+            Collective::Broadcast,
+            Topology::apart(4),
+            64,
+            4,
+            &table,
+            Some(algorithm),
+        )
+    };
     assert!(ask(Algorithm::Binomial).unwrap().is_forced);
     let refusal = ask(Algorithm::Dissemination).unwrap_err();
     assert_eq!(refusal, "dissemination does not carry out broadcast");
@@ -150,7 +176,8 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
 #[test]
 fn one_rank_needs_no_time() {
     for &collective in Collective::ALL {
-        let choice = choose(collective, 1, 1 << 20, 4, &TuningTable::default(), None).unwrap();
+        let table = TuningTable::default();
+        let choice = choose(collective, Topology::apart(1), 1 << 20, 4, &table, None).unwrap();
         assert_eq!(
             (choice.rounds, choice.predicted_s),
             (0, 0.0),
@@ -164,11 +191,12 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
     let table = TuningTable::default();
     for &collective in Collective::ALL {
         for world_size in 2..=64_usize {
+            let apart = Topology::apart(world_size);
             let few = world_size.next_power_of_two().ilog2() as usize + 1;
-            let small = choose(collective, world_size, 8, 4, &table, None).unwrap();
+            let small = choose(collective, apart, 8, 4, &table, None).unwrap();
             assert!(small.rounds <= few, "{}", small.explain());
 
-            let large = choose(collective, world_size, 1 << 30, 4, &table, None).unwrap();
+            let large = choose(collective, apart, 1 << 30, 4, &table, None).unwrap();
             let n = world_size as f64;
             let optimum = match collective {
                 Collective::Barrier => continue,
@@ -220,8 +248,9 @@ proptest! {
     ) {
         let collective = Collective::ALL[which];
         let tcp = LinkCost { alpha_s, beta_s_per_byte, gamma_s_per_byte };
-        let table = TuningTable { tcp };
-        let ask = |bytes, forced| choose(collective, world_size, bytes, 4, &table, forced);
+        let table = over_tcp(tcp);
+        let apart = Topology::apart(world_size);
+        let ask = |bytes, forced| choose(collective, apart, bytes, 4, &table, forced);
         let chosen = ask(bytes, None).unwrap();
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
         for &algorithm in Algorithm::ALL {

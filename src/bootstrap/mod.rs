@@ -22,6 +22,7 @@ mod door;
 mod greeting;
 pub mod join;
 mod messages;
+pub mod near;
 mod rendezvous;
 pub mod settings;
 #[cfg(test)]

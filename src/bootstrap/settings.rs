@@ -19,7 +19,7 @@ const NOT_BUILT_YET: &[(&str, &[&str])] = &[
     ("RINGTREE_CHECK", &[]),
     ("RINGTREE_REPRODUCIBLE", &["0"]),
     ("RINGTREE_LOG", &[]),
-    ("RINGTREE_TRANSPORT", &["auto", "tcp"]),
+    ("RINGTREE_TRANSPORT", &["auto", "tcp", "shm"]),
 ];
 
 /// Settings that must be the same on all ranks, with what they are when unset.

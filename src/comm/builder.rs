@@ -133,7 +133,18 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let reactor = Reactor::new().map_err(|error| Error::system("setting up epoll", &error))?;
     let reactor = Arc::new(reactor);
     let joined = join(settings)?;
-    let links = Arc::new(Links::new(Arc::clone(&reactor)));
+    let (own_rank, all) = (settings.rank, (0..settings.world_size).collect::<Vec<_>>());
+    let is_shared = std::env::var("RINGTREE_TRANSPORT").is_ok_and(|one| one == "shm");
+    let neighbourhood = if is_shared {
+        let name = format!("ringtree.{}.{}", settings.rendezvous, settings.attempt);
+        let near = Arc::new(crate::bootstrap::near::Near::new(&name, own_rank, all.clone())?);
+        reactor.watch(near.raw_fd());
+        super::neighbourhood::Neighbourhood::new(near, own_rank, all)
+    } else {
+        None
+    };
+    let ranks_per_host = if is_shared { settings.world_size } else { 1 };
+    let links = Arc::new(Links::new(Arc::clone(&reactor), neighbourhood));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
         links: Arc::clone(&links),
@@ -154,9 +165,10 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         rank,
         world_size,
         local_rank: settings.local_rank,
+        ranks_per_host,
         group: WORLD,
         runtime,
-        transport_name: "tcp",
+        transport_name: if is_shared { "shm" } else { "tcp" },
         timeout: settings.timeout,
         tuning,
         algorithm,

@@ -5,14 +5,15 @@
 //! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
 
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
-use super::planned::{Planned, Wanted};
+use super::planned::{Cache, Planned, Wanted};
 use super::work::Work;
-use super::{Communicator, Entered, Issued};
+use super::{Communicator, Issued, Parts};
 use crate::dtype::{Dtype, Element};
 use crate::engine::Ticket;
-use crate::engine::group::ChannelKind;
+use crate::engine::group::{ChannelKind, Posting, Progress};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
+use crate::plan::Topology;
 use crate::plan::algorithms::entry;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::sys::memory::{Region, lend};
@@ -363,10 +364,23 @@ impl Communicator {
         let MemoryMut::Host(slice) = buffer.memory_mut();
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
-        let (sequence, planned) = self.issue(&entered, wanted)?;
+        let mut issued = entered.issued();
+        let (sequence, planned) = self.issue(&mut issued, wanted)?;
+        let mut progress = Progress::default();
+        let bytes = bytemuck::cast_slice_mut(slice);
+        let Parts { group, timeout, .. } = self.0.parts;
+        if runtime.run_in_order(group, &planned.prepared, sequence, bytes, &mut progress) {
+            return Ok(());
+        }
+        let planned = planned.clone();
+        drop(issued);
         lend(slice, |region| {
-            let posting = planned.posting(sequence, region, self.0.parts.timeout);
-            runtime.run(self.0.parts.group, ChannelKind::Collectives, posting)
+            let posting = planned.posting(sequence, region, timeout);
+            let posting = Posting {
+                progress,
+                ..posting
+            };
+            runtime.run(group, ChannelKind::Collectives, posting)
         })
     }
 
@@ -390,11 +404,13 @@ impl Communicator {
             Err(error) => return Err((error, region)),
         };
         let wanted = self.wanted(ask, count, region.dtype());
-        let issued = wanted.and_then(|wanted| self.issue(&entered, wanted));
-        let (sequence, planned) = match issued {
-            Ok(issued) => issued,
+        let mut issued = entered.issued();
+        let next = wanted.and_then(|wanted| self.issue(&mut issued, wanted));
+        let (sequence, planned) = match next {
+            Ok((sequence, planned)) => (sequence, planned.clone()),
             Err(error) => return Err((error, region)),
         };
+        drop(issued);
         let posting = planned.posting(sequence, region, self.0.parts.timeout);
         self.0
             .parts
@@ -420,23 +436,25 @@ impl Communicator {
     }
 
     /// The planned form of a call that is about to be made.
-    fn plan(&self, issued: &mut Issued, wanted: Wanted) -> Result<Planned> {
+    fn plan<'a>(
+        &self,
+        cache: &'a mut Cache,
+        algorithm: Option<Algorithm>,
+        wanted: Wanted,
+    ) -> Result<&'a Planned> {
         // A forced algorithm holds where it can be used; the rest is chosen as ever.
-        let forced = issued
-            .algorithm
-            .filter(|own| entry(wanted.collective, *own).is_some());
+        let forced = algorithm.filter(|own| entry(wanted.collective, *own).is_some());
         let wanted = Wanted { forced, ..wanted };
-        let (rank, world_size) = (self.rank(), self.world_size());
-        issued
-            .planned
-            .get(wanted, rank, world_size, &self.0.parts.tuning)
-            .cloned()
+        let topology = Topology {
+            world_size: self.world_size(),
+            ranks_per_host: self.0.parts.ranks_per_host,
+        };
+        cache.get(wanted, self.rank(), topology, &self.0.parts.tuning)
     }
 
     /// The next call of the group's order, with its number.
-    fn issue(&self, entered: &Entered<'_>, wanted: Wanted) -> Result<(u64, Planned)> {
-        let mut issued = entered.issued();
-        let planned = self.plan(&mut issued, wanted)?;
+    fn issue<'a>(&self, issued: &'a mut Issued, wanted: Wanted) -> Result<(u64, &'a Planned)> {
+        let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
         issued.collectives += 1;
         Ok((issued.collectives, planned))
     }
@@ -477,7 +495,8 @@ impl Communicator {
             dtype,
         )?;
         let entered = self.enter()?;
-        let planned = self.plan(&mut entered.issued(), wanted)?;
+        let issued = &mut *entered.issued();
+        let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
         Ok((planned.algorithm, planned.predicted_s))
     }
 }

@@ -5,8 +5,8 @@
 //! free. The control thread takes it when operations are under way and nobody is blocked.
 
 use super::host::{Host, Waited};
-use crate::engine::group::{ChannelKind, Group, Posting};
-use crate::engine::{Engine, Run, Ticket};
+use crate::engine::group::{ChannelKind, Group, Posting, Prepared, Progress};
+use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
 use crate::protocol::session::Agreement;
@@ -112,6 +112,23 @@ impl Runtime {
         Ok(ticket)
     }
 
+    /// Runs a collective on borrowed bytes, if it can be done step by step before the caller's
+    /// patience ends; says whether it was. Otherwise [`Runtime::run`] it with its progress.
+    pub(crate) fn run_in_order(
+        &self,
+        group: u32,
+        prepared: &Prepared,
+        sequence: u64,
+        buffer: &mut [u8],
+        progress: &mut Progress,
+    ) -> bool {
+        let mut patience = |fruitless| {
+            self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless)
+        };
+        let mut engine = self.lock_beside_poller();
+        engine.run(group, prepared, sequence, buffer, progress, &mut patience)
+    }
+
     /// Runs an operation to its end.
     pub(crate) fn run(
         &self,
@@ -119,16 +136,11 @@ impl Runtime {
         channel: ChannelKind,
         posting: Posting,
     ) -> (Region, Result<()>) {
-        let mut engine = self.lock_beside_poller();
-        let mut patience =
-            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
-        let ran = engine.run(group, channel, posting, &mut patience);
-        drop(engine);
-        match ran {
-            Ok(Run::Whole(region)) => (region, Ok(())),
-            Ok(Run::Posted(ticket)) => self.wait(ticket),
-            Err((error, region)) => (region, Err(error)),
-        }
+        let ticket = match self.lock_beside_poller().post(group, channel, posting) {
+            Ok(ticket) => ticket,
+            Err((error, region)) => return (region, Err(error)),
+        };
+        self.wait(ticket)
     }
 
     /// Waits for an operation; returns by its deadline.

@@ -1,6 +1,7 @@
 //! The operations of one set of ranks.
 
-use super::in_order::{self, Progress};
+pub use super::in_order::Progress;
+use super::in_order;
 use super::operation::{Arithmetic, Broken, Operation, Turns};
 use super::program::Program;
 use crate::error::{Error, Result};
@@ -54,18 +55,10 @@ pub struct Posting {
     pub sequence: u64,
     /// What to do it on.
     pub buffer: Region,
+    /// How far [`super::Engine::run`] has come with it.
+    pub progress: Progress,
     /// How long it may take.
     pub timeout: Duration,
-}
-
-/// How far a call came that was run in order.
-pub(super) enum Ran {
-    /// To its end.
-    Whole(Region),
-    /// It was started as an operation instead, or became one.
-    Posted(usize),
-    /// The group has failed.
-    Refused(Error, Region),
 }
 
 /// A place for an operation. Places are reused.
@@ -86,6 +79,8 @@ struct Slot {
 /// Operations that share links and an order.
 struct Channel {
     transport: Box<dyn Transport>,
+    /// The longest message that all links take whole.
+    holds_bytes: usize,
     slots: Vec<Slot>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
@@ -114,8 +109,8 @@ impl Group {
         Self {
             rank,
             session: Session::new(rank, world_size),
-            collectives: Channel::new(collectives, world_size),
-            pairs: Channel::new(pairs, world_size),
+            collectives: Channel::new(collectives, rank, world_size),
+            pairs: Channel::new(pairs, rank, world_size),
         }
     }
 
@@ -149,51 +144,33 @@ impl Group {
             }
             (ChannelKind::Pairs, None) => {}
         }
-        Ok(self.channel(kind).start(posting, None))
+        Ok(self.channel(kind).start(posting))
     }
 
     /// Runs a collective step by step while the caller waits, if nothing is under way and the
-    /// links allow it; `patience` says, after so many fruitless looks, whether to look once more.
-    /// What takes longer, or goes wrong, goes on as an operation from where it is.
+    /// links allow it; says whether it has ended.
     pub(super) fn run(
         &mut self,
-        kind: ChannelKind,
-        mut posting: Posting,
+        prepared: &Prepared,
+        sequence: u64,
+        buffer: &mut [u8],
+        progress: &mut Progress,
         patience: &mut dyn FnMut(u32) -> bool,
-    ) -> Ran {
-        let channel = match kind {
-            ChannelKind::Collectives => &mut self.collectives,
-            ChannelKind::Pairs => &mut self.pairs,
-        };
+    ) -> bool {
+        let channel = &mut self.collectives;
         let is_alone = channel.queue.is_empty() && !self.session.is_troubled();
-        let mut progress = Progress::default();
-        if is_alone && kind == ChannelKind::Collectives && channel.allows_order(&posting.prepared) {
-            let ran = in_order::run(
-                &mut posting,
-                &mut progress,
-                &mut *channel.transport,
-                patience,
-            );
-            if let Ok(true) = ran {
-                let Prepared { call, digest, .. } = &*posting.prepared;
-                self.session.enter(call, *digest, posting.sequence);
-                self.session.idle();
-                return Ran::Whole(posting.buffer);
-            }
-            // A broken link breaks again, for the operation to tell.
+        if !is_alone || !channel.allows_order(prepared) {
+            return false;
         }
-        if let Some(error) = self.session.verdict() {
-            return Ran::Refused(error.clone(), posting.buffer);
+        let transport = &mut *channel.transport;
+        let ran = in_order::run(prepared, sequence, buffer, progress, transport, patience);
+        // A broken link breaks again, for the operation to tell.
+        let has_ended = matches!(ran, Ok(true));
+        if has_ended {
+            self.session.enter(&prepared.call, prepared.digest, sequence);
+            self.session.idle();
         }
-        if kind == ChannelKind::Pairs {
-            return match self.post(kind, posting) {
-                Ok(slot) => Ran::Posted(slot),
-                Err((error, buffer)) => Ran::Refused(error, buffer),
-            };
-        }
-        let Prepared { call, digest, .. } = &*posting.prepared;
-        self.session.enter(call, *digest, posting.sequence);
-        Ran::Posted(self.collectives.start(posting, Some(&progress)))
+        has_ended
     }
 
     pub(super) fn poll(&mut self) -> bool {
@@ -394,8 +371,11 @@ impl Group {
 }
 
 impl Channel {
-    fn new(transport: Box<dyn Transport>, world_size: usize) -> Self {
+    fn new(transport: Box<dyn Transport>, rank: usize, world_size: usize) -> Self {
+        let peers = (0..world_size).filter(|peer| *peer != rank);
+        let held = peers.map(|peer| transport.holds_bytes(peer)).min();
         Self {
+            holds_bytes: held.unwrap_or(0),
             transport,
             slots: Vec::new(),
             free: Vec::new(),
@@ -420,12 +400,13 @@ impl Channel {
         *scratch_bytes == 0
             && longest_bytes.is_some_and(|longest| {
                 let mut peers = prepared.program.peers();
-                peers.all(|peer| longest <= self.transport.holds_bytes(peer))
+                longest <= self.holds_bytes
+                    || peers.all(|peer| longest <= self.transport.holds_bytes(peer))
             })
     }
 
     /// Starts an operation, which may have come some way already.
-    fn start(&mut self, posting: Posting, progress: Option<&Progress>) -> usize {
+    fn start(&mut self, posting: Posting) -> usize {
         for peer in posting.prepared.program.peers() {
             self.transport.open(peer);
         }
@@ -435,7 +416,7 @@ impl Channel {
         });
         let slot = &mut self.slots[index];
         slot.timeout = posting.timeout;
-        slot.operation.start(posting, progress);
+        slot.operation.start(posting);
         slot.since = None;
         slot.notices = 0;
         slot.is_abandoned = false;

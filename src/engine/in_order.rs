@@ -7,15 +7,14 @@
 //! from a [`Progress`].
 
 use super::fold::Fold;
-use super::group::Posting;
+use super::group::Prepared;
 use super::operation::{Arithmetic, Broken};
 use super::program::{Action, Operand, Piece, ProgramStep};
-use crate::sys::memory::Region;
 use crate::transport::{Addressee, Message, Transport};
 
 /// How far a program has been run in order.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
     /// The place in the order.
     pub(super) at: usize,
     /// For a send to several peers, one by one: which of them it is at.
@@ -29,29 +28,31 @@ struct Run<'a> {
     sequence: u64,
     digest: u32,
     arithmetic: Arithmetic,
-    buffer: &'a mut Region,
+    buffer: &'a mut [u8],
     transport: &'a mut dyn Transport,
     progress: &'a mut Progress,
 }
 
 type Moved = Result<usize, Broken>;
 
-/// Runs what is posted from `progress` on. False when patience has ended, `progress` telling where.
+/// Runs the call from `progress` on. False when patience has ended, `progress` telling where.
 ///
 /// # Errors
 /// A link is broken, or what came is not what was expected.
 pub(super) fn run(
-    posting: &mut Posting,
+    prepared: &Prepared,
+    sequence: u64,
+    buffer: &mut [u8],
     progress: &mut Progress,
     transport: &mut dyn Transport,
     patience: &mut dyn FnMut(u32) -> bool,
 ) -> Result<bool, Broken> {
-    let program = &*posting.prepared.program;
+    let program = &*prepared.program;
     let mut run = Run {
-        sequence: posting.sequence,
-        digest: posting.prepared.digest,
-        arithmetic: posting.prepared.arithmetic,
-        buffer: &mut posting.buffer,
+        sequence,
+        digest: prepared.digest,
+        arithmetic: prepared.arithmetic,
+        buffer,
         transport,
         progress,
     };
@@ -145,7 +146,7 @@ impl Run<'_> {
     fn send_at_once(&mut self, step: &ProgramStep, to: &[Addressee]) -> Moved {
         let message = self.message(step, to[0].number);
         let rest = self.rest(step);
-        let data = &self.buffer.bytes()[rest.offset..rest.offset + rest.bytes];
+        let data = &self.buffer[rest.offset..rest.offset + rest.bytes];
         let done = self.progress.bytes;
         let taken = match to {
             [one] => self.transport.send(one.peer, &message, done, data),
@@ -162,7 +163,7 @@ impl Run<'_> {
     fn store(&mut self, step: &ProgramStep, operand: &Operand) -> Moved {
         let message = self.message(step, operand.number);
         let rest = self.rest(step);
-        let into = &mut self.buffer.bytes_mut()[rest.offset..rest.offset + rest.bytes];
+        let into = &mut self.buffer[rest.offset..rest.offset + rest.bytes];
         let stored = self
             .transport
             .receive(operand.peer, &message, self.progress.bytes, into)
@@ -193,7 +194,7 @@ impl Run<'_> {
         let folded = Fold::new(operands, own, completes, &self.arithmetic, from).arrived(
             self.transport,
             &self.arithmetic,
-            &mut self.buffer.bytes_mut()[rest.offset..rest.offset + rest.bytes],
+            &mut self.buffer[rest.offset..rest.offset + rest.bytes],
             message,
         )?;
         self.progress.bytes += folded;

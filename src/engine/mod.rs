@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use crate::sys::memory::Region;
-use group::{ChannelKind, Group, Posting, Ran};
+use group::{ChannelKind, Group, Posting, Prepared, Progress};
 use std::time::Duration;
 
 /// Every group of a process, polled together.
@@ -41,15 +41,6 @@ pub struct Ticket {
     group: u32,
     channel: ChannelKind,
     slot: usize,
-}
-
-/// How far [`Engine::run`] came.
-#[derive(Debug)]
-pub enum Run {
-    /// To the end; here is the buffer.
-    Whole(Region),
-    /// It goes on as an operation.
-    Posted(Ticket),
 }
 
 impl Engine {
@@ -96,30 +87,21 @@ impl Engine {
         })
     }
 
-    /// Runs an operation to its end at once, if that is possible; `patience` says, after so many
-    /// fruitless looks, whether to look once more. Otherwise as [`Engine::post`].
+    /// Runs a collective on `buffer` step by step while the caller waits, where nothing of the
+    /// group is under way and every link takes whole messages. `patience` says, after so many
+    /// fruitless looks, whether to look once more. False when the call has not ended: then post
+    /// it, with the `progress` it has made, before the group's next call.
     pub fn run(
         &mut self,
         number: u32,
-        channel: ChannelKind,
-        posting: Posting,
+        prepared: &Prepared,
+        sequence: u64,
+        buffer: &mut [u8],
+        progress: &mut Progress,
         patience: &mut dyn FnMut(u32) -> bool,
-    ) -> std::result::Result<Run, (Error, Region)> {
-        let Some(group) = self.group(number) else {
-            return Err((
-                Error::Usage("the communicator is closed".into()),
-                posting.buffer,
-            ));
-        };
-        match group.run(channel, posting, patience) {
-            Ran::Whole(buffer) => Ok(Run::Whole(buffer)),
-            Ran::Posted(slot) => Ok(Run::Posted(Ticket {
-                group: number,
-                channel,
-                slot,
-            })),
-            Ran::Refused(error, buffer) => Err((error, buffer)),
-        }
+    ) -> bool {
+        self.group(number)
+            .is_some_and(|group| group.run(prepared, sequence, buffer, progress, patience))
     }
 
     /// Advances every operation as far as it goes now; says whether anything moved.
@@ -220,7 +202,6 @@ mod tests {
     use crate::plan::{Algorithm, Collective, Request, plan};
     use crate::protocol::call::Call;
     use crate::transport::{self, LinkError, Transport};
-    use group::Prepared;
     use operation::Arithmetic;
     use program::Program;
     use std::sync::Arc;
@@ -259,6 +240,7 @@ mod tests {
             rank: 1,
             root: 0,
             pieces: 1,
+            ranks_per_host: 1,
         };
         let call = Call {
             sequence: 1,
@@ -284,6 +266,7 @@ mod tests {
             prepared: Arc::new(prepared),
             sequence: 1,
             buffer: Region::own(vec![0u8; 3]),
+            progress: Progress::default(),
             timeout,
         };
         let mut engine = Engine::default();

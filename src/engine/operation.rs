@@ -81,7 +81,7 @@ pub(super) struct Operation {
 
 impl Operation {
     /// Makes the operation ready to run what is posted, from where it is already.
-    pub(super) fn start(&mut self, posting: Posting, progress: Option<&Progress>) {
+    pub(super) fn start(&mut self, posting: Posting) {
         let program = Arc::clone(&posting.prepared.program);
         reset(&mut self.done, program.steps.len());
         reset(&mut self.sent, program.flows);
@@ -92,8 +92,8 @@ impl Operation {
         }
         self.local_at = 0;
         self.steps_left = program.steps.len();
-        if let Some(progress) = progress {
-            self.go_to(&program, progress);
+        if posting.progress != Progress::default() {
+            self.go_to(&program, posting.progress);
         }
         self.program = program;
         self.digest = posting.prepared.digest;
@@ -104,8 +104,8 @@ impl Operation {
     }
 
     /// Counts as done what was done in order.
-    fn go_to(&mut self, program: &Program, progress: &Progress) {
-        let Progress { at, flow, bytes } = *progress;
+    fn go_to(&mut self, program: &Program, progress: Progress) {
+        let Progress { at, flow, bytes } = progress;
         let now = program.order.get(at).copied();
         for step in &program.order[..at] {
             self.done[*step] = program.steps[*step].bytes;

@@ -76,6 +76,11 @@ impl Reactor {
         })
     }
 
+    /// Watch.
+    pub fn watch(&self, fd: RawFd) {
+        let _ = self.registry.register(&mut mio::unix::SourceFd(&fd), STREAM, Interest::READABLE);
+    }
+
     /// Sleeps until something happened on any data socket since the last sleep, until
     /// [`Reactor::wake`], or for `at_most`. One thread sleeps at a time; a second one first waits
     /// for it. Readiness is told once: before sleeping, try every socket of interest until it

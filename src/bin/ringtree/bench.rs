@@ -118,7 +118,7 @@ fn refused(error: &Error) -> ExitCode {
 fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     let collective = parse_collective(&arguments.collective)?;
     match arguments.transport.as_str() {
-        "auto" | "tcp" => {}
+        "auto" | "tcp" | "shm" => {}
         "shm" | "cuda" => {
             return Err(format!(
                 "--transport {}: not built yet",

@@ -30,6 +30,8 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces: |_| 1,
+    is_pipelined: |_| false,
+    stages: None,
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -15,7 +15,7 @@
 //! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one};
+use super::blocks::{FREE, all_but_one, block};
 use super::flat::{all_gather_round, reduce_scatter_round};
 use crate::plan::cost::Cost;
 use crate::plan::ir::{Request, Round};
@@ -33,18 +33,24 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces: |_| 1,
+    is_pipelined: |_| true,
+    stages: None,
 };
 
 fn build(request: &Request) -> Vec<Round> {
     if request.world_size == 1 {
         return Vec::new();
     }
-    let mut rounds = vec![reduce_scatter_round(request, 0)];
+    let ranks = 0..request.world_size;
+    let part = |piece: usize| move |owner: usize| block(owner * request.pieces + piece, 1);
+    let collect = |piece| reduce_scatter_round(request.rank, &ranks, true, part(piece));
+    let hand_out = |piece| all_gather_round(request.rank, &ranks, part(piece));
+    let mut rounds = vec![collect(0)];
     for next in 1..request.pieces {
-        rounds.push(reduce_scatter_round(request, next));
-        rounds.push(all_gather_round(request, next - 1));
+        rounds.push(collect(next));
+        rounds.push(hand_out(next - 1));
     }
-    rounds.push(all_gather_round(request, request.pieces - 1));
+    rounds.push(hand_out(request.pieces - 1));
     rounds
 }
 
