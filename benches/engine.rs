@@ -7,7 +7,7 @@ use ringtree::engine::group::{ChannelKind, Group, Posting};
 use ringtree::engine::operation::Arithmetic;
 use ringtree::engine::program::Program;
 use ringtree::plan::select::{TuningTable, choose};
-use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
+use ringtree::plan::{Algorithm, Collective, Plan, Request, Topology, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
 use ringtree::sys::memory::Region;
@@ -79,6 +79,7 @@ fn request(algorithm: Algorithm, world_size: usize, rank: usize) -> Request {
         rank,
         root: 0,
         pieces: 1,
+        ranks_per_host: 1,
     }
 }
 
@@ -192,7 +193,7 @@ fn plans(criterion: &mut Criterion) {
         bencher.iter(|| {
             choose(
                 Collective::AllReduce,
-                8,
+                Topology::apart(8),
                 black_box(1 << 20),
                 4,
                 &table,

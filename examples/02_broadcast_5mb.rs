@@ -82,6 +82,7 @@ fn run(algorithm: Option<Algorithm>) -> Result<(f64, Lanes), String> {
             beta_s_per_byte: 1.0 / LINK_BYTES_PER_S,
             gamma_s_per_byte: 0.0,
         },
+        ..TuningTable::default()
     };
     let network = Arc::new(Mutex::new(Network::new(world.network.clone(), HOSTS)));
     network

@@ -61,11 +61,13 @@ pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
-/// The most pieces a block is split into: a pipelined plan has a round for each.
-pub const PIECES_MAX: usize = 4096;
+/// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a
+/// broadcast of 2 GiB fits segments of shared memory.
+pub const PIECES_MAX: usize = 1 << 14;
 /// Above this many ranks the command line does not run the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
-/// Ranks that one launcher starts on its host; each takes three threads and a process group.
+/// Ranks that share a host: what one launcher starts there, each with three threads and a process
+/// group, and what plans in shared memory are priced for.
 pub const RANKS_PER_HOST_MAX: usize = 1024;
 /// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
@@ -99,3 +101,7 @@ pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
 /// How often a reader of checkpoints starts again because a writer beside it replaced what it was
 /// reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;
+
+/// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
+/// recycled, so that they stay in cache.
+pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
-use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, simulate_rounds};
+use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, shared, simulate_rounds};
+use ringtree::plan::layout::Layout;
 use ringtree::plan::select::{TuningTable, choose};
-use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, plan};
+use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, Topology, plan};
 
 /// Divides evenly over every number of chunks used here.
 fn even_bytes(chunks: usize) -> usize {
@@ -25,19 +27,34 @@ fn requests(world_size_max: usize) -> Vec<Request> {
         for &collective in entry.collectives {
             for world_size in 1..=world_size_max {
                 for (root, pieces) in [(0, 1), (world_size / 2, 3)] {
-                    all.push(Request {
-                        collective,
-                        algorithm: entry.algorithm,
-                        world_size,
-                        rank: 0,
-                        root: if collective.is_rooted() { root } else { 0 },
-                        pieces,
-                    });
+                    let hosts = 1..=world_size;
+                    let divides = |hosts: &usize| world_size.is_multiple_of(*hosts);
+                    for hosts in hosts.filter(divides) {
+                        if entry.stages.is_some() || hosts == world_size {
+                            all.push(Request {
+                                collective,
+                                algorithm: entry.algorithm,
+                                world_size,
+                                rank: 0,
+                                root: if collective.is_rooted() { root } else { 0 },
+                                pieces,
+                                ranks_per_host: world_size / hosts,
+                            });
+                        }
+                    }
                 }
             }
         }
     }
     all
+}
+
+/// The built-in table, but for the links over TCP.
+fn over_tcp(tcp: LinkCost) -> TuningTable {
+    TuningTable {
+        tcp,
+        ..TuningTable::default()
+    }
 }
 
 fn entry_cost(request: &Request) -> ringtree::plan::cost::Cost {
@@ -116,6 +133,7 @@ fn a_hundred_thousand_ranks_are_priced() {
         rank: 0,
         root: 0,
         pieces: 1,
+        ranks_per_host: 1,
     };
     let traffic = Traffic::of(&request, 100_000 * 8).unwrap();
     assert_eq!(traffic.rounds, 34);
@@ -130,8 +148,9 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
         beta_s_per_byte: 1e-6,
         gamma_s_per_byte: 0.0,
     };
-    let table = TuningTable { tcp };
-    let of = |forced| choose(Collective::Broadcast, 8, 5_000_000, 1, &table, forced).unwrap();
+    let table = over_tcp(tcp);
+    let eight = Topology::apart(8);
+    let of = |forced| choose(Collective::Broadcast, eight, 5_000_000, 1, &table, forced).unwrap();
     let seconds = |forced| (of(forced).predicted_s * 1e3).round() / 1e3;
     assert_eq!(seconds(Some(Algorithm::Flat)), 35.0);
     assert_eq!(seconds(Some(Algorithm::Binomial)), 15.0);
@@ -141,7 +160,16 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
 #[test]
 fn a_forced_algorithm_must_carry_out_the_collective() {
     let table = TuningTable::default();
-    let ask = |algorithm| choose(Collective::Broadcast, 4, 64, 4, &table, Some(algorithm));
+    let ask = |algorithm| {
+        choose(
+            Collective::Broadcast,
+            Topology::apart(4),
+            64,
+            4,
+            &table,
+            Some(algorithm),
+        )
+    };
     assert!(ask(Algorithm::Binomial).unwrap().is_forced);
     let refusal = ask(Algorithm::Dissemination).unwrap_err();
     assert_eq!(refusal, "dissemination does not carry out broadcast");
@@ -150,7 +178,8 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
 #[test]
 fn one_rank_needs_no_time() {
     for &collective in Collective::ALL {
-        let choice = choose(collective, 1, 1 << 20, 4, &TuningTable::default(), None).unwrap();
+        let table = TuningTable::default();
+        let choice = choose(collective, Topology::apart(1), 1 << 20, 4, &table, None).unwrap();
         assert_eq!(
             (choice.rounds, choice.predicted_s),
             (0, 0.0),
@@ -164,11 +193,12 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
     let table = TuningTable::default();
     for &collective in Collective::ALL {
         for world_size in 2..=64_usize {
+            let apart = Topology::apart(world_size);
             let few = world_size.next_power_of_two().ilog2() as usize + 1;
-            let small = choose(collective, world_size, 8, 4, &table, None).unwrap();
+            let small = choose(collective, apart, 8, 4, &table, None).unwrap();
             assert!(small.rounds <= few, "{}", small.explain());
 
-            let large = choose(collective, world_size, 1 << 30, 4, &table, None).unwrap();
+            let large = choose(collective, apart, 1 << 30, 4, &table, None).unwrap();
             let n = world_size as f64;
             let optimum = match collective {
                 Collective::Barrier => continue,
@@ -188,6 +218,113 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
 }
 
 #[test]
+fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others() {
+    let table = TuningTable::default();
+    for world_size in 2..=8 {
+        let at = |bytes| {
+            let together = Topology::together(world_size);
+            choose(Collective::AllReduce, together, bytes, 4, &table, None).unwrap()
+        };
+        for bytes in [8, 256, 1 << 10] {
+            assert_eq!(
+                at(bytes).algorithm,
+                Algorithm::Flat,
+                "{}",
+                at(bytes).explain()
+            );
+        }
+        for bytes in [16 << 10, 64 << 10, 1 << 20, 25 << 20, 256 << 20, 1 << 30] {
+            let choice = at(bytes);
+            assert_eq!(choice.algorithm, Algorithm::TwoShot, "{}", choice.explain());
+            let block_bytes = bytes.div_ceil(world_size);
+            let pieces = block_bytes.div_ceil(SHARED_SEGMENT_BYTES);
+            assert_eq!(choice.pieces, pieces, "{}", choice.explain());
+        }
+    }
+}
+
+#[test]
+fn in_shared_memory_messages_fit_segments() {
+    for entry in REGISTRY {
+        for &collective in entry.collectives {
+            for (world_size, count) in [(2, 999_999), (3, 1 << 20), (8, 3_000_001), (8, 5)] {
+                let table = TuningTable::default();
+                let (together, forced) = (Topology::together(world_size), Some(entry.algorithm));
+                let bytes = count * 8;
+                let choice = choose(collective, together, bytes, 8, &table, forced).unwrap();
+                let is_pipelined = (entry.is_pipelined)(collective);
+                let chunks = (entry.chunks)(collective, world_size, choice.pieces);
+                let layout = Layout::new(collective, world_size, chunks, count);
+                let longest = (0..chunks).map(|one| layout.start(one + 1) - layout.start(one));
+                let fits = longest.max() <= Some(SHARED_SEGMENT_BYTES / 8);
+                assert!(fits || !is_pipelined, "{}", choice.explain());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_price_in_shared_memory_counts_hand_overs_copies_and_operands() {
+    let (alpha, beta, gamma) = (1.0, 1e-3, 1e-6);
+    let link = LinkCost {
+        alpha_s: alpha,
+        beta_s_per_byte: beta,
+        gamma_s_per_byte: gamma,
+    };
+    let price = |collective, algorithm, pieces, bytes| {
+        let request = Request {
+            collective,
+            algorithm,
+            world_size: 4,
+            rank: 0,
+            root: 0,
+            pieces,
+            ranks_per_host: 4,
+        };
+        shared::time_s(&request, bytes, &link).unwrap()
+    };
+    let close = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} {other}");
+    use Collective as C;
+    // Everybody publishes 400 bytes once and folds four operands, looking at three flags.
+    let one_shot = alpha * 1.75 + beta * 400.0 + gamma * 1600.0;
+    close(price(C::AllReduce, Algorithm::Flat, 1, 400), one_shot);
+    // Three blocks go out and four operands are folded; one block goes out, three come in.
+    let two_shot = alpha * 3.5 + beta * 700.0 + gamma * 400.0;
+    close(price(C::AllReduce, Algorithm::TwoShot, 1, 400), two_shot);
+    // As much a piece, however many there are: many are not counted out.
+    for pieces in [2, 16, 17, 1000, 16_000] {
+        let priced = price(C::AllReduce, Algorithm::TwoShot, pieces, 400 * pieces);
+        close(priced / pieces as f64, two_shot);
+    }
+    // A message of three segments is handed over three times.
+    let bytes = 3 * SHARED_SEGMENT_BYTES;
+    let ring = price(C::Broadcast, Algorithm::Binomial, 1, bytes);
+    close(ring, 2.0 * (3.75 * alpha + beta * bytes as f64));
+}
+
+#[test]
+fn hosts_that_are_not_full_are_refused() {
+    let table = TuningTable::default();
+    for (world_size, ranks_per_host) in [(6, 4), (4, 8), (4, 0), (4096, 2048)] {
+        let topology = Topology {
+            world_size,
+            ranks_per_host,
+        };
+        let refusal = choose(Collective::Barrier, topology, 0, 1, &table, None).unwrap_err();
+        let request = Request {
+            collective: Collective::Barrier,
+            algorithm: Algorithm::Flat,
+            world_size,
+            rank: 0,
+            root: 0,
+            pieces: 1,
+            ranks_per_host,
+        };
+        assert_eq!(plan(&request).unwrap_err(), refusal);
+    }
+}
+
+#[test]
 fn a_tuning_table_survives_its_text_and_is_checked() {
     let table = TuningTable::default();
     let again = TuningTable::parse(&table.to_string()).unwrap();
@@ -195,6 +332,16 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
     let mut other = table;
     other.tcp.alpha_s *= 2.0;
     assert_ne!(other.hash(), table.hash());
+
+    let mut other = table;
+    other.shm.gamma_s_per_byte *= 2.0;
+    assert_ne!(other.hash(), table.hash());
+    let link = r#"{"alpha_s": 1e-6, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}"#;
+    let without = TuningTable::parse(&format!("{{\"tcp\": {link}}}")).unwrap();
+    assert_eq!(without.shm, table.shm);
+    let negative = link.replace("1e-9", "-1e-9");
+    let refusal = TuningTable::parse(&format!("{{\"tcp\": {link}, \"shm\": {negative}}}"));
+    assert!(refusal.unwrap_err().contains("shm.beta_s_per_byte"));
 
     let tcp = |text: &str| TuningTable::parse(&format!("{{\"tcp\": {text}}}"));
     let numbers = r#""beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0"#;
@@ -220,8 +367,9 @@ proptest! {
     ) {
         let collective = Collective::ALL[which];
         let tcp = LinkCost { alpha_s, beta_s_per_byte, gamma_s_per_byte };
-        let table = TuningTable { tcp };
-        let ask = |bytes, forced| choose(collective, world_size, bytes, 4, &table, forced);
+        let table = over_tcp(tcp);
+        let apart = Topology::apart(world_size);
+        let ask = |bytes, forced| choose(collective, apart, bytes, 4, &table, forced);
         let chosen = ask(bytes, None).unwrap();
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
         for &algorithm in Algorithm::ALL {

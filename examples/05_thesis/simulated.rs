@@ -5,7 +5,7 @@ use crate::step::{
     Point, compute, ready,
 };
 use ringtree::plan::select::choose;
-use ringtree::plan::{Algorithm, Collective};
+use ringtree::plan::{Algorithm, Collective, Topology};
 use ringtree::sim::checkers::{exact, no_hang, order};
 use ringtree::sim::cluster::Cluster;
 use ringtree::sim::script::{Call, Script, Step};
@@ -71,7 +71,7 @@ pub(crate) fn priced_ms(
 ) -> Result<f64, String> {
     let one = choose(
         Collective::AllReduce,
-        ranks,
+        Topology::apart(ranks),
         BUCKET_BYTES,
         size_of::<f32>(),
         &link.tuning(),
@@ -91,7 +91,7 @@ pub(crate) fn chosen(ranks: usize, link: &Link) -> Result<&'static str, String> 
     let table = link.tuning();
     let one = choose(
         Collective::AllReduce,
-        ranks,
+        Topology::apart(ranks),
         BUCKET_BYTES,
         size_of::<f32>(),
         &table,

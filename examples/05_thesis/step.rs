@@ -64,6 +64,7 @@ impl Link {
                 beta_s_per_byte: 1.0 / self.bytes_per_s,
                 gamma_s_per_byte: 0.0,
             },
+            ..TuningTable::default()
         }
     }
 }

@@ -81,7 +81,10 @@ fn simulated(measure: &Measure) -> Result<i32, String> {
     let mut world = World::new(measure.job.ranks.unwrap_or(DEFAULT_RANKS));
     world.network.bandwidth_bytes_per_s = 1.0 / LINK.beta_s_per_byte;
     world.network.latency = Duration::from_secs_f64(LINK.alpha_s);
-    world.tuning = TuningTable { tcp: LINK };
+    world.tuning = TuningTable {
+        tcp: LINK,
+        ..TuningTable::default()
+    };
     let ends = world.run(|comm| measure::measure(comm, measure));
     let first_failure = ends.into_iter().find_map(Result::err);
     first_failure.map_or(Ok(0), |error| Err(error.to_string()))

@@ -154,6 +154,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         rank,
         world_size,
         local_rank: settings.local_rank,
+        ranks_per_host: 1,
         group: WORLD,
         runtime,
         transport_name: "tcp",

@@ -13,6 +13,7 @@ use crate::engine::Ticket;
 use crate::engine::group::ChannelKind;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
+use crate::plan::Topology;
 use crate::plan::algorithms::entry;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::sys::memory::{Region, lend};
@@ -426,10 +427,13 @@ impl Communicator {
             .algorithm
             .filter(|own| entry(wanted.collective, *own).is_some());
         let wanted = Wanted { forced, ..wanted };
-        let (rank, world_size) = (self.rank(), self.world_size());
+        let topology = Topology {
+            world_size: self.world_size(),
+            ranks_per_host: self.0.parts.ranks_per_host,
+        };
         issued
             .planned
-            .get(wanted, rank, world_size, &self.0.parts.tuning)
+            .get(wanted, self.rank(), topology, &self.0.parts.tuning)
             .cloned()
     }
 

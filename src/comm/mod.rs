@@ -40,6 +40,8 @@ pub(crate) struct Parts {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) local_rank: usize,
+    /// Ranks k·g to (k+1)·g share a host: g, which divides the world size; 1 if nobody does.
+    pub(crate) ranks_per_host: usize,
     /// The group's number in the engine.
     pub(crate) group: u32,
     pub(crate) runtime: Arc<Runtime>,

@@ -10,7 +10,7 @@ use crate::op::ReduceOp;
 use crate::plan::ir::{ChunkRange, Request, Step};
 use crate::plan::select::{self, Choice, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, Topology, plan};
 use crate::protocol::call::{Call, PAIR};
 use crate::reduce::Kernel;
 use crate::sys::memory::Region;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a program depends on, beside the communicator's own rank, size and tuning table.
+/// What a program depends on, beside the communicator's own rank, topology and tuning table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Wanted {
     pub(crate) collective: Collective,
@@ -72,14 +72,14 @@ impl Cache {
         &mut self,
         wanted: Wanted,
         rank: usize,
-        world_size: usize,
+        topology: Topology,
         tuning: &TuningTable,
     ) -> Result<&Planned> {
         if !self.0.contains_key(&wanted) {
             if self.0.len() >= PROGRAMS_CACHED_MAX {
                 self.0.clear();
             }
-            let planned = make(wanted, rank, world_size, tuning)?;
+            let planned = make(wanted, rank, topology, tuning)?;
             self.0.insert(wanted, planned);
         }
         self.0
@@ -92,7 +92,7 @@ impl Cache {
 pub(crate) fn make(
     wanted: Wanted,
     rank: usize,
-    world_size: usize,
+    topology: Topology,
     tuning: &TuningTable,
 ) -> Result<Planned> {
     let Wanted {
@@ -112,8 +112,12 @@ pub(crate) fn make(
         pieces,
         predicted_s,
         ..
-    } = select::choose(collective, world_size, bytes, dtype.size(), tuning, forced)
+    } = select::choose(collective, topology, bytes, dtype.size(), tuning, forced)
         .map_err(Error::Usage)?;
+    let Topology {
+        world_size,
+        ranks_per_host,
+    } = topology;
     let request = Request {
         collective,
         algorithm,
@@ -121,6 +125,7 @@ pub(crate) fn make(
         rank,
         root,
         pieces,
+        ranks_per_host,
     };
     let plan = plan(&request).map_err(Error::Usage)?;
     let call = Call {
@@ -184,6 +189,7 @@ pub(crate) fn pair(
         rank,
         root: from,
         pieces: 1,
+        ranks_per_host: 1,
     };
     let plan = Plan {
         request,

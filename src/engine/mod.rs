@@ -219,6 +219,7 @@ mod tests {
             rank: 1,
             root: 0,
             pieces: 1,
+            ranks_per_host: 1,
         };
         let call = Call {
             sequence: 1,

@@ -140,6 +140,7 @@ impl Program {
     ///     rank: 0,
     ///     root: 0,
     ///     pieces: 1,
+    ///     ranks_per_host: 1,
     /// };
     /// let program = Program::bind(&plan(&request)?, 100, 4);
     /// let [send, fold] = program.steps.as_slice() else { panic!("one exchange") };
@@ -160,6 +161,8 @@ impl Program {
             chunks: plan.chunks,
             start: &|chunk| layout.start(chunk) * element_bytes,
             program: Program::default(),
+            send_lanes: vec![None; plan.request.world_size],
+            receive_lanes: vec![None; plan.request.world_size],
             last: vec![Touch::default(); plan.chunks + plan.scratch],
         };
         for (round, steps) in plan.rounds.iter().enumerate() {
@@ -192,6 +195,9 @@ struct Binder<'a> {
     chunks: usize,
     start: &'a dyn Fn(usize) -> usize,
     program: Program,
+    /// By peer, its lane among the program's.
+    send_lanes: Vec<Option<usize>>,
+    receive_lanes: Vec<Option<usize>>,
     last: Vec<Touch>,
 }
 
@@ -297,10 +303,9 @@ impl Binder<'_> {
                 self.program.flows += peers.len();
                 for (nth, peer) in peers.iter().enumerate() {
                     let flow = first_flow + nth;
-                    lane(&mut self.program.sends, *peer)
-                        .1
-                        .messages
-                        .push((index, flow));
+                    let at = lane(&mut self.program.sends, &mut self.send_lanes, *peer);
+                    let messages = &mut self.program.sends[at].messages;
+                    messages.push((index, flow));
                 }
                 Action::Send {
                     first_flow,
@@ -317,10 +322,12 @@ impl Binder<'_> {
                 });
                 let operands: Vec<_> = peers
                     .map(|peer| {
-                        let (at, lane) = lane(&mut self.program.receives, peer);
-                        lane.messages.push((index, 0));
+                        let lanes = &mut self.program.receives;
+                        let at = lane(lanes, &mut self.receive_lanes, peer);
+                        let messages = &mut lanes[at].messages;
+                        messages.push((index, 0));
                         // Far fewer messages than 2^32.
-                        let number = (lane.messages.len() - 1) as u32;
+                        let number = (messages.len() - 1) as u32;
                         Operand {
                             lane: at,
                             peer,
@@ -354,18 +361,15 @@ impl Binder<'_> {
     }
 }
 
-fn lane(lanes: &mut Vec<Lane>, peer: usize) -> (usize, &mut Lane) {
-    let at = lanes
-        .iter()
-        .position(|lane| lane.peer == peer)
-        .unwrap_or_else(|| {
-            lanes.push(Lane {
-                peer,
-                messages: Vec::new(),
-            });
-            lanes.len() - 1
+/// The place of the peer's lane, which is made if need be.
+fn lane(lanes: &mut Vec<Lane>, lane_of_peer: &mut [Option<usize>], peer: usize) -> usize {
+    *lane_of_peer[peer].get_or_insert_with(|| {
+        lanes.push(Lane {
+            peer,
+            messages: Vec::new(),
         });
-    (at, &mut lanes[at])
+        lanes.len() - 1
+    })
 }
 
 /// Adds a dependency, as part of the one before it where it goes on from there.

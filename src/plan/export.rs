@@ -301,6 +301,7 @@ mod tests {
             rank,
             root: 0,
             pieces: 1,
+            ranks_per_host: 1,
         };
         rounds_of_ranks
             .into_iter()

@@ -1,6 +1,7 @@
 //! The plan: what one rank does, as data.
 
 use super::spec::{Algorithm, Collective};
+use super::topology::Topology;
 
 /// A run of consecutive chunks of a rank's array (its buffer's chunks, then its scratch chunks).
 /// Never empty and never wrapping: a wrapping run is two ranges of one message.
@@ -131,6 +132,20 @@ pub struct Request {
     pub root: usize,
     /// Pieces per block, b: at least 1.
     pub pieces: usize,
+    /// How many ranks share a host, g: ranks k·g to (k+1)·g do. It divides the world size; 1 where
+    /// nobody shares. Only algorithms that tell hosts apart look at it.
+    pub ranks_per_host: usize,
+}
+
+impl Request {
+    /// How many ranks there are and which share a host.
+    #[must_use]
+    pub const fn topology(&self) -> Topology {
+        Topology {
+            world_size: self.world_size,
+            ranks_per_host: self.ranks_per_host,
+        }
+    }
 }
 
 /// What one rank does in a collective.

@@ -3,8 +3,9 @@
 //! *Purpose.* What each rank does in a collective, as a value: no bytes, no pointers, no sockets,
 //! no dtype. [`ir`] is the value, [`spec`] what a collective demands, [`algorithms`] one file an
 //! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
-//! [`verify`] the proof by symbolic execution, [`cost`] the price, [`select`] the choice, [`draw`]
-//! the picture, [`export`] the plan as JSON, [`units`] times and sizes for people.
+//! [`topology`] which ranks share a host, [`verify`] the proof by symbolic execution, [`cost`] the
+//! price, [`tuning`] what links cost, [`select`] the choice, [`draw`] the picture, [`export`] the
+//! plan as JSON, [`units`] times and sizes for people.
 //!
 //! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
 //! receives in each round, so executing the steps in list order is the meaning of the plan.
@@ -21,9 +22,12 @@ pub mod ir;
 pub mod layout;
 pub mod select;
 pub mod spec;
+pub mod topology;
+pub mod tuning;
 pub mod units;
 pub mod verify;
 
 pub use algorithms::{REGISTRY, plan};
 pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
 pub use spec::{Algorithm, Collective};
+pub use topology::Topology;

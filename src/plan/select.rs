@@ -1,110 +1,18 @@
 //! The choice of an algorithm: a pure function of what every rank of a communicator shares.
 //!
 //! Ranks that choose differently deadlock, so nothing local (clock, load, buffer address) enters:
-//! the collective, the bytes, the element size, the ranks and one [`TuningTable`], which the
-//! ranks compare when they connect.
+//! the collective, the bytes, the element size, the ranks, which of them share a host, and one
+//! [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, REGISTRY, entry};
-use super::cost::{LinkCost, Question, payload_bytes};
+use super::cost::{Question, payload_bytes, shared};
 use super::ir::Request;
 use super::spec::{Algorithm, Collective};
+use super::topology::{Sharing, Topology};
 use super::units::{Bytes, Seconds};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use crate::limits::PIECES_MAX;
 
-/// Seconds a message over loopback TCP between two processes of one host.
-const TCP_ALPHA_S: f64 = 12e-6;
-/// Seconds a byte over loopback TCP.
-const TCP_BETA_S_PER_BYTE: f64 = 0.35e-9;
-/// Seconds a byte of f32 summed from cache.
-const TCP_GAMMA_S_PER_BYTE: f64 = 0.06e-9;
-
-/// The measured speed of the links, one entry a class of link. Agreed once per communicator and
-/// never changed under it.
-///
-/// ```
-/// use ringtree::plan::select::TuningTable;
-///
-/// let text = TuningTable::default().to_string();
-/// assert_eq!(TuningTable::parse(&text), Ok(TuningTable::default()));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TuningTable {
-    /// Connections over TCP.
-    pub tcp: LinkCost,
-}
-
-impl Default for TuningTable {
-    fn default() -> Self {
-        Self {
-            tcp: LinkCost {
-                alpha_s: TCP_ALPHA_S,
-                beta_s_per_byte: TCP_BETA_S_PER_BYTE,
-                gamma_s_per_byte: TCP_GAMMA_S_PER_BYTE,
-            },
-        }
-    }
-}
-
-impl TuningTable {
-    /// The table written as JSON, one object a class of link:
-    /// `{"tcp": {"alpha_s": 12e-6, "beta_s_per_byte": 0.35e-9, "gamma_s_per_byte": 0.06e-9}}`.
-    ///
-    /// # Errors
-    /// A sentence: the text is no such JSON, or a number is negative or not finite.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let table: Self = serde_json::from_str(text)
-            .map_err(|error| format!("the tuning table is malformed: {error}"))?;
-        let LinkCost {
-            alpha_s,
-            beta_s_per_byte,
-            gamma_s_per_byte,
-        } = table.tcp;
-        for (name, value) in [
-            ("alpha_s", alpha_s),
-            ("beta_s_per_byte", beta_s_per_byte),
-            ("gamma_s_per_byte", gamma_s_per_byte),
-        ] {
-            if !value.is_finite() || value < 0.0 {
-                return Err(format!(
-                    "the tuning table's tcp.{name} is {value}; it must be at least 0 and finite"
-                ));
-            }
-        }
-        Ok(table)
-    }
-
-    /// The links a choice is made for.
-    #[must_use]
-    pub const fn link(&self) -> LinkCost {
-        self.tcp
-    }
-
-    /// A hash of the table's numbers (64-bit FNV-1a over their bits): equal on ranks with equal
-    /// tables, on every platform and in every version that has the same classes.
-    #[must_use]
-    pub fn hash(&self) -> u64 {
-        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-        const PRIME: u64 = 0x0000_0100_0000_01b3;
-        let link = self.tcp;
-        [link.alpha_s, link.beta_s_per_byte, link.gamma_s_per_byte]
-            .iter()
-            // Adding zero turns −0 into +0, which compares equal and so must hash equal.
-            .flat_map(|value| (value + 0.0).to_bits().to_le_bytes())
-            .fold(OFFSET, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(PRIME)
-            })
-    }
-}
-
-impl fmt::Display for TuningTable {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = serde_json::to_string_pretty(self)
-            .expect("invariant: a struct of numbers is valid JSON");
-        formatter.write_str(&text)
-    }
-}
+pub use super::tuning::TuningTable;
 
 /// What was chosen, and what it was chosen over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,7 +64,7 @@ impl Choice {
         match self.runner_up {
             _ if self.is_forced => format!("{what}, as asked; {time}"),
             None => format!("{what}, the only one; {time}"),
-            Some((next, next_s)) if next_s < self.predicted_s => format!(
+            Some((next, next_s)) if next_s * (1.0 + A_TIE) < self.predicted_s => format!(
                 "{what}, {time}; {next} at {} counts as no faster, for its streams would meet",
                 Seconds(next_s)
             ),
@@ -168,66 +76,90 @@ impl Choice {
 }
 
 /// The algorithm with the least predicted time for `bytes` bytes of elements of `dtype_size`
-/// bytes; `forced` names it instead. Among more than two ranks the ring is taken if its prediction
+/// bytes; `forced` names it instead. Ties go to the first in the registry's order.
+///
+/// Where all ranks share a host, plans are priced in shared memory ([`shared`]). Otherwise they are
+/// priced over TCP, the slowest link on the way, except for what a plan that tells hosts apart
+/// does inside them. Among more than two ranks of several hosts the ring is taken if its prediction
 /// is within 10 % of the least, for it is the only one whose streams keep out of each other's way.
-/// Ties go to the first in the registry's order.
 ///
 /// ```
-/// use ringtree::plan::Collective;
+/// use ringtree::plan::{Algorithm, Collective, Topology};
 /// use ringtree::plan::select::{TuningTable, choose};
 ///
 /// let table = TuningTable::default();
-/// let choice = choose(Collective::AllReduce, 6, 25 << 20, 4, &table, None)?;
+/// let choice = choose(Collective::AllReduce, Topology::apart(6), 25 << 20, 4, &table, None)?;
 /// println!("{}", choice.explain());
 /// assert!(choice.runner_up.is_some_and(|(_, seconds)| seconds >= 0.9 * choice.predicted_s));
+///
+/// let choice = choose(Collective::AllReduce, Topology::together(6), 25 << 20, 4, &table, None)?;
+/// assert_eq!(choice.algorithm, Algorithm::TwoShot);
 /// # Ok::<(), String>(())
 /// ```
 ///
 /// # Errors
-/// A sentence: nothing carries out the collective, or the forced algorithm does not.
+/// A sentence: nothing carries out the collective, or the forced algorithm does not, or the ranks
+/// do not fill their hosts.
 pub fn choose(
     collective: Collective,
-    world_size: usize,
+    topology: Topology,
     bytes: usize,
     dtype_size: usize,
     table: &TuningTable,
     forced: Option<Algorithm>,
 ) -> Result<Choice, String> {
-    let question = Question {
-        collective,
-        world_size,
-        bytes,
-        link: table.link(),
+    topology.check()?;
+    let offers = Offers {
+        topology,
+        table,
+        question: Question {
+            collective,
+            world_size: topology.world_size,
+            bytes,
+            link: table.tcp,
+        },
+        dtype_size,
     };
     if let Some(algorithm) = forced {
         let entry = entry(collective, algorithm)
             .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
-        let mut choice = offer(entry, &question, dtype_size);
+        let mut choice = offers.of(entry)?;
         choice.is_forced = true;
         return Ok(choice);
     }
-    let mut candidates: Vec<Choice> = REGISTRY
+    let sharing = topology.sharing();
+    let mut candidates = REGISTRY
         .iter()
         .filter(|entry| entry.collectives.contains(&collective))
-        .map(|entry| offer(entry, &question, dtype_size))
-        .collect();
-    candidates.sort_by(|one, other| one.predicted_s.total_cmp(&other.predicted_s));
-    let least_s = candidates.first().map_or(0.0, |first| first.predicted_s);
+        .filter(|entry| (entry.is_offered)(collective, sharing))
+        .map(|entry| offers.of(entry))
+        .collect::<Result<Vec<Choice>, String>>()?;
+    let least = |candidates: &[Choice]| {
+        let times = candidates
+            .iter()
+            .map(|one| (one.algorithm, one.predicted_s));
+        times.min_by(|(_, one_s), (_, other_s)| one_s.total_cmp(other_s))
+    };
+    let (_, least_s) =
+        least(&candidates).ok_or_else(|| format!("no algorithm carries out {collective}"))?;
+    let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
     let calm = candidates.iter().position(|candidate| {
         let entry = entry(collective, candidate.algorithm);
-        world_size > 2
+        topology.world_size > 2
+            && sharing != Sharing::All
             && entry.is_some_and(|entry| entry.has_one_sender)
-            && candidate.predicted_s <= least_s * (1.0 + NO_DIFFERENCE)
+            && within(NO_DIFFERENCE, candidate)
     });
-    if candidates.is_empty() {
-        return Err(format!("no algorithm carries out {collective}"));
-    }
-    let mut choice = candidates.remove(calm.unwrap_or(0));
-    choice.runner_up = candidates
-        .first()
-        .map(|next| (next.algorithm, next.predicted_s));
+    // In shared memory many plans of two ranks are the same but for their names and cuts.
+    let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
+    let first = candidates.iter().position(|one| within(tie, one));
+    let mut choice = candidates.remove(calm.or(first).unwrap_or(0));
+    choice.runner_up = least(&candidates);
     Ok(choice)
 }
+
+/// Predictions that differ by no more than this share of the least are equal but for rounding.
+const A_TIE: f64 = 1e-4;
 
 /// Predictions that differ by less than this share tell less about which is faster than whether
 /// streams meet in a port ([`Entry::has_one_sender`]). Where two meet they share the port unevenly,
@@ -235,45 +167,102 @@ pub fn choose(
 /// the speed, which the model does not know.
 const NO_DIFFERENCE: f64 = 0.1;
 
-/// What `entry` would make of the question.
-fn offer(entry: &Entry, question: &Question, dtype_size: usize) -> Choice {
-    let Question {
+/// Seconds that the plans of `request` are predicted to take for a buffer of `bytes`.
+///
+/// # Errors
+/// A sentence, when there is no such plan.
+pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
+    let Request {
         collective,
-        world_size,
-        bytes,
-        link,
-    } = *question;
-    // More chunks than elements would only send empty messages.
-    let elements = (bytes / dtype_size.max(1)).max(1);
-    let chunks_of_one_piece = (entry.chunks)(collective, world_size, 1).max(1);
-    let pieces_max = (elements / chunks_of_one_piece).max(1);
-    let pieces = if world_size == 1 {
-        1
-    } else {
-        (entry.pieces)(question).clamp(1, pieces_max)
+        algorithm,
+        ..
+    } = *request;
+    let entry = entry(collective, algorithm)
+        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+    let over_tcp = |entry: &Entry, request: &Request, share: f64| {
+        let payload = payload_bytes(collective, bytes) as f64 * share;
+        (entry.cost)(request).time_s(payload as usize, &table.tcp)
     };
-    let cost = (entry.cost)(&Request {
-        collective,
-        algorithm: entry.algorithm,
-        world_size,
-        rank: 0,
-        root: 0,
-        pieces,
-    });
-    let alone = world_size == 1;
-    Choice {
-        collective,
-        world_size,
-        bytes,
-        algorithm: entry.algorithm,
-        pieces,
-        rounds: if alone { 0 } else { cost.rounds },
-        predicted_s: if alone {
-            0.0
-        } else {
-            cost.time_s(payload_bytes(collective, bytes), &link)
-        },
-        runner_up: None,
-        is_forced: false,
+    match (request.topology().sharing(), entry.stages) {
+        _ if request.world_size == 1 => Ok(0.0),
+        (Sharing::All, _) => shared::time_s(request, bytes, &table.shm),
+        (Sharing::Some, Some(stages)) => {
+            let stages = stages(request);
+            let inside_s = shared::time_s(&stages.inside, bytes, &table.shm)?;
+            let between = stages.between;
+            let between_s = self::entry(collective, between.algorithm)
+                .map_or(0.0, |entry| over_tcp(entry, &between, stages.share_between));
+            Ok(inside_s + between_s)
+        }
+        _ => Ok(over_tcp(entry, request, 1.0)),
+    }
+}
+
+/// What the algorithms are asked to offer for.
+struct Offers<'a> {
+    topology: Topology,
+    table: &'a TuningTable,
+    /// Over TCP.
+    question: Question,
+    dtype_size: usize,
+}
+
+impl Offers<'_> {
+    /// What `entry` would make of it.
+    fn of(&self, entry: &Entry) -> Result<Choice, String> {
+        let Topology {
+            world_size,
+            ranks_per_host,
+        } = self.topology;
+        let Question {
+            collective, bytes, ..
+        } = self.question;
+        let mut request = Request {
+            collective,
+            algorithm: entry.algorithm,
+            world_size,
+            rank: 0,
+            root: 0,
+            pieces: 1,
+            ranks_per_host,
+        };
+        request.pieces = self.pieces(entry, &request);
+        let is_alone = world_size == 1;
+        Ok(Choice {
+            collective,
+            world_size,
+            bytes,
+            algorithm: entry.algorithm,
+            pieces: request.pieces,
+            rounds: if is_alone {
+                0
+            } else {
+                (entry.cost)(&request).rounds
+            },
+            predicted_s: predicted_s(&request, bytes, self.table)?,
+            runner_up: None,
+            is_forced: false,
+        })
+    }
+
+    /// As many pieces as suit the links that pieces are for.
+    fn pieces(&self, entry: &Entry, request: &Request) -> usize {
+        let bytes = self.question.bytes;
+        let wanted = match (self.topology.sharing(), entry.stages) {
+            _ if request.world_size == 1 => 1,
+            (Sharing::All, _) => shared::pieces(entry, request, bytes, self.dtype_size),
+            (Sharing::Some, Some(stages)) => {
+                let inside = stages(request).inside;
+                self::entry(inside.collective, inside.algorithm).map_or(1, |entry| {
+                    shared::pieces(entry, &inside, bytes, self.dtype_size)
+                })
+            }
+            _ => (entry.pieces)(&self.question),
+        };
+        // More chunks than elements would only send empty messages.
+        let elements = (bytes / self.dtype_size.max(1)).max(1);
+        let chunks_of_one_piece = (entry.chunks)(request.collective, request.world_size, 1).max(1);
+        let pieces_max = (elements / chunks_of_one_piece).clamp(1, PIECES_MAX);
+        wanted.clamp(1, pieces_max)
     }
 }

@@ -65,6 +65,8 @@ names! {
         Circulant "circulant",
         /// Token exchange at doubling distance.
         Dissemination "dissemination",
+        /// Inside the hosts first, then between them, then inside again.
+        Hierarchical "hierarchical",
     }
 }
 

@@ -33,6 +33,9 @@ const NAP: Duration = Duration::from_millis(50);
 pub struct World {
     /// How many ranks.
     pub world_size: usize,
+    /// How many of them plans take to share a host; it divides the ranks. 1 unless changed. Their
+    /// links are like all others.
+    pub ranks_per_host: usize,
     /// Links, faults and the seed of everything random.
     pub network: NetworkConfig,
     /// What the chooser is told about the links.
@@ -49,6 +52,7 @@ impl World {
     pub fn new(world_size: usize) -> Self {
         Self {
             world_size,
+            ranks_per_host: 1,
             network: NetworkConfig::default(),
             tuning: TuningTable::default(),
             algorithm: None,
@@ -102,7 +106,8 @@ impl World {
         Communicator::assemble(Parts {
             rank,
             world_size: self.world_size,
-            local_rank: 0,
+            local_rank: rank % self.ranks_per_host,
+            ranks_per_host: self.ranks_per_host,
             group: GROUP,
             runtime,
             transport_name: "sim",

@@ -78,6 +78,7 @@ fn a_plan_that_cannot_be_made_says_why() {
         rank: 0,
         root: 0,
         pieces: 1,
+        ranks_per_host: 1,
     };
     assert_eq!(
         plan(&request).unwrap_err(),

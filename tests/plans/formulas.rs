@@ -1,7 +1,7 @@
 //! The formulas of the literature, written down a second time, in whole chunks. An algorithm
 //! without one here is still held to the closed form in its own file.
 
-use ringtree::plan::{Algorithm, Collective, Plan, Source, Step};
+use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step};
 
 /// What a plan of n ranks and b pieces a block must amount to.
 #[derive(Debug, PartialEq)]
@@ -12,25 +12,26 @@ pub(crate) struct Expected {
     pub(crate) max_chunks_sent: usize,
 }
 
-pub(crate) fn expected(
-    collective: Collective,
-    algorithm: Algorithm,
-    n: usize,
-    b: usize,
-) -> Option<Expected> {
+pub(crate) fn expected(request: &Request) -> Option<Expected> {
     use Algorithm as A;
     use Collective as C;
-    let up = (0..).find(|&k| 1_usize << k >= n).unwrap();
+    let (n, b) = (request.world_size, request.pieces);
+    let (g, h) = (request.ranks_per_host, n / request.ranks_per_host);
+    let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();
+    let up = log(n);
+    // Rounds inside a host, each way.
+    let inside = if g > 1 { b } else { 0 };
     let down = (0..).take_while(|&k| 1_usize << k <= n).count() - 1;
     let extra = usize::from(up != down);
     let power = 1_usize << down;
-    let (chunks, rounds, max_chunks_sent) = match (algorithm, collective) {
+    let (chunks, rounds, max_chunks_sent) = match (request.algorithm, request.collective) {
         (A::Flat, C::AllReduce) => (b, 1, (n - 1) * b),
         (A::Flat, C::Broadcast) => (b, b, (n - 1) * b),
         (A::Flat, C::Reduce) => (b, b, b),
         (A::Flat, C::ReduceScatter | C::AllGather) => (n * b, b, (n - 1) * b),
         (A::Flat, C::Barrier) => (1, 1, n - 1),
         (A::TwoShot, C::AllReduce) => (n * b, 2 * b, 2 * (n - 1) * b),
+        (A::TwoShot, C::Reduce) => (n * b, 2 * b, n * b),
         (A::Binomial, C::Broadcast) => (b, up, up * b),
         (A::Binomial, C::Reduce) => (b, up, b),
         (A::Binomial, C::AllReduce) => (b, 2 * up, up * b),
@@ -48,6 +49,9 @@ pub(crate) fn expected(
         (A::Circulant, C::Broadcast) => (b, b - 1 + up, b - 1 + up),
         (A::Circulant, C::Reduce) => (b, b - 1 + up, b),
         (A::Dissemination, C::Barrier) => (1, up, up),
+        (A::Hierarchical, C::AllReduce) => (n * b, 2 * inside + 2 * log(h), 2 * (n - 1) * b),
+        (A::Hierarchical, C::Broadcast) => (b, inside + log(h), (g - 1 + log(h)) * b),
+        (A::Hierarchical, C::Reduce) => (b, inside + log(h), b),
         _ => return None,
     };
     if n == 1 {

@@ -11,7 +11,7 @@ mod replay;
 use ringtree::plan::cost::{LinkCost, Question};
 use ringtree::plan::{Algorithm, Collective, Plan, Request, algorithms, plan};
 
-/// The plans of all ranks.
+/// The plans of all ranks, each alone on its host.
 fn plans_of(
     collective: Collective,
     algorithm: Algorithm,
@@ -19,18 +19,32 @@ fn plans_of(
     root: usize,
     pieces: usize,
 ) -> Vec<Plan> {
-    let plan_of = |rank| {
-        plan(&Request {
-            collective,
-            algorithm,
-            world_size,
-            rank,
-            root,
-            pieces,
-        })
-        .unwrap()
-    };
-    (0..world_size).map(plan_of).collect()
+    plans_like(&Request {
+        collective,
+        algorithm,
+        world_size,
+        rank: 0,
+        root,
+        pieces,
+        ranks_per_host: 1,
+    })
+}
+
+/// The plans of all ranks.
+fn plans_like(request: &Request) -> Vec<Plan> {
+    (0..request.world_size)
+        .map(|rank| plan(&Request { rank, ..*request }).unwrap())
+        .collect()
+}
+
+/// 1 for algorithms that do not tell hosts apart, else every number that divides the ranks.
+fn ranks_per_host(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec<usize> {
+    match algorithms::entry(collective, algorithm).unwrap().stages {
+        None => vec![1],
+        Some(_) => (1..=world_size)
+            .filter(|&ranks| world_size.is_multiple_of(ranks))
+            .collect(),
+    }
 }
 
 /// All roots of small worlds, some of large ones.

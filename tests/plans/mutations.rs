@@ -1,9 +1,9 @@
 //! Broken plans: the verifier refuses each, or the plan is not broken, as numbers then show.
 
-use super::plans_of;
 use super::replay::replay;
+use super::{plans_like, plans_of, ranks_per_host};
 use ringtree::plan::verify::verify;
-use ringtree::plan::{Collective, Plan, REGISTRY, Source, Step};
+use ringtree::plan::{Collective, Plan, REGISTRY, Request, Source, Step};
 
 /// Where a step is: rank, round, index.
 type Place = (usize, usize, usize);
@@ -15,9 +15,19 @@ fn for_each_step(test: impl Fn(&[Plan], Place)) {
             for world_size in 2..=6 {
                 for (root, pieces) in [(0, 1), (1, 2)] {
                     let root = if collective.is_rooted() { root } else { 0 };
-                    let plans = plans_of(collective, entry.algorithm, world_size, root, pieces);
-                    for place in places(&plans) {
-                        test(&plans, place);
+                    for ranks_per_host in ranks_per_host(collective, entry.algorithm, world_size) {
+                        let plans = plans_like(&Request {
+                            collective,
+                            algorithm: entry.algorithm,
+                            world_size,
+                            rank: 0,
+                            root,
+                            pieces,
+                            ranks_per_host,
+                        });
+                        for place in places(&plans) {
+                            test(&plans, place);
+                        }
                     }
                 }
             }

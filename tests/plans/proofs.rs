@@ -2,9 +2,9 @@
 
 use super::formulas::{expected, path};
 use super::replay::replay;
-use super::{pieces, plans_of, roots};
+use super::{pieces, plans_like, plans_of, ranks_per_host, roots};
 use ringtree::plan::verify::{Proof, verify};
-use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Source, Step, algorithms};
+use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Source, Step, algorithms};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -17,9 +17,18 @@ fn sweep(algorithm: Algorithm) {
         for world_size in 1..=64 {
             for root in roots(collective, world_size) {
                 for pieces in pieces(collective, algorithm, world_size) {
-                    let plans = plans_of(collective, algorithm, world_size, root, pieces);
-                    let name = format!("{algorithm} {collective} n={world_size} {root} b={pieces}");
-                    check(&plans, &name);
+                    for ranks_per_host in ranks_per_host(collective, algorithm, world_size) {
+                        let request = Request {
+                            collective,
+                            algorithm,
+                            world_size,
+                            rank: 0,
+                            root,
+                            pieces,
+                            ranks_per_host,
+                        };
+                        check(&plans_like(&request), &format!("{request:?}"));
+                    }
                 }
             }
         }
@@ -32,7 +41,7 @@ fn check(plans: &[Plan], name: &str) {
     let (collective, algorithm) = (request.collective, request.algorithm);
     assert!(proof.bits_agree, "{name}");
 
-    if let Some(formula) = expected(collective, algorithm, request.world_size, request.pieces) {
+    if let Some(formula) = expected(&request) {
         assert_eq!(plans[0].chunks, formula.chunks, "{name}");
         assert_eq!(proof.rounds, formula.rounds, "{name}");
         assert_eq!(proof.max_chunks_sent, formula.max_chunks_sent, "{name}");
@@ -61,6 +70,14 @@ fn check(plans: &[Plan], name: &str) {
         "{name}: {cost:?} {path:?}"
     );
 
+    let message_chunks = |step: &Step| match step {
+        Step::Send { ranges, .. } => ranges.iter().map(|range| range.count).sum(),
+        _ => 1,
+    };
+    if (entry.is_pipelined)(collective) {
+        let mut steps = plans.iter().flat_map(|plan| plan.rounds.iter().flatten());
+        assert!(steps.all(|step| message_chunks(step) == 1), "{name}");
+    }
     if (entry.is_symmetric)(collective) {
         for plan in plans {
             assert_eq!(renumbered(plan), renumbered(&plans[0]), "{name}");

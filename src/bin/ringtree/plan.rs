@@ -4,10 +4,11 @@ use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::{parse_rate, parse_size, parse_time};
 use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
 use ringtree::plan::algorithms::entry;
-use ringtree::plan::cost::{Traffic, payload_bytes};
+use ringtree::plan::cost::{LinkCost, Traffic};
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::export::{Report, transfers};
-use ringtree::plan::select::{TuningTable, choose};
+use ringtree::plan::select::{TuningTable, choose, predicted_s};
+use ringtree::plan::topology::{Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
@@ -39,11 +40,16 @@ pub(crate) struct Arguments {
     /// Pieces per block; without it, as many as are fastest
     #[arg(long, value_name = "C", allow_negative_numbers = true)]
     chunks: Option<String>,
-    /// Ranks that share a host; no algorithm built so far uses it
-    #[arg(long, value_name = "G", allow_negative_numbers = true)]
-    ranks_per_host: Option<String>,
-    /// Time a message takes however short: ns, us, ms or s [default: what calls are chosen by,
-    /// RINGTREE_TUNING's or the built-in table's]
+    /// Ranks that share a host and its memory; it divides the ranks
+    #[arg(
+        long,
+        value_name = "G",
+        default_value = "1",
+        allow_negative_numbers = true
+    )]
+    ranks_per_host: String,
+    /// Time a message takes however short: ns, us, ms or s; a hand-over, where all ranks share a
+    /// host [default: what calls are chosen by, RINGTREE_TUNING's or the built-in table's]
     #[arg(long, allow_negative_numbers = true)]
     alpha: Option<String>,
     /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
@@ -95,7 +101,7 @@ enum Output {
 struct Inquiry {
     collective: Collective,
     selection: Selection,
-    world_size: usize,
+    topology: Topology,
     root: usize,
     bytes: usize,
     pieces: Option<usize>,
@@ -122,21 +128,21 @@ impl Inquiry {
             Some(text) => Some(parse_count("--chunks", text, 1, PIECES_MAX)?),
             None => None,
         };
-        match arguments.ranks_per_host.as_deref() {
-            None | Some("1") => {}
-            Some(_) => {
-                let why = "no algorithm that uses it (hierarchical) is built yet";
-                return Err(format!("--ranks-per-host above 1 is refused: {why}"));
-            }
-        }
+        let ranks_per_host = &arguments.ranks_per_host;
+        let topology = Topology {
+            world_size,
+            ranks_per_host: parse_count("--ranks-per-host", ranks_per_host, 1, world_size)?,
+        };
+        let refusal = |why| format!("--ranks-per-host {ranks_per_host}: {why}");
+        topology.check().map_err(refusal)?;
         let inquiry = Self {
             collective,
             selection,
-            world_size,
+            topology,
             root: if collective.is_rooted() { root } else { 0 },
             bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
             pieces,
-            table: links(arguments)?,
+            table: links(arguments, topology)?,
             verify: arguments.verify,
             output: output(arguments.draw.as_deref(), arguments.format.as_deref())?,
         };
@@ -146,7 +152,7 @@ impl Inquiry {
 
     fn check_drawing(&self) -> Result<(), String> {
         let draws = matches!(self.output, Output::Text | Output::Svg);
-        if draws && self.world_size > DRAWN_RANKS_MAX {
+        if draws && self.topology.world_size > DRAWN_RANKS_MAX {
             return Err(format!("--draw draws up to {DRAWN_RANKS_MAX} ranks"));
         }
         if self.output == Output::Svg && self.selection == Selection::All {
@@ -166,7 +172,7 @@ impl Inquiry {
             Selection::Auto => {
                 let choice = choose(
                     self.collective,
-                    self.world_size,
+                    self.topology,
                     self.bytes,
                     1,
                     &self.table,
@@ -183,8 +189,8 @@ impl Inquiry {
 
     fn assess(&self, algorithm: Algorithm) -> Result<Assessment, String> {
         let names = (self.collective, algorithm);
-        let size = (self.world_size, self.root);
-        let Some(entry) = entry(self.collective, algorithm) else {
+        let size = (self.topology.world_size, self.root);
+        if entry(self.collective, algorithm).is_none() {
             let report = Report::unsupported(names, size, self.unsupported(algorithm));
             return Ok(Assessment {
                 report,
@@ -195,24 +201,25 @@ impl Inquiry {
         let pieces = match self.pieces {
             Some(pieces) => pieces,
             None => {
-                let (n, bytes) = (self.world_size, self.bytes);
-                choose(self.collective, n, bytes, 1, &self.table, Some(algorithm))?.pieces
+                let (topology, bytes) = (self.topology, self.bytes);
+                let forced = Some(algorithm);
+                choose(self.collective, topology, bytes, 1, &self.table, forced)?.pieces
             }
         };
         let request = Request {
             collective: self.collective,
             algorithm,
-            world_size: self.world_size,
+            world_size: self.topology.world_size,
             rank: 0,
             root: self.root,
             pieces,
+            ranks_per_host: self.topology.ranks_per_host,
         };
         let traffic = Traffic::of(&request, self.bytes)?;
-        let payload = payload_bytes(self.collective, self.bytes);
-        let time_s = (entry.cost)(&request).time_s(payload, &self.table.link());
+        let time_s = predicted_s(&request, self.bytes, &self.table)?;
         let mut report = Report::priced(names, size, &traffic, time_s);
-        let is_listed = self.world_size <= DRAWN_RANKS_MAX;
-        let is_proven = self.verify && self.world_size <= VERIFY_RANKS_MAX;
+        let is_listed = self.topology.world_size <= DRAWN_RANKS_MAX;
+        let is_proven = self.verify && self.topology.world_size <= VERIFY_RANKS_MAX;
         if !is_listed && !is_proven {
             return Ok(Assessment {
                 report,
@@ -255,8 +262,9 @@ fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, 
 }
 
 /// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
-/// flags say: without flags, `auto` is what a call would choose.
-fn links(arguments: &Arguments) -> Result<TuningTable, String> {
+/// flags say of the links on the way, which are shared memory only where there is but one host:
+/// without flags, `auto` is what a call would choose.
+fn links(arguments: &Arguments, topology: Topology) -> Result<TuningTable, String> {
     let mut table = TuningTable::default();
     if let Some(path) = std::env::var_os("RINGTREE_TUNING") {
         let name = path.to_string_lossy();
@@ -265,12 +273,16 @@ fn links(arguments: &Arguments) -> Result<TuningTable, String> {
             .and_then(|text| TuningTable::parse(&text))
             .map_err(|error| format!("RINGTREE_TUNING={name}: {error}"))?;
     }
+    let link = match topology.sharing() {
+        Sharing::All => &mut table.shm,
+        _ => &mut table.tcp,
+    };
     if let Some(text) = &arguments.alpha {
-        table.tcp.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
+        link.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
     }
     if let Some(text) = &arguments.bandwidth {
         let rate = parse_rate(text).map_err(|error| format!("--bandwidth: {error}"))?;
-        table.tcp.beta_s_per_byte = 8.0 / rate;
+        link.beta_s_per_byte = 8.0 / rate;
     }
     Ok(table)
 }
@@ -408,7 +420,16 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
 
 /// "broadcast of 1 MiB over 8 ranks, root 0; 20 µs a message, 10 Gbit/s".
 fn heading(inquiry: &Inquiry) -> String {
-    let link = inquiry.table.link();
+    let Topology {
+        world_size,
+        ranks_per_host,
+    } = inquiry.topology;
+    let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
+    let links = match inquiry.topology.sharing() {
+        Sharing::Nobody => tcp,
+        Sharing::Some => format!("{tcp}; {ranks_per_host} share a host: {shm}"),
+        Sharing::All => format!("all share a host: {shm}"),
+    };
     let size = match inquiry.collective {
         Collective::Barrier => String::new(),
         _ => format!(" of {}", Bytes(inquiry.bytes as f64)),
@@ -419,11 +440,17 @@ fn heading(inquiry: &Inquiry) -> String {
         String::new()
     };
     format!(
-        "{}{size} over {} ranks{root}; {} a message, {}\n\n",
-        inquiry.collective,
-        inquiry.world_size,
+        "{}{size} over {world_size} ranks{root}; {links}\n\n",
+        inquiry.collective
+    )
+}
+
+/// "20 µs a message, 10 Gbit/s".
+fn speed(link: &LinkCost) -> String {
+    format!(
+        "{} a message, {}",
         Seconds(link.alpha_s),
-        Rate(8.0 / link.beta_s_per_byte),
+        Rate(8.0 / link.beta_s_per_byte)
     )
 }
 

@@ -36,47 +36,27 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces: |_| 1,
+    is_pipelined: |_| false,
+    stages: None,
+    is_offered: |_, _| true,
 };
 
 fn build(request: &Request) -> Vec<Round> {
+    let (n, rank) = (request.world_size, request.rank);
+    let tree = |root: usize| Tree {
+        members: n,
+        own: virtual_rank(rank, root, n),
+        rank_of: move |member| real_rank(member, root, n),
+    };
     match request.collective {
-        Collective::Broadcast => broadcast(request),
-        Collective::Reduce => reduce(request),
+        Collective::Broadcast => tree(request.root).broadcast(request.pieces),
+        Collective::Reduce => tree(request.root).reduce(request.pieces),
         _ => {
-            let from_zero = Request {
-                root: 0,
-                ..*request
-            };
-            let mut rounds = reduce(&from_zero);
-            rounds.extend(broadcast(&from_zero));
+            let mut rounds = tree(0).reduce(request.pieces);
+            rounds.extend(tree(0).broadcast(request.pieces));
             rounds
         }
     }
-}
-
-fn broadcast(request: &Request) -> Vec<Round> {
-    let tree = Tree::new(request);
-    let strides = (0..ceil_log2(request.world_size)).rev();
-    let round = |level| match tree.role(1_usize << level) {
-        Role::Lower(peer) => vec![Step::send(peer, whole(request.pieces))],
-        Role::Upper(peer) => vec![Step::store(peer, whole(request.pieces))],
-        Role::Idle => Vec::new(),
-    };
-    strides.map(round).collect()
-}
-
-fn reduce(request: &Request) -> Vec<Round> {
-    let tree = Tree::new(request);
-    let levels = ceil_log2(request.world_size);
-    let round = |level| match tree.role(1_usize << level) {
-        Role::Lower(peer) => {
-            let completes = level + 1 == levels;
-            vec![Step::reduce(peer, whole(request.pieces), completes)]
-        }
-        Role::Upper(peer) => vec![Step::send(peer, whole(request.pieces))],
-        Role::Idle => Vec::new(),
-    };
-    (0..levels).map(round).collect()
 }
 
 /// What a rank is in the round in which the virtual ranks `stride` apart meet.
@@ -89,30 +69,50 @@ enum Role {
     Idle,
 }
 
-struct Tree {
-    world_size: usize,
-    root: usize,
-    own: usize,
+/// A binomial tree seen by one of its members; member 0 is the root.
+pub(super) struct Tree<F> {
+    /// How many members there are.
+    pub(super) members: usize,
+    /// Whose rounds are wanted.
+    pub(super) own: usize,
+    /// Which rank a member is.
+    pub(super) rank_of: F,
 }
 
-impl Tree {
-    fn new(request: &Request) -> Self {
-        Self {
-            world_size: request.world_size,
-            root: request.root,
-            own: virtual_rank(request.rank, request.root, request.world_size),
-        }
+impl<F: Fn(usize) -> usize> Tree<F> {
+    /// The rounds of a broadcast of so many chunks.
+    pub(super) fn broadcast(&self, chunks: usize) -> Vec<Round> {
+        let strides = (0..ceil_log2(self.members)).rev();
+        let round = |level| match self.role(1_usize << level) {
+            Role::Lower(peer) => vec![Step::send(peer, whole(chunks))],
+            Role::Upper(peer) => vec![Step::store(peer, whole(chunks))],
+            Role::Idle => Vec::new(),
+        };
+        strides.map(round).collect()
+    }
+
+    /// The rounds of a reduce of so many chunks.
+    pub(super) fn reduce(&self, chunks: usize) -> Vec<Round> {
+        let levels = ceil_log2(self.members);
+        let round = |level| match self.role(1_usize << level) {
+            Role::Lower(peer) => {
+                let completes = level + 1 == levels;
+                vec![Step::reduce(peer, whole(chunks), completes)]
+            }
+            Role::Upper(peer) => vec![Step::send(peer, whole(chunks))],
+            Role::Idle => Vec::new(),
+        };
+        (0..levels).map(round).collect()
     }
 
     /// Only multiples of the stride meet: even multiples the odd multiple above them.
     fn role(&self, stride: usize) -> Role {
-        let real = |own| real_rank(own, self.root, self.world_size);
         if !self.own.is_multiple_of(stride) {
             Role::Idle
         } else if self.own & stride != 0 {
-            Role::Upper(real(self.own - stride))
-        } else if self.own + stride < self.world_size {
-            Role::Lower(real(self.own + stride))
+            Role::Upper((self.rank_of)(self.own - stride))
+        } else if self.own + stride < self.members {
+            Role::Lower((self.rank_of)(self.own + stride))
         } else {
             Role::Idle
         }

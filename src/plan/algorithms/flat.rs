@@ -20,6 +20,7 @@ use super::blocks::{FREE, all_but_one, block, whole};
 use crate::plan::cost::Cost;
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::plan::spec::{Algorithm, Collective};
+use std::ops::Range;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
@@ -40,6 +41,9 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces: |_| 1,
+    is_pipelined: |collective| !matches!(collective, Collective::AllReduce | Collective::Barrier),
+    stages: None,
+    is_offered: |_, _| true,
 };
 
 fn chunks(collective: Collective, world_size: usize, pieces: usize) -> usize {
@@ -62,22 +66,20 @@ fn build(request: &Request) -> Vec<Round> {
     if world_size == 1 {
         return Vec::new();
     }
-    let all = || whole(chunks(collective, world_size, pieces));
+    let ranks = 0..world_size;
+    let part = |piece: usize| move |owner: usize| block(owner * pieces + piece, 1);
     let round = |piece: usize| match collective {
-        Collective::AllReduce | Collective::Barrier => vec![
-            send_to_all_others(rank, world_size, all()),
-            fold_in_rank_order(rank, world_size, all()),
-        ],
-        Collective::Broadcast if rank == root => {
-            vec![send_to_all_others(rank, world_size, block(piece, 1))]
+        Collective::AllReduce | Collective::Barrier => {
+            let all = whole(chunks(collective, world_size, pieces));
+            vec![
+                send_to_others(rank, &ranks, all.clone()),
+                fold_in_rank_order(rank, &ranks, all, true),
+            ]
         }
-        Collective::Broadcast => vec![Step::store(root, block(piece, 1))],
-        Collective::Reduce if rank == root => {
-            vec![fold_in_rank_order(rank, world_size, block(piece, 1))]
-        }
-        Collective::Reduce => vec![Step::send(root, block(piece, 1))],
-        Collective::ReduceScatter => reduce_scatter_round(request, piece),
-        Collective::AllGather => all_gather_round(request, piece),
+        Collective::Broadcast => broadcast_round(rank, root, &ranks, block(piece, 1)),
+        Collective::Reduce => reduce_round(rank, root, &ranks, block(piece, 1), true),
+        Collective::ReduceScatter => reduce_scatter_round(rank, &ranks, true, part(piece)),
+        Collective::AllGather => all_gather_round(rank, &ranks, part(piece)),
     };
     (0..rounds(request)).map(round).collect()
 }
@@ -90,38 +92,93 @@ fn rounds(request: &Request) -> usize {
     }
 }
 
-/// Each rank sends the piece of block j to rank j and folds what it gets into that of its own.
-pub(super) fn reduce_scatter_round(request: &Request, piece: usize) -> Round {
-    let (rank, n) = (request.rank, request.world_size);
-    let part_of = |owner: usize| block(owner * request.pieces + piece, 1);
-    others(rank, n)
+/// The root sends `ranges` to the other `ranks`.
+pub(super) fn broadcast_round(
+    rank: usize,
+    root: usize,
+    ranks: &Range<usize>,
+    ranges: Vec<ChunkRange>,
+) -> Round {
+    if rank == root {
+        vec![send_to_others(rank, ranks, ranges)]
+    } else {
+        vec![Step::store(root, ranges)]
+    }
+}
+
+/// All `ranks` send `ranges` to the root, which folds them.
+pub(super) fn reduce_round(
+    rank: usize,
+    root: usize,
+    ranks: &Range<usize>,
+    ranges: Vec<ChunkRange>,
+    completes: bool,
+) -> Round {
+    if rank == root {
+        vec![fold_in_rank_order(rank, ranks, ranges, completes)]
+    } else {
+        vec![Step::send(root, ranges)]
+    }
+}
+
+/// Each of `ranks` sends every other its part and folds what it gets into its own.
+pub(super) fn reduce_scatter_round(
+    rank: usize,
+    ranks: &Range<usize>,
+    completes: bool,
+    part_of: impl Fn(usize) -> Vec<ChunkRange>,
+) -> Round {
+    others(rank, ranks)
         .map(|peer| Step::send(peer, part_of(peer)))
-        .chain([fold_in_rank_order(rank, n, part_of(rank))])
+        .chain([fold_in_rank_order(rank, ranks, part_of(rank), completes)])
         .collect()
 }
 
-/// Each rank sends the piece of its block to all others and stores theirs.
-pub(super) fn all_gather_round(request: &Request, piece: usize) -> Round {
-    let (rank, n) = (request.rank, request.world_size);
-    let part_of = |owner: usize| block(owner * request.pieces + piece, 1);
-    let mut round = vec![send_to_all_others(rank, n, part_of(rank))];
-    round.extend(others(rank, n).map(|peer| Step::store(peer, part_of(peer))));
+/// Each of `ranks` sends its part to all others and stores theirs.
+pub(super) fn all_gather_round(
+    rank: usize,
+    ranks: &Range<usize>,
+    part_of: impl Fn(usize) -> Vec<ChunkRange>,
+) -> Round {
+    let mut round = vec![send_to_others(rank, ranks, part_of(rank))];
+    round.extend(others(rank, ranks).map(|peer| Step::store(peer, part_of(peer))));
     round
 }
 
-/// The other ranks, beginning behind `rank`, so that not all send to the same one first.
-fn others(rank: usize, world_size: usize) -> impl Iterator<Item = usize> {
-    (1..world_size).map(move |distance| (rank + distance) % world_size)
+/// Each of `ranks` sends its part to the root, which stores it.
+pub(super) fn gather_round(
+    rank: usize,
+    root: usize,
+    ranks: &Range<usize>,
+    part_of: impl Fn(usize) -> Vec<ChunkRange>,
+) -> Round {
+    if rank == root {
+        others(rank, ranks)
+            .map(|peer| Step::store(peer, part_of(peer)))
+            .collect()
+    } else {
+        vec![Step::send(root, part_of(rank))]
+    }
 }
 
-fn send_to_all_others(rank: usize, world_size: usize, ranges: Vec<ChunkRange>) -> Step {
+/// The others of `ranks`, beginning behind `rank`, so that not all send to the same one first.
+fn others(rank: usize, ranks: &Range<usize>) -> impl Iterator<Item = usize> {
+    (rank + 1..ranks.end).chain(ranks.start..rank)
+}
+
+fn send_to_others(rank: usize, ranks: &Range<usize>, ranges: Vec<ChunkRange>) -> Step {
     Step::Send {
-        peers: others(rank, world_size).collect(),
+        peers: others(rank, ranks).collect(),
         ranges,
     }
 }
 
-fn fold_in_rank_order(rank: usize, world_size: usize, ranges: Vec<ChunkRange>) -> Step {
+fn fold_in_rank_order(
+    rank: usize,
+    ranks: &Range<usize>,
+    ranges: Vec<ChunkRange>,
+    completes: bool,
+) -> Step {
     let source = |peer| {
         if peer == rank {
             Source::Own
@@ -130,9 +187,9 @@ fn fold_in_rank_order(rank: usize, world_size: usize, ranges: Vec<ChunkRange>) -
         }
     };
     Step::Receive {
-        sources: (0..world_size).map(source).collect(),
+        sources: ranks.clone().map(source).collect(),
         ranges,
-        completes: true,
+        completes,
     }
 }
 

@@ -9,6 +9,7 @@ mod circulant;
 mod dissemination;
 mod extras;
 mod flat;
+mod hierarchical;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -18,6 +19,7 @@ mod two_shot;
 use super::cost::Cost;
 use super::ir::{Plan, Request, Round};
 use super::spec::{Algorithm, Collective};
+use super::topology::Sharing;
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
 #[derive(Debug)]
@@ -43,6 +45,25 @@ pub struct Entry {
     pub cost: fn(&Request) -> Cost,
     /// The best number of pieces for a message of so many bytes on such links.
     pub pieces: fn(&super::cost::Question) -> usize,
+    /// Whether every message is one chunk: then more pieces make shorter messages, and one is
+    /// worked on while the next is under way.
+    pub is_pipelined: fn(Collective) -> bool,
+    /// What is done inside hosts and what between them, where the algorithm tells them apart.
+    pub stages: Option<fn(&Request) -> Stages>,
+    /// Whether `auto` considers it for ranks that share hosts like this; by name it may be asked
+    /// for anywhere.
+    pub is_offered: fn(Collective, Sharing) -> bool,
+}
+
+/// The two collectives that one is made of, where ranks share hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Stages {
+    /// What the ranks of one host do with the whole buffer.
+    pub inside: Request,
+    /// What ranks of different hosts do.
+    pub between: Request,
+    /// With which share of the buffer.
+    pub share_between: f64,
 }
 
 /// Every algorithm.
@@ -56,6 +77,7 @@ pub const REGISTRY: &[&Entry] = &[
     &ring::ENTRY,
     &circulant::ENTRY,
     &dissemination::ENTRY,
+    &hierarchical::ENTRY,
 ];
 
 /// The entry of `algorithm` if it carries out `collective`.
@@ -79,6 +101,7 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
 ///     rank: 4,
 ///     root: 0,
 ///     pieces: 1,
+///     ranks_per_host: 1,
 /// })?;
 /// let peers = |steps: &Vec<Step>| match &steps[0] {
 ///     Step::Send { peers, .. } => peers.clone(),
@@ -90,7 +113,8 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
 /// ```
 ///
 /// # Errors
-/// A sentence: the algorithm does not carry out the collective, or a number is out of range.
+/// A sentence: the algorithm does not carry out the collective, a number is out of range, or the
+/// ranks do not fill their hosts.
 pub fn plan(request: &Request) -> Result<Plan, String> {
     let Request {
         collective,
@@ -99,6 +123,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
         rank,
         root,
         pieces,
+        ..
     } = *request;
     let entry = entry(collective, algorithm)
         .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
@@ -107,6 +132,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
             "rank {rank} and root {root} must be below {world_size} ranks, and pieces at least 1"
         ));
     }
+    request.topology().check()?;
     Ok(Plan {
         request: *request,
         chunks: (entry.chunks)(collective, world_size, pieces),

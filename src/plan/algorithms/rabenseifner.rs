@@ -33,6 +33,9 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces: |_| 1,
+    is_pipelined: |_| false,
+    stages: None,
+    is_offered: |_, _| true,
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -15,7 +15,7 @@
 
 use super::Entry;
 use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, virtual_rank};
-use super::circulant::exchange::all_gather;
+use super::circulant::exchange::Circle;
 use crate::plan::cost::Cost;
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::spec::{Algorithm, Collective};
@@ -32,18 +32,27 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces: |_| 1,
+    is_pipelined: |_| false,
+    stages: None,
+    is_offered: |_, _| true,
 };
 
 fn build(request: &Request) -> Vec<Round> {
     let (n, root) = (request.world_size, request.root);
     let own = virtual_rank(request.rank, root, n);
     let mut rounds = scatter(request, own);
-    let gathering = all_gather(own, n, request.pieces, |place| real_rank(place, root, n));
+    let circle = Circle {
+        places: n,
+        own,
+        pieces: request.pieces,
+        first_chunk: 0,
+        rank_in: |place| real_rank(place, root, n),
+    };
     let useful = |step: &Step| match step {
         Step::Send { peers, .. } => !peers.contains(&root),
         _ => own != 0,
     };
-    rounds.extend(gathering.into_iter().map(|mut round| {
+    rounds.extend(circle.all_gather().into_iter().map(|mut round| {
         round.retain(useful);
         round
     }));

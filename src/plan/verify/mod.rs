@@ -160,6 +160,7 @@ impl At {
 ///     rank,
 ///     root: 0,
 ///     pieces: 1,
+///     ranks_per_host: 1,
 /// };
 /// let plans: Vec<_> = (0..6).map(|rank| plan(&request(rank)).unwrap()).collect();
 /// let proof = verify(&plans).unwrap();

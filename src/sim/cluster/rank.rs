@@ -9,6 +9,7 @@ use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::IDLE_SLEEP;
 use crate::op::ReduceOp;
+use crate::plan::Topology;
 use crate::plan::algorithms::entry;
 use crate::plan::spec::Collective;
 use crate::protocol::session::{Agreement, To};
@@ -329,7 +330,11 @@ impl Rank {
         match &self.planned {
             Some((last, planned)) if *last == wanted => Ok(planned.clone()),
             _ => {
-                let made = planned::make(wanted, self.rank, world.world_size, &world.tuning)?;
+                let topology = Topology {
+                    world_size: world.world_size,
+                    ranks_per_host: world.ranks_per_host,
+                };
+                let made = planned::make(wanted, self.rank, topology, &world.tuning)?;
                 self.planned = Some((wanted, made.clone()));
                 Ok(made)
             }

@@ -32,6 +32,7 @@ use crate::limits::PIECES_MAX;
 use crate::plan::cost::{Cost, Question};
 use crate::plan::ir::{Request, Round};
 use crate::plan::spec::{Algorithm, Collective};
+use exchange::Circle;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
@@ -57,6 +58,9 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     pieces,
+    is_pipelined: |collective| collective.is_rooted(),
+    stages: None,
+    is_offered: |_, _| true,
 };
 
 /// The skips, smallest first: 1, …, ⌈n/2⌉, n.
@@ -79,15 +83,21 @@ fn build(request: &Request) -> Vec<Round> {
     if world_size == 1 {
         return Vec::new();
     }
-    let all_gather = || exchange::all_gather(rank, world_size, pieces, |rank| rank);
+    let circle = Circle {
+        places: world_size,
+        own: rank,
+        pieces,
+        first_chunk: 0,
+        rank_in: |place| place,
+    };
     match request.collective {
         Collective::Broadcast => pipeline::broadcast(request),
         Collective::Reduce => pipeline::reduce(request),
-        Collective::ReduceScatter => exchange::reduce_scatter(rank, world_size, pieces),
-        Collective::AllGather => all_gather(),
+        Collective::ReduceScatter => circle.reduce_scatter(),
+        Collective::AllGather => circle.all_gather(),
         _ => {
-            let mut rounds = exchange::reduce_scatter(rank, world_size, pieces);
-            rounds.extend(all_gather());
+            let mut rounds = circle.reduce_scatter();
+            rounds.extend(circle.all_gather());
             rounds
         }
     }

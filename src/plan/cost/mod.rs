@@ -1,8 +1,16 @@
-//! The price of a plan in the α-β-γ model: one port a rank, full duplex.
+//! The price of a plan.
 //!
-//! Two prices of one thing: [`Cost`] is the closed form of an algorithm's analysis, good for any
-//! number of ranks at once; [`simulate_rounds`] adds up the rounds of real plans. Tests hold the
-//! one against the other. [`Traffic`] counts what a plan sends, one rank's plan at a time.
+//! *Purpose.* Over a network the price follows the α-β-γ model, one full-duplex port a rank, and
+//! there are two prices of one thing: [`Cost`] is the closed form of an algorithm's analysis, good
+//! for any number of ranks at once; [`simulate_rounds`] adds up the rounds of real plans. Tests
+//! hold the one against the other. [`shared`] prices plans in shared memory. [`Traffic`] counts
+//! what a plan sends, one rank's plan at a time.
+//!
+//! *Invariants.* A price is a pure function of the request, the bytes and the links.
+//!
+//! *May import* the plan's own files and `limits`.
+
+pub mod shared;
 
 use super::algorithms::{entry, plan};
 use super::ir::{ChunkRange, Plan, Request, Round, Source, Step};

@@ -1,0 +1,153 @@
+//! The price of a plan in memory that all its ranks share.
+//!
+//! There are no ports. A rank publishes what it sends, one copy however many peers read it, and
+//! the receiver copies it out or folds it where it lies. So a round costs a rank
+//!
+//! - α for the hand-over from those it waits for to itself, once for every segment of its longest
+//!   message,
+//! - α/4 for each segment it looks for: the flags of several peers arrive beside one another,
+//! - β for each byte it publishes or stores,
+//! - γ for each byte of each operand it folds, its own among them;
+//!
+//! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
+//! counted from the plans themselves: one host has few ranks, so its plans are small.
+
+use super::{ChunkBytes, LinkCost};
+use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::plan::algorithms::{Entry, entry, plan};
+use crate::plan::ir::{Request, Round, Source, Step};
+
+/// Looking for one more message, as a share of a hand-over.
+const LOOK_SHARE: f64 = 0.25;
+/// Plans of more pieces are not counted out: the price goes on as it does between the second and
+/// the first of these, every further piece costing the same.
+const PIECES_COUNTED: [usize; 2] = [8, 16];
+
+/// Seconds for a buffer of `bytes`, where all ranks of the request share a host.
+///
+/// # Errors
+/// A sentence, when there is no such plan.
+///
+/// ```
+/// use ringtree::plan::cost::shared::time_s;
+/// use ringtree::plan::tuning::TuningTable;
+/// use ringtree::plan::{Algorithm, Collective, Request};
+///
+/// let shm = TuningTable::default().shm;
+/// let broadcast = Request {
+///     collective: Collective::Broadcast,
+///     algorithm: Algorithm::Flat,
+///     world_size: 4,
+///     rank: 0,
+///     root: 0,
+///     pieces: 1,
+///     ranks_per_host: 4,
+/// };
+/// // Published once, stored by three ranks at the same time: the bytes count once.
+/// let seconds = time_s(&broadcast, 1000, &shm)?;
+/// assert!((seconds - (1.25 * shm.alpha_s + 1000.0 * shm.beta_s_per_byte)).abs() < 1e-12);
+/// # Ok::<(), String>(())
+/// ```
+pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
+    let entry = entry_of(request)?;
+    let [few, many] = PIECES_COUNTED;
+    if request.pieces <= many {
+        return counted_s(entry, request, bytes, link);
+    }
+    let with = |pieces, bytes| {
+        let request = Request { pieces, ..*request };
+        counted_s(entry, &request, bytes, link)
+    };
+    if !(entry.is_pipelined)(request.collective) {
+        return with(many, bytes);
+    }
+    let of_pieces =
+        |pieces: usize| (bytes as f64 * (pieces as f64 / request.pieces as f64)) as usize;
+    let (few_s, many_s) = (with(few, of_pieces(few))?, with(many, of_pieces(many))?);
+    let piece_s = (many_s - few_s) / (many - few) as f64;
+    Ok(few_s + piece_s * (request.pieces - few) as f64)
+}
+
+/// The fewest pieces with which each message of a pipelined plan fits a segment; 1 if the plan's
+/// messages do not become shorter by pieces.
+#[must_use]
+pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize) -> usize {
+    if !(entry.is_pipelined)(request.collective) {
+        return 1;
+    }
+    // Every message is one chunk.
+    let chunks = (entry.chunks)(request.collective, request.world_size, 1);
+    let element_bytes = dtype_size.max(1);
+    let elements = (bytes / element_bytes).div_ceil(chunks);
+    let elements_a_segment = (SHARED_SEGMENT_BYTES / element_bytes).max(1);
+    elements.div_ceil(elements_a_segment).max(1)
+}
+
+fn entry_of(request: &Request) -> Result<&'static Entry, String> {
+    let Request {
+        collective,
+        algorithm,
+        ..
+    } = *request;
+    entry(collective, algorithm)
+        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))
+}
+
+/// Round by round the busiest rank; in a symmetric algorithm one rank stands for all.
+fn counted_s(
+    entry: &Entry,
+    request: &Request,
+    bytes: usize,
+    link: &LinkCost,
+) -> Result<f64, String> {
+    let ranks = if (entry.is_symmetric)(request.collective) {
+        1
+    } else {
+        request.world_size
+    };
+    let mut busiest_s = Vec::new();
+    for rank in 0..ranks {
+        let plan = plan(&Request { rank, ..*request })?;
+        let lengths = ChunkBytes::of_plan(&plan, bytes);
+        busiest_s.resize(plan.rounds.len(), 0.0_f64);
+        for (round, busiest_s) in plan.rounds.iter().zip(&mut busiest_s) {
+            *busiest_s = busiest_s.max(round_s(round, &lengths, link));
+        }
+    }
+    Ok(busiest_s.iter().sum())
+}
+
+fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
+    let (mut hand_overs, mut looks, mut copied, mut folded) = (0, 0, 0, 0);
+    for step in round {
+        match step {
+            Step::Send { ranges, .. } => {
+                let bytes = lengths.of(ranges);
+                hand_overs = hand_overs.max(segments(bytes));
+                copied += bytes;
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                let bytes = lengths.of(ranges);
+                let own = usize::from(sources.contains(&Source::Own));
+                hand_overs = hand_overs.max(segments(bytes));
+                looks += (sources.len() - own) * segments(bytes);
+                match sources.as_slice() {
+                    [_] => copied += bytes,
+                    _ => folded += sources.len() * bytes,
+                }
+            }
+            Step::Copy { to, .. } => copied += lengths.of(&[*to]),
+            Step::Reduce { to, .. } => folded += 2 * lengths.of(&[*to]),
+        }
+    }
+    link.alpha_s * (hand_overs as f64 + LOOK_SHARE * looks as f64)
+        + link.beta_s_per_byte * copied as f64
+        + link.gamma_s_per_byte * folded as f64
+}
+
+/// How many segments a message takes; one without bytes takes a flag all the same.
+fn segments(bytes: usize) -> usize {
+    bytes.div_ceil(SHARED_SEGMENT_BYTES).max(1)
+}

@@ -1,0 +1,110 @@
+//! What links cost, one class of link a line; the table that all ranks share.
+
+use super::cost::LinkCost;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A message over loopback TCP between two processes of one host; a byte of it; a byte of f32
+/// summed from cache.
+const TCP: LinkCost = LinkCost {
+    alpha_s: 12e-6,
+    beta_s_per_byte: 0.35e-9,
+    gamma_s_per_byte: 0.06e-9,
+};
+/// A cache line handed from one core to another; a byte copied into or out of a segment that stays
+/// in cache; a byte of an operand folded there.
+const SHM: LinkCost = LinkCost {
+    alpha_s: 0.15e-6,
+    beta_s_per_byte: 0.03e-9,
+    gamma_s_per_byte: 0.03e-9,
+};
+
+/// The measured speed of the links, one entry a class of link. Agreed once per communicator and
+/// never changed under it.
+///
+/// ```
+/// use ringtree::plan::select::TuningTable;
+///
+/// let text = TuningTable::default().to_string();
+/// assert_eq!(TuningTable::parse(&text), Ok(TuningTable::default()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuningTable {
+    /// Connections over TCP: between hosts, and wherever memory cannot be shared.
+    pub tcp: LinkCost,
+    /// Memory that the ranks of a host share: α a hand-over, β a byte copied, γ a byte of an
+    /// operand folded.
+    #[serde(default = "shm")]
+    pub shm: LinkCost,
+}
+
+const fn shm() -> LinkCost {
+    SHM
+}
+
+impl Default for TuningTable {
+    fn default() -> Self {
+        Self { tcp: TCP, shm: SHM }
+    }
+}
+
+impl TuningTable {
+    /// The table written as JSON, one object a class of link:
+    /// `{"tcp": {"alpha_s": 12e-6, "beta_s_per_byte": 0.35e-9, "gamma_s_per_byte": 0.06e-9}}`,
+    /// and likewise `shm`; without it, the built-in numbers stand.
+    ///
+    /// # Errors
+    /// A sentence: the text is no such JSON, or a number is negative or not finite.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let table: Self = serde_json::from_str(text)
+            .map_err(|error| format!("the tuning table is malformed: {error}"))?;
+        for (class, link) in table.classes() {
+            for (name, value) in numbers(link) {
+                if !value.is_finite() || value < 0.0 {
+                    return Err(format!(
+                        "the tuning table's {class}.{name} is {value}; \
+                         it must be at least 0 and finite"
+                    ));
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    const fn classes(&self) -> [(&'static str, LinkCost); 2] {
+        [("tcp", self.tcp), ("shm", self.shm)]
+    }
+
+    /// A hash of the table's numbers (64-bit FNV-1a over their bits): equal on ranks with equal
+    /// tables, on every platform and in every version that has the same classes.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        self.classes()
+            .iter()
+            .flat_map(|(_, link)| numbers(*link))
+            // Adding zero turns −0 into +0, which compares equal and so must hash equal.
+            .flat_map(|(_, value)| (value + 0.0).to_bits().to_le_bytes())
+            .fold(OFFSET, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(PRIME)
+            })
+    }
+}
+
+const fn numbers(link: LinkCost) -> [(&'static str, f64); 3] {
+    [
+        ("alpha_s", link.alpha_s),
+        ("beta_s_per_byte", link.beta_s_per_byte),
+        ("gamma_s_per_byte", link.gamma_s_per_byte),
+    ]
+}
+
+impl fmt::Display for TuningTable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = serde_json::to_string_pretty(self)
+            .expect("invariant: a struct of numbers is valid JSON");
+        formatter.write_str(&text)
+    }
+}
