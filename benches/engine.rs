@@ -3,7 +3,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::engine::Engine;
-use ringtree::engine::group::{ChannelKind, Group, Posting};
+use ringtree::engine::group::{ChannelKind, Group, Posting, Prepared, Progress};
 use ringtree::engine::operation::Arithmetic;
 use ringtree::engine::program::Program;
 use ringtree::plan::select::{TuningTable, choose};
@@ -112,10 +112,15 @@ fn engine(criterion: &mut Criterion) {
             element_bytes: 4,
             divisor: None,
         };
-        let programs: Vec<_> = (0..2)
+        let calls: Vec<_> = (0..2)
             .map(|rank| {
                 let plan = planned(Algorithm::RecursiveDoubling, 2, rank);
-                Arc::new(Program::bind(&plan, count, 4))
+                Arc::new(Prepared {
+                    call: call(count),
+                    digest: 1,
+                    program: Arc::new(Program::bind(&plan, count, 4)),
+                    arithmetic,
+                })
             })
             .collect();
         let mut engines = pair();
@@ -128,11 +133,10 @@ fn engine(criterion: &mut Criterion) {
                 let mut tickets = Vec::with_capacity(2);
                 for rank in 0..2 {
                     let posting = Posting {
-                        call: call(sequence, count),
-                        digest: 1,
-                        program: Arc::clone(&programs[rank]),
+                        prepared: Arc::clone(&calls[rank]),
+                        sequence,
                         buffer: buffers[rank].take().expect("invariant: it was given back"),
-                        arithmetic,
+                        progress: Progress::default(),
                         timeout: Duration::from_secs(1),
                     };
                     let posted = engines[rank].post(0, ChannelKind::Collectives, posting);
@@ -156,9 +160,9 @@ fn engine(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn call(sequence: u64, count: usize) -> Call {
+fn call(count: usize) -> Call {
     Call {
-        sequence,
+        sequence: 0,
         collective: "all-reduce".into(),
         algorithm: "recursive-doubling".into(),
         pieces: 1,

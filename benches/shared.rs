@@ -2,26 +2,25 @@
 //! an engine and a region of its own.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ringtree::engine::group::{ChannelKind, Group, Posting, Prepared};
+use ringtree::engine::Engine;
+use ringtree::engine::group::{Group, Prepared, Progress};
 use ringtree::engine::operation::Arithmetic;
 use ringtree::engine::program::Program;
-use ringtree::engine::{Engine, Run};
 use ringtree::plan::{Algorithm, Collective, Request, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
-use ringtree::sys::memory::Region;
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
 use ringtree::{Dtype, ReduceOp};
 use std::sync::{Arc, Barrier, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const RANKS: usize = 2;
 
 /// A rank's engine, and the call it repeats.
 struct Rank {
     engine: Engine,
-    prepared: Arc<Prepared>,
-    buffer: Option<Region>,
+    prepared: Prepared,
+    buffer: Vec<f32>,
     sequence: u64,
 }
 
@@ -29,23 +28,19 @@ impl Rank {
     fn repeat(&mut self, times: u64) {
         for _ in 0..times {
             self.sequence += 1;
-            let posting = Posting {
-                prepared: Arc::clone(&self.prepared),
-                sequence: self.sequence,
-                buffer: self.buffer.take().expect("invariant: it came back"),
-                timeout: Duration::from_secs(1),
-            };
             let mut patience = |_| {
                 std::hint::spin_loop();
                 true
             };
-            let ran = self
-                .engine
-                .run(0, ChannelKind::Collectives, posting, &mut patience);
-            let Ok(Run::Whole(buffer)) = ran else {
-                panic!("invariant: nothing fails and patience has no end")
-            };
-            self.buffer = Some(buffer);
+            let has_ended = self.engine.run(
+                0,
+                &self.prepared,
+                self.sequence,
+                bytemuck::cast_slice_mut(&mut self.buffer),
+                &mut Progress::default(),
+                &mut patience,
+            );
+            assert!(has_ended, "nothing fails and patience has no end");
         }
     }
 }
@@ -81,8 +76,8 @@ fn ranks(algorithm: Algorithm, pieces: usize, count: usize) -> Vec<Rank> {
             engine.add_group(0, group);
             Rank {
                 engine,
-                prepared: Arc::new(prepared(algorithm, pieces, rank, count)),
-                buffer: Some(Region::own(apart(count))),
+                prepared: prepared(algorithm, pieces, rank, count),
+                buffer: apart(count),
                 sequence: 0,
             }
         })
@@ -104,6 +99,7 @@ fn prepared(algorithm: Algorithm, pieces: usize, rank: usize, count: usize) -> P
         rank,
         root: 0,
         pieces,
+        ranks_per_host: RANKS,
     });
     Prepared {
         call: Call {

@@ -157,6 +157,9 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
 fn rough(world_size: usize, seed: u64) -> World {
     let mut world = World::new(world_size);
     world.network.seed = seed;
+    let divides = |ranks: &usize| world_size.is_multiple_of(*ranks);
+    let hosts: Vec<usize> = (1..=world_size).filter(divides).collect();
+    world.ranks_per_host = hosts[seed as usize % hosts.len()];
     world.network.window_bytes = 40 + SplitMix64::new(!seed).below(500) as usize;
     world.network.faults = Faults {
         delay_max: Duration::from_micros(200),

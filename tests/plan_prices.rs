@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
-use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, simulate_rounds};
+use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, shared, simulate_rounds};
+use ringtree::plan::layout::Layout;
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, Topology, plan};
 
@@ -216,6 +218,113 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
 }
 
 #[test]
+fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others() {
+    let table = TuningTable::default();
+    for world_size in 2..=8 {
+        let at = |bytes| {
+            let together = Topology::together(world_size);
+            choose(Collective::AllReduce, together, bytes, 4, &table, None).unwrap()
+        };
+        for bytes in [8, 256, 1 << 10] {
+            assert_eq!(
+                at(bytes).algorithm,
+                Algorithm::Flat,
+                "{}",
+                at(bytes).explain()
+            );
+        }
+        for bytes in [16 << 10, 64 << 10, 1 << 20, 25 << 20, 256 << 20, 1 << 30] {
+            let choice = at(bytes);
+            assert_eq!(choice.algorithm, Algorithm::TwoShot, "{}", choice.explain());
+            let block_bytes = bytes.div_ceil(world_size);
+            let pieces = block_bytes.div_ceil(SHARED_SEGMENT_BYTES);
+            assert_eq!(choice.pieces, pieces, "{}", choice.explain());
+        }
+    }
+}
+
+#[test]
+fn in_shared_memory_messages_fit_segments() {
+    for entry in REGISTRY {
+        for &collective in entry.collectives {
+            for (world_size, count) in [(2, 999_999), (3, 1 << 20), (8, 3_000_001), (8, 5)] {
+                let table = TuningTable::default();
+                let (together, forced) = (Topology::together(world_size), Some(entry.algorithm));
+                let bytes = count * 8;
+                let choice = choose(collective, together, bytes, 8, &table, forced).unwrap();
+                let is_pipelined = (entry.is_pipelined)(collective);
+                let chunks = (entry.chunks)(collective, world_size, choice.pieces);
+                let layout = Layout::new(collective, world_size, chunks, count);
+                let longest = (0..chunks).map(|one| layout.start(one + 1) - layout.start(one));
+                let fits = longest.max() <= Some(SHARED_SEGMENT_BYTES / 8);
+                assert!(fits || !is_pipelined, "{}", choice.explain());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_price_in_shared_memory_counts_hand_overs_copies_and_operands() {
+    let (alpha, beta, gamma) = (1.0, 1e-3, 1e-6);
+    let link = LinkCost {
+        alpha_s: alpha,
+        beta_s_per_byte: beta,
+        gamma_s_per_byte: gamma,
+    };
+    let price = |collective, algorithm, pieces, bytes| {
+        let request = Request {
+            collective,
+            algorithm,
+            world_size: 4,
+            rank: 0,
+            root: 0,
+            pieces,
+            ranks_per_host: 4,
+        };
+        shared::time_s(&request, bytes, &link).unwrap()
+    };
+    let close = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} {other}");
+    use Collective as C;
+    // Everybody publishes 400 bytes once and folds four operands, looking at three flags.
+    let one_shot = alpha * 1.75 + beta * 400.0 + gamma * 1600.0;
+    close(price(C::AllReduce, Algorithm::Flat, 1, 400), one_shot);
+    // Three blocks go out and four operands are folded; one block goes out, three come in.
+    let two_shot = alpha * 3.5 + beta * 700.0 + gamma * 400.0;
+    close(price(C::AllReduce, Algorithm::TwoShot, 1, 400), two_shot);
+    // As much a piece, however many there are: many are not counted out.
+    for pieces in [2, 16, 17, 1000, 16_000] {
+        let priced = price(C::AllReduce, Algorithm::TwoShot, pieces, 400 * pieces);
+        close(priced / pieces as f64, two_shot);
+    }
+    // A message of three segments is handed over three times.
+    let bytes = 3 * SHARED_SEGMENT_BYTES;
+    let ring = price(C::Broadcast, Algorithm::Binomial, 1, bytes);
+    close(ring, 2.0 * (3.75 * alpha + beta * bytes as f64));
+}
+
+#[test]
+fn hosts_that_are_not_full_are_refused() {
+    let table = TuningTable::default();
+    for (world_size, ranks_per_host) in [(6, 4), (4, 8), (4, 0), (4096, 2048)] {
+        let topology = Topology {
+            world_size,
+            ranks_per_host,
+        };
+        let refusal = choose(Collective::Barrier, topology, 0, 1, &table, None).unwrap_err();
+        let request = Request {
+            collective: Collective::Barrier,
+            algorithm: Algorithm::Flat,
+            world_size,
+            rank: 0,
+            root: 0,
+            pieces: 1,
+            ranks_per_host,
+        };
+        assert_eq!(plan(&request).unwrap_err(), refusal);
+    }
+}
+
+#[test]
 fn a_tuning_table_survives_its_text_and_is_checked() {
     let table = TuningTable::default();
     let again = TuningTable::parse(&table.to_string()).unwrap();
@@ -223,6 +332,16 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
     let mut other = table;
     other.tcp.alpha_s *= 2.0;
     assert_ne!(other.hash(), table.hash());
+
+    let mut other = table;
+    other.shm.gamma_s_per_byte *= 2.0;
+    assert_ne!(other.hash(), table.hash());
+    let link = r#"{"alpha_s": 1e-6, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}"#;
+    let without = TuningTable::parse(&format!("{{\"tcp\": {link}}}")).unwrap();
+    assert_eq!(without.shm, table.shm);
+    let negative = link.replace("1e-9", "-1e-9");
+    let refusal = TuningTable::parse(&format!("{{\"tcp\": {link}, \"shm\": {negative}}}"));
+    assert!(refusal.unwrap_err().contains("shm.beta_s_per_byte"));
 
     let tcp = |text: &str| TuningTable::parse(&format!("{{\"tcp\": {text}}}"));
     let numbers = r#""beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0"#;

@@ -6,10 +6,11 @@ mod checked;
 
 use checked::{Case, check};
 use proptest::prelude::*;
+use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::sim::faults::Faults;
 use ringtree::sim::simulate::World;
-use ringtree::{Dtype, ReduceOp};
+use ringtree::{Dtype, Error, ReduceOp};
 use std::time::Duration;
 
 fn pairs() -> Vec<(Collective, Algorithm)> {
@@ -20,29 +21,53 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
     all.collect()
 }
 
+/// Runs all-float calls of these lengths by the world's algorithm; returns the wrong elements.
+fn wrong(world: &World, collective: Collective, counts: &[usize]) -> Vec<Result<usize, Error>> {
+    world.run(|comm| {
+        let mut wrong = 0;
+        for &count in counts {
+            let case = Case {
+                collective,
+                dtype: Dtype::F32,
+                op: ReduceOp::Sum,
+                root: (count * 3 + 1) % comm.world_size(),
+                count,
+                seed: count as u64,
+            };
+            wrong += check(comm, &case)?;
+        }
+        Ok(wrong)
+    })
+}
+
 #[test]
 fn every_algorithm_gives_the_right_result() {
     for (collective, algorithm) in pairs() {
         for world_size in 1usize..=9 {
+            for ranks_per_host in (1..=world_size).filter(|g| world_size.is_multiple_of(*g)) {
+                let mut world = World::new(world_size);
+                world.algorithm = Some(algorithm);
+                world.ranks_per_host = ranks_per_host;
+                let ends = wrong(&world, collective, &[0, 1, world_size - 1, 17, 1000]);
+                let said =
+                    format!("{collective} by {algorithm}, {ranks_per_host} of {world_size} ranks");
+                assert_eq!(ends, vec![Ok(0); world_size], "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn large_calls_in_pieces_give_the_right_result() {
+    // Messages of several segments of shared memory, also of a rank's block.
+    let count = 4 * SHARED_SEGMENT_BYTES / size_of::<f32>() + 1;
+    for (collective, algorithm) in pairs() {
+        for (world_size, ranks_per_host) in [(2, 2), (3, 3), (6, 3)] {
             let mut world = World::new(world_size);
             world.algorithm = Some(algorithm);
-            let counts = [0, 1, world_size - 1, 17, 1000];
-            let ends = world.run(|comm| {
-                let mut wrong = 0;
-                for count in counts {
-                    let case = Case {
-                        collective,
-                        dtype: Dtype::F32,
-                        op: ReduceOp::Sum,
-                        root: (count * 3 + 1) % world_size,
-                        count,
-                        seed: count as u64,
-                    };
-                    wrong += check(comm, &case)?;
-                }
-                Ok::<_, ringtree::Error>(wrong)
-            });
-            let said = format!("{collective} by {algorithm}, {world_size} ranks");
+            world.ranks_per_host = ranks_per_host;
+            let ends = wrong(&world, collective, &[count]);
+            let said = format!("{collective} by {algorithm}, {ranks_per_host} of {world_size}");
             assert_eq!(ends, vec![Ok(0); world_size], "{said}");
         }
     }

@@ -23,7 +23,8 @@ pub struct Near {
 }
 
 fn address(name: &str, rank: usize) -> SocketAddrUnix {
-    SocketAddrUnix::new_abstract_name(format!("{name}.{rank}").as_bytes()).expect("invariant: short")
+    SocketAddrUnix::new_abstract_name(format!("{name}.{rank}").as_bytes())
+        .expect("invariant: short")
 }
 
 impl Near {
@@ -36,7 +37,8 @@ impl Near {
             None,
         )
         .map_err(|error| Error::system("socket", &error.into()))?;
-        bind(&socket, &address(name, rank)).map_err(|error| Error::system("bind", &error.into()))?;
+        bind(&socket, &address(name, rank))
+            .map_err(|error| Error::system("bind", &error.into()))?;
         Ok(Self {
             socket,
             name: name.into(),
@@ -68,7 +70,10 @@ impl Near {
                     if got.bytes == 12 {
                         let channel = u32::from_le_bytes(bytes[..4].try_into().expect("4"));
                         let from = u64::from_le_bytes(bytes[4..12].try_into().expect("8"));
-                        self.stash.lock().expect("x").insert((channel, from as usize), fd);
+                        self.stash
+                            .lock()
+                            .expect("x")
+                            .insert((channel, from as usize), fd);
                     }
                 }
             }
@@ -85,7 +90,12 @@ impl Near {
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let end = Instant::now() + at_most;
-        let mut to: Vec<usize> = self.ranks.iter().copied().filter(|r| *r != self.rank).collect();
+        let mut to: Vec<usize> = self
+            .ranks
+            .iter()
+            .copied()
+            .filter(|r| *r != self.rank)
+            .collect();
         let mut from = to.clone();
         let mut all = Vec::new();
         while !to.is_empty() || !from.is_empty() {
@@ -106,13 +116,15 @@ impl Near {
                 .is_err()
             });
             while self.receive() {}
-            from.retain(|rank| match self.stash.lock().expect("x").remove(&(channel, *rank)) {
-                Some(fd) => {
-                    all.push((*rank, fd));
-                    false
-                }
-                None => true,
-            });
+            from.retain(
+                |rank| match self.stash.lock().expect("x").remove(&(channel, *rank)) {
+                    Some(fd) => {
+                        all.push((*rank, fd));
+                        false
+                    }
+                    None => true,
+                },
+            );
             if Instant::now() > end {
                 return Err(Error::Join(format!("no memory from {from:?}")));
             }
@@ -123,7 +135,12 @@ impl Near {
 
     /// Wake.
     pub fn wake(&self, rank: usize) {
-        let _ = sendto(&self.socket, &[0u8], SendFlags::NOSIGNAL, &address(&self.name, rank));
+        let _ = sendto(
+            &self.socket,
+            &[0u8],
+            SendFlags::NOSIGNAL,
+            &address(&self.name, rank),
+        );
     }
 
     /// Drain.

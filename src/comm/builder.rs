@@ -137,7 +137,11 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let is_shared = std::env::var("RINGTREE_TRANSPORT").is_ok_and(|one| one == "shm");
     let neighbourhood = if is_shared {
         let name = format!("ringtree.{}.{}", settings.rendezvous, settings.attempt);
-        let near = Arc::new(crate::bootstrap::near::Near::new(&name, own_rank, all.clone())?);
+        let near = Arc::new(crate::bootstrap::near::Near::new(
+            &name,
+            own_rank,
+            all.clone(),
+        )?);
         reactor.watch(near.raw_fd());
         super::neighbourhood::Neighbourhood::new(near, own_rank, all)
     } else {

@@ -1,11 +1,11 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
 use super::host::{Host, Waited};
+use super::neighbourhood::Neighbourhood;
 use super::runtime::Runtime;
 use crate::bootstrap::control::{ControlHandle, Handler};
-use super::neighbourhood::Neighbourhood;
-use crate::limits::{IDLE_SLEEP, LINGER_SPINS, LINGER_YIELDS, SPIN_PASSES, YIELD_PASSES};
 use crate::error::Result;
+use crate::limits::{IDLE_SLEEP, LINGER_SPINS, LINGER_YIELDS, SPIN_PASSES, YIELD_PASSES};
 use crate::protocol::session::To;
 use crate::transport::Transport;
 use crate::transport::routed::RoutedTransport;
@@ -46,7 +46,9 @@ impl Links {
 
     /// Tells the neighbours that nobody here polls; false if they know already, or there are none.
     fn lie_down(&self) -> bool {
-        self.neighbourhood.as_ref().is_some_and(Neighbourhood::lie_down)
+        self.neighbourhood
+            .as_ref()
+            .is_some_and(Neighbourhood::lie_down)
     }
 
     /// Somebody polls again.

@@ -122,9 +122,8 @@ impl Runtime {
         buffer: &mut [u8],
         progress: &mut Progress,
     ) -> bool {
-        let mut patience = |fruitless| {
-            self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless)
-        };
+        let mut patience =
+            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
         let mut engine = self.lock_beside_poller();
         engine.run(group, prepared, sequence, buffer, progress, &mut patience)
     }

@@ -1,7 +1,7 @@
 //! The operations of one set of ranks.
 
-pub use super::in_order::Progress;
 use super::in_order;
+pub use super::in_order::Progress;
 use super::operation::{Arithmetic, Broken, Operation, Turns};
 use super::program::Program;
 use crate::error::{Error, Result};
@@ -167,7 +167,8 @@ impl Group {
         // A broken link breaks again, for the operation to tell.
         let has_ended = matches!(ran, Ok(true));
         if has_ended {
-            self.session.enter(&prepared.call, prepared.digest, sequence);
+            self.session
+                .enter(&prepared.call, prepared.digest, sequence);
             self.session.idle();
         }
         has_ended

@@ -130,9 +130,8 @@ pub fn choose(
     let sharing = topology.sharing();
     let mut candidates = REGISTRY
         .iter()
-        // Without hosts to tell apart it would only be another name for one of the others.
-        .filter(|entry| entry.stages.is_none() || sharing == Sharing::Some)
         .filter(|entry| entry.collectives.contains(&collective))
+        .filter(|entry| (entry.is_offered)(collective, sharing))
         .map(|entry| offers.of(entry))
         .collect::<Result<Vec<Choice>, String>>()?;
     let least = |candidates: &[Choice]| {

@@ -9,8 +9,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 /// Bytes of a word.
 pub const WORD_BYTES: usize = size_of::<u64>();

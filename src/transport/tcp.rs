@@ -78,7 +78,9 @@ impl Reactor {
 
     /// Watch.
     pub fn watch(&self, fd: RawFd) {
-        let _ = self.registry.register(&mut mio::unix::SourceFd(&fd), STREAM, Interest::READABLE);
+        let _ = self
+            .registry
+            .register(&mut mio::unix::SourceFd(&fd), STREAM, Interest::READABLE);
     }
 
     /// Sleeps until something happened on any data socket since the last sleep, until

@@ -31,6 +31,7 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
         (A::Flat, C::ReduceScatter | C::AllGather) => (n * b, b, (n - 1) * b),
         (A::Flat, C::Barrier) => (1, 1, n - 1),
         (A::TwoShot, C::AllReduce) => (n * b, 2 * b, 2 * (n - 1) * b),
+        (A::TwoShot, C::Reduce) => (n * b, 2 * b, n * b),
         (A::Binomial, C::Broadcast) => (b, up, up * b),
         (A::Binomial, C::Reduce) => (b, up, b),
         (A::Binomial, C::AllReduce) => (b, 2 * up, up * b),

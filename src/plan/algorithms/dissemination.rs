@@ -29,6 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |_| 1,
     is_pipelined: |_| false,
     stages: None,
+    is_offered: |_, _| true,
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -43,6 +43,7 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |_| 1,
     is_pipelined: |collective| !matches!(collective, Collective::AllReduce | Collective::Barrier),
     stages: None,
+    is_offered: |_, _| true,
 };
 
 fn chunks(collective: Collective, world_size: usize, pieces: usize) -> usize {
@@ -142,6 +143,22 @@ pub(super) fn all_gather_round(
     let mut round = vec![send_to_others(rank, ranks, part_of(rank))];
     round.extend(others(rank, ranks).map(|peer| Step::store(peer, part_of(peer))));
     round
+}
+
+/// Each of `ranks` sends its part to the root, which stores it.
+pub(super) fn gather_round(
+    rank: usize,
+    root: usize,
+    ranks: &Range<usize>,
+    part_of: impl Fn(usize) -> Vec<ChunkRange>,
+) -> Round {
+    if rank == root {
+        others(rank, ranks)
+            .map(|peer| Step::store(peer, part_of(peer)))
+            .collect()
+    } else {
+        vec![Step::send(root, part_of(rank))]
+    }
 }
 
 /// The others of `ranks`, beginning behind `rank`, so that not all send to the same one first.

@@ -1,4 +1,4 @@
-//! Hierarchical: inside the hosts over shared memory, between the hosts with as few bytes as can be.
+//! Hierarchical: inside the hosts over shared memory, between them with as few bytes as can be.
 //!
 //! ```text
 //! all-reduce of 4, 2 a host    inside     0↔1  2↔3   each folds one half of the buffer
@@ -6,19 +6,19 @@
 //!                              inside     0↔1  2↔3   each hands its half out
 //! ```
 //!
-//! With g ranks on each of h hosts, the ranks of one local index all-reduce a g-th of the buffer, so
-//! a host sends what its slowest link must carry, once: 2(h−1)/h·m/g a rank in 2⌈log₂ h⌉ rounds
-//! ([`super::circulant`]); inside, a [`super::two_shot`] is cut in the middle. A broadcast goes to
-//! the ranks with the root's local index by a [`super::binomial`] tree over the hosts, then flat
-//! inside each; a reduce is the same backwards. With one rank a host, or one host, what is left is
-//! the stage that has something to do. The cost is the sum of the stages'.
+//! With g ranks on each of h hosts, the ranks of one local index all-reduce a g-th of the buffer,
+//! so that between hosts each rank sends 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds ([`super::circulant`])
+//! and a host no more than it must; inside, a [`super::two_shot`] is cut in the middle. A broadcast
+//! goes to the ranks with the root's local index by a [`super::binomial`] tree over the hosts, then
+//! flat inside each; a reduce is the same backwards. With one rank a host, or one host, what is
+//! left is the stage that has something to do. The cost is the sum of the stages'.
 //!
 //! Inside, b pieces take a round each. What a rank folds is cut into pieces across the blocks that
 //! its equals then exchange: both begin at the same chunk, and each is contiguous.
 //!
 //! Source: Bayatpour, Chakraborty, Subramoni, Lu, Panda, "Scalable Reduction Collectives with Data
-//! Partitioning-based Multi-Leader Design" (SC 2017), every rank of a host being a leader; Kielmann,
-//! Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted ones.
+//! Partitioning-based Multi-Leader Design" (SC 2017), every rank of a host being a leader;
+//! Kielmann, Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted ones.
 
 use super::binomial::Tree;
 use super::blocks::{FREE, real_rank, virtual_rank};
@@ -28,6 +28,7 @@ use super::{Entry, Stages, binomial, circulant, flat, two_shot};
 use crate::plan::cost::Cost;
 use crate::plan::ir::{ChunkRange, Request, Round};
 use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::topology::Sharing;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
@@ -53,6 +54,8 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |_| 1,
     is_pipelined: |_| false,
     stages: Some(stages),
+    // Without hosts to tell apart it would only be another name for one of its stages.
+    is_offered: |_, sharing| sharing == Sharing::Some,
 };
 
 /// What is done inside a host, and what between hosts.

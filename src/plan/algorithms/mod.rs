@@ -19,6 +19,7 @@ mod two_shot;
 use super::cost::Cost;
 use super::ir::{Plan, Request, Round};
 use super::spec::{Algorithm, Collective};
+use super::topology::Sharing;
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
 #[derive(Debug)]
@@ -49,6 +50,9 @@ pub struct Entry {
     pub is_pipelined: fn(Collective) -> bool,
     /// What is done inside hosts and what between them, where the algorithm tells them apart.
     pub stages: Option<fn(&Request) -> Stages>,
+    /// Whether `auto` considers it for ranks that share hosts like this; by name it may be asked
+    /// for anywhere.
+    pub is_offered: fn(Collective, Sharing) -> bool,
 }
 
 /// The two collectives that one is made of, where ranks share hosts.

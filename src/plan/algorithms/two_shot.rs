@@ -1,4 +1,4 @@
-//! Two-shot: the flat reduce-scatter, then the flat all-gather.
+//! Two-shot: the flat reduce-scatter, then the flat all-gather, or a flat gather to the root.
 //!
 //! ```text
 //! round 0   everybody sends block j to rank j, who folds all n in rank order
@@ -11,22 +11,26 @@
 //! to send. 2b rounds with the least possible bytes, at n−1 messages a round:
 //! 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
 //!
+//! A reduce hands piece k to the root only; the root's port carries as much, so it costs the same,
+//! but all ranks share the folding.
+//!
 //! Source: the spread-out reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA
 //! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
 
 use super::Entry;
 use super::blocks::{FREE, all_but_one, block};
-use super::flat::{all_gather_round, reduce_scatter_round};
+use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
 use crate::plan::cost::Cost;
 use crate::plan::ir::{Request, Round};
 use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::topology::Sharing;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     algorithm: Algorithm::TwoShot,
-    collectives: &[Collective::AllReduce],
+    collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
-    is_symmetric: |_| true,
+    is_symmetric: |collective| !collective.is_rooted(),
     has_one_sender: false,
     chunks: |_, world_size, pieces| world_size * pieces,
     scratch: |_| 0,
@@ -35,6 +39,10 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |_| 1,
     is_pipelined: |_| true,
     stages: None,
+    // Over a network others do a reduce with fewer messages and no more on the root's port.
+    is_offered: |collective, sharing| {
+        collective == Collective::AllReduce || sharing == Sharing::All
+    },
 };
 
 fn build(request: &Request) -> Vec<Round> {
@@ -44,7 +52,10 @@ fn build(request: &Request) -> Vec<Round> {
     let ranks = 0..request.world_size;
     let part = |piece: usize| move |owner: usize| block(owner * request.pieces + piece, 1);
     let collect = |piece| reduce_scatter_round(request.rank, &ranks, true, part(piece));
-    let hand_out = |piece| all_gather_round(request.rank, &ranks, part(piece));
+    let hand_out = |piece| match request.collective {
+        Collective::Reduce => gather_round(request.rank, request.root, &ranks, part(piece)),
+        _ => all_gather_round(request.rank, &ranks, part(piece)),
+    };
     let mut rounds = vec![collect(0)];
     for next in 1..request.pieces {
         rounds.push(collect(next));
@@ -65,6 +76,9 @@ fn cost(request: &Request) -> Cost {
         messages_on_path: (rounds * (n - 1)) as f64,
         volume_on_path: 2.0 * all_but_one(n),
         folded_on_path: all_but_one(n),
-        max_sent_per_rank: 2.0 * all_but_one(n),
+        max_sent_per_rank: match request.collective {
+            Collective::Reduce => 1.0,
+            _ => 2.0 * all_but_one(n),
+        },
     }
 }

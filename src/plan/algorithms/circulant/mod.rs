@@ -60,6 +60,7 @@ pub(super) const ENTRY: Entry = Entry {
     pieces,
     is_pipelined: |collective| collective.is_rooted(),
     stages: None,
+    is_offered: |_, _| true,
 };
 
 /// The skips, smallest first: 1, …, ⌈n/2⌉, n.
