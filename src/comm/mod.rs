@@ -306,9 +306,7 @@ impl Communicator {
             ..
         } = parts;
         let timeout = parts.timeout;
-        parts
-            .runtime
-            .add_group(group, rank, world_size, timeout)?;
+        parts.runtime.add_group(group, rank, world_size, timeout)?;
         let duplicate = Self::assemble(parts);
         // Nobody sends to a group that some rank does not know yet.
         self.barrier()?;

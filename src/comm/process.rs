@@ -3,8 +3,8 @@
 use super::host::{Host, Waited};
 use super::runtime::Runtime;
 use crate::bootstrap::control::{ControlHandle, Handler};
-use crate::limits::{IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
 use crate::error::Result;
+use crate::limits::{IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
 use crate::protocol::session::To;
 use crate::transport::Transport;
 use crate::transport::stream::StreamTransport;

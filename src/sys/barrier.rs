@@ -23,7 +23,8 @@ fn membarrier(command: libc::c_int) -> bool {
 #[must_use]
 pub fn is_kernel_fencing() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
+    *REGISTERED
+        .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
 /// The sleeper's fence: what any waker wrote before is seen after, and whoever looks later sees

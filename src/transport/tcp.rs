@@ -6,6 +6,7 @@
 
 use super::Connector;
 use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::{BTreeSet, VecDeque};
@@ -85,6 +86,25 @@ impl Reactor {
         let (poll, events) = &mut *guard;
         // An interruption, or any other failure, is only a short sleep: the caller polls again.
         let _ = poll.poll(events, Some(at_most));
+    }
+
+    /// From now on a sleep also ends when `descriptor` becomes readable.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn watch(&self, descriptor: &impl AsRawFd) -> io::Result<()> {
+        let descriptor = descriptor.as_raw_fd();
+        let mut source = SourceFd(&descriptor);
+        self.registry
+            .register(&mut source, STREAM, Interest::READABLE)
+    }
+
+    /// Takes [`Reactor::watch`] back; before the descriptor is closed.
+    pub fn unwatch(&self, descriptor: &impl AsRawFd) {
+        // It fails only for one that was not watched.
+        let _ = self
+            .registry
+            .deregister(&mut SourceFd(&descriptor.as_raw_fd()));
     }
 
     /// Ends the current sleep, or the next one at once.
