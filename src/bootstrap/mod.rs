@@ -2,9 +2,9 @@
 //!
 //! *Purpose.* [`settings`] from the environment, the rendezvous, the authenticated [`join()`], the
 //! [`control`] star (every rank has one connection to rank 0, which relays), and the listener that
-//! data connections come in by. All of that is owned by one control thread per process, asleep unless
-//! something happens. [`sharing`] tells which ranks can share memory; [`near`] is how they hand it
-//! to each other and wake each other.
+//! data connections come in by. All of that is owned by one control thread per process, asleep
+//! unless something happens. [`sharing`] tells which ranks can share memory; by [`near`] they hand
+//! it to each other and wake each other.
 //!
 //! *Invariants.* Before a handshake ends a peer can make us read only fixed-size frames, hold only
 //! a bounded number of pending connections, each for a bounded time. Sockets bind to the address

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -182,11 +182,9 @@ impl Near {
         self.receive(&mut self.lock());
     }
 
-    /// Hands `own` to each of `neighbours` (other ranks; this one is passed over), and returns what
-    /// they hand over, by rank, ascending. All of them make the same call at about the same time, a
-    /// channel once.
-    /// Each descriptor that is returned is a sealed memfd of exactly `bytes` bytes, which nobody can
-    /// make shorter.
+    /// Hands `own` to every neighbour and returns what they hand over, by rank, ascending. All of
+    /// them make the same call at about the same time, once a channel. Each descriptor that is
+    /// returned is a sealed memfd of exactly `bytes` bytes, which nobody can make shorter.
     ///
     /// # Errors
     /// [`Error::PeerLost`] names a rank that is gone, [`Error::Deadline`] those that did not hand
@@ -194,13 +192,11 @@ impl Near {
     pub fn exchange(
         &self,
         channel: u32,
-        own: BorrowedFd<'_>,
-        bytes: u64,
-        neighbours: &[usize],
+        own: &impl AsFd,
+        bytes: usize,
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
-        let others = neighbours.iter().copied().filter(|rank| *rank != self.rank);
-        let others: BTreeSet<usize> = others.collect();
+        let others: BTreeSet<usize> = self.addresses.keys().copied().collect();
         let mut exchange = Exchange {
             near: self,
             channel,
@@ -209,7 +205,7 @@ impl Near {
             missing: others,
             handed: Vec::new(),
         };
-        let done = exchange.run(own, Instant::now() + at_most);
+        let done = exchange.run(own.as_fd(), Instant::now() + at_most);
         if done.is_err() {
             self.lock().remove(&channel);
         }
@@ -380,7 +376,7 @@ fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
 struct Exchange<'a> {
     near: &'a Near,
     channel: u32,
-    bytes: u64,
+    bytes: usize,
     /// Who has not taken our descriptor.
     unsent: BTreeSet<usize>,
     /// Who has not handed over its own.
@@ -491,7 +487,7 @@ impl Exchange<'_> {
 }
 
 /// Whether the descriptor is memory that will stay as long as it is.
-fn check(descriptor: &OwnedFd, bytes: u64) -> std::result::Result<(), String> {
+fn check(descriptor: &OwnedFd, bytes: usize) -> std::result::Result<(), String> {
     // Only memory made to be sealed can have these seals.
     let fixed = SealFlags::SHRINK | SealFlags::GROW;
     let is_fixed = fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(fixed));
@@ -501,7 +497,7 @@ fn check(descriptor: &OwnedFd, bytes: u64) -> std::result::Result<(), String> {
     let size = fstat(descriptor)
         .map_err(|error| error.to_string())?
         .st_size;
-    if u64::try_from(size) == Ok(bytes) {
+    if usize::try_from(size) == Ok(bytes) {
         Ok(())
     } else {
         Err(format!("it has {size} bytes where {bytes} were expected"))

@@ -4,7 +4,7 @@ use super::process::{Callbacks, Links, ProcessHost};
 use super::runtime::Runtime;
 use super::{Communicator, Parts};
 use crate::bootstrap::join::join;
-use crate::bootstrap::settings::Settings;
+use crate::bootstrap::settings::{Settings, TransportChoice};
 use crate::error::{Error, Result};
 use crate::limits::TIMEOUT_MAX;
 use crate::plan::select::TuningTable;
@@ -38,6 +38,23 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// What the environment says, to be changed in places.
+    ///
+    /// ```no_run
+    /// use ringtree::bootstrap::TransportChoice;
+    /// use ringtree::comm::builder::Builder;
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = Builder::from_env()?.transport(TransportChoice::Tcp).connect()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] names the variable.
+    pub fn from_env() -> Result<Self> {
+        let settings = Settings::from_env(|name| std::env::var(name).ok())?;
+        Ok(Self { settings })
+    }
+
     /// This process's number among all, from 0.
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
@@ -84,6 +101,13 @@ impl Builder {
         self
     }
 
+    /// What payload may travel over, the same on all ranks.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportChoice) -> Self {
+        self.settings.transport = transport;
+        self
+    }
+
     /// Joins the others.
     ///
     /// # Errors
@@ -109,7 +133,7 @@ impl Communicator {
     /// [`Error::Configuration`] names the variable; [`Error::Join`] says who is missing or what
     /// differs between ranks.
     pub fn from_env() -> Result<Self> {
-        connect(&Settings::from_env(|name| std::env::var(name).ok())?)
+        Builder::from_env()?.connect()
     }
 
     /// Builds a communicator without the environment.

@@ -3,12 +3,13 @@
 //! ```text
 //! magic 8, version 2, attempt 2, channel 4, from 4, to 4, proof 32 bytes
 //! ```
-//! It travels in one datagram with the descriptor beside it. The proof is HMAC-SHA256 under the job's
-//! secret over the fields and a *nonce* that all ranks of the host have in common: the hash of one
-//! random [`Token`] from each, which went round at the join over the authenticated control
-//! connections and is written down nowhere else. So a proof is worth nothing in another job, another attempt, for another channel
-//! or in another direction; and even in a job without a secret nobody but its ranks can make one,
-//! whoever else can write to the socket. That is why the sender's user is not asked for as well.
+//! It travels in one datagram with the descriptor beside it. The proof is HMAC-SHA256 under the
+//! job's secret over the fields and a *nonce* that the ranks of the host have in common: the hash
+//! of one random [`Token`] from each, which went round at the join over the authenticated control
+//! connections and is written down nowhere else. So a proof is worth nothing in another job or
+//! attempt, for another channel or in the other direction; and even in a job without a secret,
+//! which stays on loopback, nobody but its ranks can make one, whoever else can write to the
+//! socket. That is why the sender's user is not asked for as well.
 
 use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use serde::{Deserialize, Serialize};

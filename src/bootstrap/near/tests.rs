@@ -3,11 +3,10 @@ use crate::bootstrap::sharing::Place;
 use crate::protocol::handshake::Secret;
 use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const BYTES: u64 = 8192;
+const BYTES: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ranks of one host, as the join would have brought them together.
@@ -46,9 +45,9 @@ fn memory(name: &str, mark: u64) -> OwnedFd {
     file.into()
 }
 
-fn unsealed(name: &str, bytes: u64) -> OwnedFd {
+fn unsealed(name: &str, bytes: usize) -> OwnedFd {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&file, bytes).unwrap();
+    ftruncate(&file, bytes as u64).unwrap();
     file
 }
 
@@ -111,17 +110,15 @@ fn forgeries(near: &Near) -> Vec<[u8; HAND_OVER_BYTES]> {
 fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
     let name = "ringtree-test-all";
     let all = ranks(8);
-    let neighbours: Vec<usize> = (0..8).collect();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let exchanges: Vec<_> = (0..8)
             .flat_map(|rank| [(rank, 6_u32), (rank, 7)])
             .map(|(rank, channel)| {
-                let (near, neighbours) = (&all[rank], &neighbours);
+                let near = &all[rank];
                 scope.spawn(move || {
                     let own = memory(name, u64::from(channel) * 100 + rank as u64);
-                    let (own, with) = (own.as_fd(), neighbours.as_slice());
-                    let handed = near.exchange(channel, own, BYTES, with, PATIENCE);
+                    let handed = near.exchange(channel, &own, BYTES, PATIENCE);
                     let marks = handed.unwrap().into_iter();
                     let marks: Vec<_> = marks.map(|(from, file)| (from, mark(file))).collect();
                     let expected = (0..8_usize).filter(|other| *other != rank);
@@ -198,13 +195,15 @@ fn no_more_than_the_limit_is_kept_for_later() {
         all[0].drain();
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
-    // One that is kept is found, and makes room.
-    thread::scope(|scope| {
-        scope.spawn(|| all[1].exchange(500, own.as_fd(), BYTES, &[0], Duration::ZERO));
-        let handed = all[0].exchange(3, own.as_fd(), BYTES, &[1], PATIENCE);
-        assert_eq!(handed.unwrap().len(), 1);
-    });
+    // One that is kept is found, and makes room for another.
+    let handed = all[0].exchange(3, &own, BYTES, PATIENCE);
+    assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
+    for channel in [500, 501] {
+        assert!(all[1].hand_over(channel, own.as_fd(), 0).unwrap());
+        all[0].drain();
+    }
+    assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
 }
 
 #[test]
@@ -217,7 +216,7 @@ fn who_does_not_hand_over_in_time_is_named() {
             let near = &all[rank];
             scope.spawn(move || {
                 let own = memory(name, 0);
-                let error = near.exchange(2, own.as_fd(), BYTES, &[0, 1, 2, 3], late);
+                let error = near.exchange(2, &own, BYTES, late);
                 let Err(Error::Deadline(line)) = error else {
                     panic!("no deadline: {error:?}");
                 };
@@ -240,7 +239,7 @@ fn who_is_gone_is_named_at_once() {
             for near in &all {
                 scope.spawn(move || {
                     let own = memory("ringtree-test-gone", 0);
-                    let error = near.exchange(2, own.as_fd(), BYTES, &[0, 1, 2], PATIENCE);
+                    let error = near.exchange(2, &own, BYTES, PATIENCE);
                     let Err(Error::PeerLost { rank: 2, message }) = error else {
                         panic!("not lost: {error:?}");
                     };
@@ -278,7 +277,7 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
     ];
     for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
         assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
-        let error = all[0].exchange(channel, sealed.as_fd(), bytes, &[1], PATIENCE);
+        let error = all[0].exchange(channel, &sealed, bytes, PATIENCE);
         let Err(Error::Protocol(line)) = error else {
             panic!("taken: {error:?}");
         };
@@ -333,15 +332,13 @@ fn an_exchange_passes_on_the_waking_that_it_took_from_a_sleeper() {
     all[1].end_sleeps_of(&reactor).unwrap();
     let own = memory("ringtree-test-passes-on", 0);
     thread::scope(|scope| {
-        let exchange = scope.spawn(|| all[1].exchange(0, own.as_fd(), BYTES, &[0], PATIENCE));
+        let exchange = scope.spawn(|| all[1].exchange(0, &own, BYTES, PATIENCE));
         for _ in 0..100 {
             all[1].drain();
             all[0].wake(1);
             sleeps_no_longer(&reactor);
         }
-        all[0]
-            .exchange(0, own.as_fd(), BYTES, &[1], PATIENCE)
-            .unwrap();
+        all[0].exchange(0, &own, BYTES, PATIENCE).unwrap();
         assert_eq!(exchange.join().unwrap().unwrap().len(), 1);
     });
 }

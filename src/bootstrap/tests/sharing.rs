@@ -1,6 +1,5 @@
 use super::*;
 use crate::sys::shared::{Division, OwnRegion, PeerRegion};
-use std::os::fd::AsFd;
 
 #[test]
 fn all_ranks_conclude_the_same_about_sharing_memory() {
@@ -28,10 +27,8 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
                 };
                 let (_region, own) = OwnRegion::new(division).unwrap();
                 let membership = joined.membership();
-                let (near, with) = (membership.near.as_ref().unwrap(), membership.neighbours());
-                let handed = near
-                    .exchange(0, own.as_fd(), 4096, &with, PATIENCE)
-                    .unwrap();
+                let near = membership.near.as_ref().unwrap();
+                let handed = near.exchange(0, &own, 4096, PATIENCE).unwrap();
                 let [(_, file)] = &handed[..] else {
                     panic!("one neighbour: {handed:?}");
                 };
