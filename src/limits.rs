@@ -101,6 +101,14 @@ pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
 /// How often a reader of checkpoints starts again because a writer beside it replaced what it was
 /// reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;
+/// Channels for which a rank keeps descriptors that others of its host handed over before it asked;
+/// of each at most one a rank. Threads that make communicators at once need a few.
+pub const HANDED_CHANNELS_MAX: usize = 64;
+/// Datagrams taken from a rank's local socket in a row, whoever sent them: more than the system
+/// queues for one.
+pub const DATAGRAMS_AT_ONCE: usize = 1024;
+/// How often a rank that waits for others' memory makes sure that they are still there.
+pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
 /// recycled, so that they stay in cache.

@@ -137,8 +137,12 @@ pub(super) fn host_name() -> String {
 
 /// What ranks on this host have in common and ranks on other hosts, or in other containers, do not.
 pub(super) fn host_id() -> String {
-    let boot = first_line("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{boot}/{}", host_name())
+    format!("{}/{}", boot_id().unwrap_or_default(), host_name())
+}
+
+/// What changes whenever the kernel starts, and is the same in all its containers.
+pub(super) fn boot_id() -> Option<String> {
+    first_line("/proc/sys/kernel/random/boot_id")
 }
 
 #[cfg(test)]

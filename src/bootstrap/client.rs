@@ -5,6 +5,7 @@ use super::channel::{Channel, Received};
 use super::greeting::{Failure, nonce};
 use super::messages::{Message, Peer, Record};
 use super::settings::Settings;
+use super::sharing::Offer;
 use crate::error::{Error, Result};
 use crate::limits::{FOREIGN_SERVICE_AFTER, HANDSHAKE_TIMEOUT, JOIN_FAILURE_NOTICE};
 use crate::protocol::handshake::{
@@ -30,7 +31,12 @@ pub(super) struct Joined {
 }
 
 /// Joins as a rank other than 0.
-pub(super) fn join(settings: &Settings, poll: &mut Poll, channel_token: Token) -> Result<Joined> {
+pub(super) fn join(
+    settings: &Settings,
+    place: Offer,
+    poll: &mut Poll,
+    channel_token: Token,
+) -> Result<Joined> {
     let deadline = Instant::now() + settings.timeout;
     let (stream, key) = reach(settings, deadline)?;
     let unusable = |error| Error::system("setting up the control connection", &error);
@@ -47,8 +53,8 @@ pub(super) fn join(settings: &Settings, poll: &mut Poll, channel_token: Token) -
         .map_err(unusable)?;
     let record = Record {
         rank: settings.rank,
-        peer: own_peer(settings, address),
-        agreed: settings.agreed.clone(),
+        peer: own_peer(settings, address, place),
+        agreed: settings.to_agree(),
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
@@ -63,11 +69,12 @@ pub(super) fn join(settings: &Settings, poll: &mut Poll, channel_token: Token) -
 }
 
 /// This rank as the others see it.
-pub(super) fn own_peer(settings: &Settings, address: SocketAddr) -> Peer {
+pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -> Peer {
     Peer {
         address,
         host_name: address::host_name(),
         host_id: settings.host_id.clone().unwrap_or_else(address::host_id),
+        place,
         pid: std::process::id(),
         local_rank: settings.local_rank,
     }

@@ -1,6 +1,8 @@
 //! The handle on the control thread, and what the thread calls back.
 
 use super::messages::Peer;
+use super::near::Near;
+use super::sharing;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use mio::Waker;
 use mio::net::TcpStream;
@@ -182,6 +184,23 @@ pub struct Membership {
     pub world_size: usize,
     /// All ranks, this one included, by rank.
     pub peers: Arc<Vec<Peer>>,
+    /// Speaks to the ranks that share memory with this one, if there are others.
+    pub near: Option<Arc<Near>>,
     /// Speaks to the control thread; usable at once, heard from when it starts.
     pub control: ControlHandle,
+}
+
+impl Membership {
+    /// The ranks that can share memory with this one, itself included, ascending.
+    #[must_use]
+    pub fn neighbours(&self) -> Vec<usize> {
+        sharing::neighbours(&self.peers, self.rank)
+    }
+
+    /// g, if the ranks from k·g up to (k + 1)·g can share memory, for every k, and no others can;
+    /// else 1. The same on every rank.
+    #[must_use]
+    pub fn ranks_per_host(&self) -> usize {
+        sharing::ranks_per_host(&self.peers)
+    }
 }

@@ -5,8 +5,10 @@ use super::channel::Channel;
 use super::client::{self, own_peer};
 use super::control::{ControlHandle, Handler, Membership, Shared};
 use super::control_loop::{CHANNEL_FIRST, ControlLoop, Parts, WAKER};
+use super::near::Near;
 use super::rendezvous;
-use super::settings::Settings;
+use super::settings::{Settings, TransportChoice};
+use super::sharing;
 use crate::error::{Error, Result};
 use mio::{Poll, Token, Waker};
 use std::collections::BTreeMap;
@@ -40,15 +42,16 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     let mut poll = Poll::new().map_err(unusable)?;
     let waker = Waker::new(poll.registry(), WAKER).map_err(unusable)?;
     let mut channels: BTreeMap<usize, Channel> = BTreeMap::new();
+    let (place, socket) = sharing::offer(settings);
     let (peers, listener) = if settings.world_size == 1 {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        (vec![own_peer(settings, nowhere)], None)
+        (vec![own_peer(settings, nowhere, place)], None)
     } else if settings.rank == 0 {
-        let gathered = rendezvous::gather(settings, &mut poll)?;
+        let gathered = rendezvous::gather(settings, place, &mut poll)?;
         channels = gathered.channels;
         (gathered.peers, Some(gathered.listener))
     } else {
-        let joined = client::join(settings, &mut poll, Token(CHANNEL_FIRST))?;
+        let joined = client::join(settings, place, &mut poll, Token(CHANNEL_FIRST))?;
         channels.insert(0, joined.channel);
         (joined.peers, Some(joined.listener))
     };
@@ -63,10 +66,18 @@ pub fn join(settings: &Settings) -> Result<Joined> {
             address::check_secretless(settings, peer.address.ip())?;
         }
     }
+    if settings.transport == TransportChoice::Shm
+        && let Some(why) = sharing::obstacle(&peers)
+    {
+        return Err(Error::Join(why));
+    }
+    let near = socket.map(|socket| Near::new(socket, settings, &peers));
+    let near = near.transpose()?.filter(Near::has_neighbours);
     let membership = Membership {
         rank: settings.rank,
         world_size: settings.world_size,
         peers: Arc::new(peers),
+        near: near.map(Arc::new),
         control: ControlHandle {
             shared: Arc::new(Shared::new(waker)),
         },

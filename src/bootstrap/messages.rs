@@ -1,5 +1,6 @@
 //! What travels on a control connection: a kind byte, then the content.
 
+use super::sharing::{Offer, SharingKey};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -10,12 +11,29 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Its host's name, for messages to people; never resolved.
     pub host_name: String,
-    /// Ranks with equal host ids share a machine's memory.
+    /// Ranks with different host ids share no memory.
     pub host_id: String,
+    /// Where it can share memory, or why with nobody.
+    pub place: Offer,
     /// Its process id on its host.
     pub pid: u32,
     /// Its rank among those of its host.
     pub local_rank: usize,
+}
+
+impl Peer {
+    /// What must be the same for two ranks to share memory; `None` for one that shares with nobody.
+    #[must_use]
+    pub fn sharing_key(&self) -> Option<SharingKey<'_>> {
+        let place = self.place.as_ref().ok()?;
+        Some(SharingKey {
+            host_id: &self.host_id,
+            boot_id: &place.boot_id,
+            network: place.network,
+            users: place.users,
+            user: place.user,
+        })
+    }
 }
 
 /// What a rank says when it comes to the rendezvous.
@@ -163,6 +181,7 @@ mod tests {
             address: ([127, 0, 0, 1], port).into(),
             host_name: "héron".into(),
             host_id: "a/b".into(),
+            place: Err("memfd_create: no".into()),
             pid: 4_000_000,
             local_rank: 3,
         }

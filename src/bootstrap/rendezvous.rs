@@ -11,6 +11,7 @@ use super::door::{Door, LISTENER, Outcome};
 use super::greeting::{Failure, Greeted};
 use super::messages::{self, Message, Peer, Record};
 use super::settings::Settings;
+use super::sharing::Offer;
 use crate::error::{Error, Result};
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, WAITING_NOTICE_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
@@ -35,15 +36,16 @@ pub(super) struct Gathered {
 }
 
 /// Waits as rank 0 for all others.
-pub(super) fn gather(settings: &Settings, poll: &mut Poll) -> Result<Gathered> {
+pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
     let (listener, at) = listen(settings, deadline)?;
     let data_listener = address::listen_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
+    let address = data_listener.local_addr().map_err(unusable)?;
     let own = Record {
         rank: 0,
-        peer: own_peer(settings, data_listener.local_addr().map_err(unusable)?),
-        agreed: settings.agreed.clone(),
+        peer: own_peer(settings, address, place),
+        agreed: settings.to_agree(),
     };
     let expected = Expected {
         purpose: Purpose::Control,

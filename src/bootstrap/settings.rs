@@ -19,16 +19,59 @@ const NOT_BUILT_YET: &[(&str, &[&str])] = &[
     ("RINGTREE_CHECK", &[]),
     ("RINGTREE_REPRODUCIBLE", &["0"]),
     ("RINGTREE_LOG", &[]),
-    ("RINGTREE_TRANSPORT", &["auto", "tcp", "shm"]),
 ];
 
-/// Settings that must be the same on all ranks, with what they are when unset.
+/// What payload may travel over.
+const TRANSPORT: &str = "RINGTREE_TRANSPORT";
+
+/// Settings that must be the same on all ranks, with what they are when unset; besides these, the
+/// transport and the tuning table.
 const AGREED: &[(&str, &str)] = &[
-    ("RINGTREE_TRANSPORT", "auto"),
     ("RINGTREE_ALGORITHM", "auto"),
     ("RINGTREE_REPRODUCIBLE", "0"),
     ("RINGTREE_CHECK", ""),
 ];
+
+/// What payload may travel over: `RINGTREE_TRANSPORT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Shared memory where ranks can share it, TCP elsewhere.
+    #[default]
+    Auto,
+    /// TCP alone.
+    Tcp,
+    /// Shared memory alone: the join fails unless all ranks can share theirs.
+    Shm,
+}
+
+impl TransportChoice {
+    /// As it is spelt in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Auto => "auto",
+            TransportChoice::Tcp => "tcp",
+            TransportChoice::Shm => "shm",
+        }
+    }
+}
+
+impl FromStr for TransportChoice {
+    type Err = String;
+
+    /// The transport of that name.
+    ///
+    /// ```
+    /// use ringtree::bootstrap::settings::TransportChoice;
+    /// assert_eq!("shm".parse(), Ok(TransportChoice::Shm));
+    /// assert!("pigeon".parse::<TransportChoice>().is_err());
+    /// ```
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let all = [Self::Auto, Self::Tcp, Self::Shm];
+        let found = all.into_iter().find(|choice| choice.name() == text);
+        found.ok_or_else(|| format!("{text}: no such transport; there are auto, tcp and shm"))
+    }
+}
 
 /// What a rank must know before it can meet the others.
 #[derive(Clone, Debug)]
@@ -54,11 +97,13 @@ pub struct Settings {
     pub interface: Option<String>,
     /// Ranks with different host ids share no memory; by default found from the system.
     pub host_id: Option<String>,
+    /// What payload may travel over.
+    pub transport: TransportChoice,
     /// The algorithm asked for, if not `auto`.
     pub algorithm: Option<String>,
     /// The tuning table to use instead of the built-in one.
     pub tuning_file: Option<PathBuf>,
-    /// Settings that must be equal on all ranks, by name.
+    /// Settings that must be equal on all ranks, by name; the transport beside them.
     pub agreed: Vec<(String, String)>,
     /// How often the job had been restarted when this process was started; processes of different
     /// attempts refuse each other. From `RINGTREE_ATTEMPT`, which only `ringtree run` sets.
@@ -88,6 +133,7 @@ impl Settings {
             timeout: DEADLINE_DEFAULT,
             interface: None,
             host_id: None,
+            transport: TransportChoice::Auto,
             algorithm: None,
             tuning_file: None,
             agreed: versions(),
@@ -131,6 +177,7 @@ impl Settings {
         }
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");
+        settings.transport = transport(&set)?;
         settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
         settings.tuning_file = set("RINGTREE_TUNING").map(PathBuf::from);
         // Not TORCHELASTIC_RESTART_COUNT: torchrun counts failures of one host there, and so gives
@@ -142,6 +189,12 @@ impl Settings {
         settings.agreed.extend(agreed(&set)?);
         settings.check()?;
         Ok(settings)
+    }
+
+    /// All that is compared with the other ranks.
+    pub(super) fn to_agree(&self) -> Vec<(String, String)> {
+        let transport = (TRANSPORT.to_owned(), self.transport.name().to_owned());
+        self.agreed.iter().cloned().chain([transport]).collect()
     }
 
     /// Whether the numbers make sense together.
@@ -208,7 +261,7 @@ fn required<T: FromStr>(
     })
 }
 
-/// Refuses an environment that asks for what is not built, for programs that never join.
+/// Refuses an environment that asks for what there is not, for programs that never join.
 ///
 /// # Errors
 /// [`Error::Configuration`] names the setting.
@@ -220,11 +273,13 @@ fn required<T: FromStr>(
 /// assert!(check_environment(encrypted).is_err());
 /// ```
 pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
-    refuse_what_is_not_built(&|name| lookup(name).filter(|value| !value.trim().is_empty()))
+    let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+    refuse_what_is_not_built(&set)?;
+    transport(&set).map(|_| ())
 }
 
 /// An error that names a setting which asks for what is not built.
-pub(crate) fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
+fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for (name, harmless) in NOT_BUILT_YET {
         if let Some(value) = set(name).filter(|value| !harmless.contains(&value.trim())) {
             return Err(Error::Configuration(format!(
@@ -234,6 +289,14 @@ pub(crate) fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) ->
         }
     }
     Ok(())
+}
+
+fn transport(set: &impl Fn(&str) -> Option<String>) -> Result<TransportChoice> {
+    let choice = set(TRANSPORT).map(|value| value.trim().parse());
+    let choice = choice.transpose();
+    choice
+        .map(Option::unwrap_or_default)
+        .map_err(|why| Error::Configuration(format!("{TRANSPORT}={why}")))
 }
 
 /// Where to meet, and whether the next port is to be tried as well.
@@ -419,11 +482,25 @@ mod tests {
             ("RINGTREE_REPRODUCIBLE", "1"),
             ("RINGTREE_CHECK", "calls"),
             ("RINGTREE_LOG", "debug"),
-            ("RINGTREE_TRANSPORT", "shm"),
         ] {
             assert!(refusal(&[(name, value)]).starts_with(&format!("{name}={value} is not")));
         }
-        with(&[("RINGTREE_ENCRYPT", "0"), ("RINGTREE_TRANSPORT", "tcp")]).unwrap();
+        with(&[("RINGTREE_ENCRYPT", "0")]).unwrap();
+    }
+
+    #[test]
+    fn the_transport_is_one_of_three_and_compared_between_ranks() {
+        use TransportChoice::{Auto, Shm, Tcp};
+        for (value, expected) in [("", Auto), ("auto", Auto), ("tcp", Tcp), (" shm ", Shm)] {
+            let settings = with(&[("RINGTREE_TRANSPORT", value)]).unwrap();
+            assert_eq!(settings.transport, expected);
+            let agreed = ("RINGTREE_TRANSPORT".to_owned(), expected.name().to_owned());
+            assert!(settings.to_agree().contains(&agreed));
+        }
+        let line = refusal(&[("RINGTREE_TRANSPORT", "pigeon")]);
+        assert!(line.contains("RINGTREE_TRANSPORT=pigeon") && line.contains("tcp and shm"));
+        let pigeon = |name: &str| (name == "RINGTREE_TRANSPORT").then(|| "pigeon".to_owned());
+        assert!(check_environment(pigeon).is_err());
     }
 
     #[test]

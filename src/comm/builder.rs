@@ -1,10 +1,11 @@
 //! The ways to get a communicator.
 
+use super::neighbourhood::Neighbourhood;
 use super::process::{Callbacks, Links, ProcessHost};
 use super::runtime::Runtime;
 use super::{Communicator, Parts};
 use crate::bootstrap::join::join;
-use crate::bootstrap::settings::Settings;
+use crate::bootstrap::settings::{Settings, TransportChoice};
 use crate::error::{Error, Result};
 use crate::limits::TIMEOUT_MAX;
 use crate::plan::select::TuningTable;
@@ -38,6 +39,23 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// What the environment says, to be changed in places.
+    ///
+    /// ```no_run
+    /// use ringtree::bootstrap::TransportChoice;
+    /// use ringtree::comm::builder::Builder;
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = Builder::from_env()?.transport(TransportChoice::Tcp).connect()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] names the variable.
+    pub fn from_env() -> Result<Self> {
+        let settings = Settings::from_env(|name| std::env::var(name).ok())?;
+        Ok(Self { settings })
+    }
+
     /// This process's number among all, from 0.
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
@@ -84,6 +102,13 @@ impl Builder {
         self
     }
 
+    /// What payload may travel over, the same on all ranks.
+    #[must_use]
+    pub fn transport(mut self, transport: TransportChoice) -> Self {
+        self.settings.transport = transport;
+        self
+    }
+
     /// Joins the others.
     ///
     /// # Errors
@@ -109,7 +134,7 @@ impl Communicator {
     /// [`Error::Configuration`] names the variable; [`Error::Join`] says who is missing or what
     /// differs between ranks.
     pub fn from_env() -> Result<Self> {
-        connect(&Settings::from_env(|name| std::env::var(name).ok())?)
+        Builder::from_env()?.connect()
     }
 
     /// Builds a communicator without the environment.
@@ -133,21 +158,23 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let reactor = Reactor::new().map_err(|error| Error::system("setting up epoll", &error))?;
     let reactor = Arc::new(reactor);
     let joined = join(settings)?;
-    let (own_rank, all) = (settings.rank, (0..settings.world_size).collect::<Vec<_>>());
-    let is_shared = std::env::var("RINGTREE_TRANSPORT").is_ok_and(|one| one == "shm");
-    let neighbourhood = if is_shared {
-        let name = format!("ringtree.{}.{}", settings.rendezvous, settings.attempt);
-        let near = Arc::new(crate::bootstrap::near::Near::new(
-            &name,
-            own_rank,
-            all.clone(),
-        )?);
-        reactor.watch(near.raw_fd());
-        super::neighbourhood::Neighbourhood::new(near, own_rank, all)
-    } else {
-        None
+    let membership = joined.membership();
+    let (rank, world_size) = (membership.rank, membership.world_size);
+    let ranks_per_host = membership.ranks_per_host();
+    let neighbours = membership.neighbours();
+    let transport_name = match neighbours.len() {
+        all if all == world_size && all > 1 => "shm",
+        0 | 1 => "tcp",
+        _ => "shm+tcp",
     };
-    let ranks_per_host = if is_shared { settings.world_size } else { 1 };
+    let neighbourhood = match &membership.near {
+        Some(near) => {
+            near.end_sleeps_of(&reactor)
+                .map_err(|error| Error::system("setting up epoll", &error))?;
+            Neighbourhood::new(Arc::clone(near), rank, neighbours)
+        }
+        None => None,
+    };
     let links = Arc::new(Links::new(Arc::clone(&reactor), neighbourhood));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
@@ -156,8 +183,6 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         has_own_core: settings.local_world_size <= cores,
     };
     let runtime = Arc::new(Runtime::new(Box::new(host)));
-    let membership = joined.membership();
-    let (rank, world_size) = (membership.rank, membership.world_size);
     links.set_control(membership.control.clone());
     runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
     let callbacks = Callbacks {
@@ -172,7 +197,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         ranks_per_host,
         group: WORLD,
         runtime,
-        transport_name: if is_shared { "shm" } else { "tcp" },
+        transport_name,
         timeout: settings.timeout,
         tuning,
         algorithm,

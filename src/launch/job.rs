@@ -95,7 +95,7 @@ pub fn run(job: &Job) -> Result<i32> {
             job.ranks
         )));
     }
-    settings::refuse_what_is_not_built(&setting)?;
+    settings::check_environment(setting)?;
     let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
     match &job.meeting {

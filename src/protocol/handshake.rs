@@ -93,7 +93,7 @@ impl Secret {
         Self([0; NONCE_BYTES])
     }
 
-    fn mac(&self, parts: &[&[u8]]) -> Digest {
+    pub(super) fn mac(&self, parts: &[&[u8]]) -> Digest {
         mac(&self.0, parts)
     }
 }

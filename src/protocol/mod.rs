@@ -1,9 +1,10 @@
 //! Who is there, who is alive, and who agrees: the conversations between ranks as values.
 //!
 //! *Purpose.* [`handshake`] proves to each end of a new connection that the other holds the job's
-//! secret; [`sealed`] is the stream of authenticated control messages that may follow; [`call`] is
-//! what a rank says it is doing; [`session`] finds the one first cause when ranks disagree, leave
-//! or die, and how far all of them had come by then.
+//! secret; [`sealed`] is the stream of authenticated control messages that may follow;
+//! [`hand_over`] is the message with which ranks of one host give each other their memory; [`call`]
+//! is what a rank says it is doing; [`session`] finds the one first cause when ranks disagree,
+//! leave or die, and how far all of them had come by then.
 //!
 //! *Invariants.* No clock: time comes in as a value. No I/O: what must be sent comes out as a
 //! value. Any input, however malformed, ends in a state or an error, never in a panic, and before
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod hand_over;
 pub mod handshake;
 pub mod message;
 pub mod sealed;

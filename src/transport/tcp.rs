@@ -6,6 +6,7 @@
 
 use super::Connector;
 use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::{BTreeSet, VecDeque};
@@ -76,13 +77,6 @@ impl Reactor {
         })
     }
 
-    /// Watch.
-    pub fn watch(&self, fd: RawFd) {
-        let _ = self
-            .registry
-            .register(&mut mio::unix::SourceFd(&fd), STREAM, Interest::READABLE);
-    }
-
     /// Sleeps until something happened on any data socket since the last sleep, until
     /// [`Reactor::wake`], or for `at_most`. One thread sleeps at a time; a second one first waits
     /// for it. Readiness is told once: before sleeping, try every socket of interest until it
@@ -92,6 +86,25 @@ impl Reactor {
         let (poll, events) = &mut *guard;
         // An interruption, or any other failure, is only a short sleep: the caller polls again.
         let _ = poll.poll(events, Some(at_most));
+    }
+
+    /// From now on a sleep also ends when `descriptor` becomes readable.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn watch(&self, descriptor: &impl AsRawFd) -> io::Result<()> {
+        let descriptor = descriptor.as_raw_fd();
+        let mut source = SourceFd(&descriptor);
+        self.registry
+            .register(&mut source, STREAM, Interest::READABLE)
+    }
+
+    /// Takes [`Reactor::watch`] back; before the descriptor is closed.
+    pub fn unwatch(&self, descriptor: &impl AsRawFd) {
+        // It fails only for one that was not watched.
+        let _ = self
+            .registry
+            .deregister(&mut SourceFd(&descriptor.as_raw_fd()));
     }
 
     /// Ends the current sleep, or the next one at once.

@@ -7,8 +7,10 @@ use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;
 use measure::{Case, Measurement};
 use report::Report;
+use ringtree::bootstrap::TransportChoice;
+use ringtree::comm::builder::Builder;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::{Communicator, Dtype, Error, ReduceOp};
+use ringtree::{Dtype, Error, ReduceOp};
 use std::process::ExitCode;
 
 /// The arguments of `ringtree bench`.
@@ -19,9 +21,9 @@ pub(crate) struct Arguments {
     /// How many ranks to spawn; among ranks already (RANK is set) it must agree
     #[arg(long)]
     ranks: Option<usize>,
-    /// What the bytes travel over: auto or tcp
-    #[arg(long, default_value = "auto")]
-    transport: String,
+    /// What the bytes travel over: auto, tcp or shm; without it RINGTREE_TRANSPORT decides
+    #[arg(long)]
+    transport: Option<String>,
     /// auto, all, or the name of one
     #[arg(long, default_value = "auto")]
     algorithm: String,
@@ -63,6 +65,7 @@ pub(crate) struct Arguments {
 /// What the arguments ask for.
 struct Wanted {
     collective: Collective,
+    transport: Option<TransportChoice>,
     algorithms: Vec<Option<Algorithm>>,
     sizes_bytes: Vec<usize>,
     dtype: Dtype,
@@ -117,20 +120,6 @@ fn refused(error: &Error) -> ExitCode {
 
 fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     let collective = parse_collective(&arguments.collective)?;
-    match arguments.transport.as_str() {
-        "auto" | "tcp" | "shm" => {}
-        "shm" | "cuda" => {
-            return Err(format!(
-                "--transport {}: not built yet",
-                arguments.transport
-            ));
-        }
-        other => {
-            return Err(format!(
-                "--transport {other}: no such transport; there are auto tcp"
-            ));
-        }
-    }
     match arguments.memory.as_str() {
         "host" => {}
         "shared" | "device" => return Err(format!("--memory {}: not built yet", arguments.memory)),
@@ -148,6 +137,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     }
     Ok(Wanted {
         collective,
+        transport: transport(arguments)?,
         algorithms: algorithms(collective, &arguments.algorithm)?,
         sizes_bytes: sizes(arguments, collective)?,
         dtype,
@@ -157,6 +147,17 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         in_place: arguments.in_place,
         report: arguments.format.parse()?,
     })
+}
+
+/// The transport asked for here; `None` leaves it to the environment.
+fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
+    match arguments.transport.as_deref() {
+        Some("cuda") => Err("--transport cuda: not built yet".into()),
+        asked => {
+            let choice = asked.map(str::parse).transpose();
+            choice.map_err(|why: String| format!("--transport {why}"))
+        }
+    }
 }
 
 /// The algorithms to measure; `None` is the chooser's.
@@ -198,7 +199,11 @@ fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, St
 
 /// Joins the other ranks and measures; returns how many elements were wrong.
 fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
-    let comm = Communicator::from_env()?;
+    let mut builder = Builder::from_env()?;
+    if let Some(transport) = wanted.transport {
+        builder = builder.transport(transport);
+    }
+    let comm = builder.connect()?;
     let world_size = comm.world_size();
     if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world_size) {
         return Err(Error::Usage(format!(

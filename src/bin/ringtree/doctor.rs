@@ -1,9 +1,102 @@
-//! `ringtree doctor`.
+//! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory.
 
+use ringtree::bootstrap::TransportChoice;
+use ringtree::bootstrap::sharing::Findings;
+use std::fmt::Display;
 use std::process::ExitCode;
 
-/// Answers `ringtree doctor`.
-pub(crate) fn execute(_arguments: &[std::ffi::OsString]) -> ExitCode {
-    eprintln!("ringtree doctor: not built yet");
-    ExitCode::from(2)
+/// The arguments of `ringtree doctor`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Also try to reach another process there (not built yet)
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Option<String>,
+}
+
+/// Answers `ringtree doctor`: 1 if a setting asks for what this machine does not give.
+pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+    if arguments.peer.is_some() {
+        eprintln!("ringtree doctor: --peer: not built yet");
+        return ExitCode::from(2);
+    }
+    let setting = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .filter(|text| !text.trim().is_empty())
+    };
+    let asked = setting("RINGTREE_TRANSPORT");
+    // Any other name was refused before any command began.
+    let choice = asked.as_deref().and_then(|name| name.trim().parse().ok());
+    let choice = choice.unwrap_or_default();
+    let findings = Findings::here();
+    print!(
+        "{}",
+        report(
+            &findings,
+            setting("RINGTREE_HOST_ID"),
+            asked.is_some(),
+            choice
+        )
+    );
+    match (findings.place(), choice) {
+        (Err(why), TransportChoice::Shm) => {
+            eprintln!(
+                "ringtree doctor: RINGTREE_TRANSPORT is shm, but ranks here cannot share memory: \
+                 {why}; with auto they use TCP"
+            );
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn report(
+    findings: &Findings,
+    host_id: Option<String>,
+    is_chosen: bool,
+    choice: TransportChoice,
+) -> String {
+    let origin = if is_chosen {
+        "RINGTREE_TRANSPORT"
+    } else {
+        "the default"
+    };
+    let host_id = match host_id {
+        Some(given) => format!("{given} (RINGTREE_HOST_ID)"),
+        None => format!("{} (found)", findings.host_id),
+    };
+    let memory = match &findings.memory {
+        Ok(true) => "can be made and sealed; other ranks can only read it".to_owned(),
+        Ok(false) => "can be made and sealed; this kernel lets other ranks write it".to_owned(),
+        Err(why) => format!("no: {why}"),
+    };
+    let socket = match &findings.socket {
+        Ok(_) => "can be made".to_owned(),
+        Err(why) => format!("no: {why}"),
+    };
+    let user = match &findings.users {
+        Ok(users) => format!("{} in namespace {users}", findings.user),
+        Err(why) => format!("{}; {why}", findings.user),
+    };
+    let lines = [
+        ("transport", format!("{} ({origin})", choice.name())),
+        ("shared memory", memory),
+        ("abstract socket", socket),
+        ("host id", host_id),
+        ("boot id", either(&findings.boot_id)),
+        ("network namespace", either(&findings.network)),
+        ("user", user),
+    ];
+    let mut text = String::new();
+    for (name, found) in lines {
+        text += &format!("{name:<19}{found}\n");
+    }
+    text + "Ranks share memory where it can be made and the last four are equal.\n"
+}
+
+fn either<T: Display>(found: &Result<T, String>) -> String {
+    match found {
+        Ok(found) => found.to_string(),
+        Err(why) => format!("no: {why}"),
+    }
 }

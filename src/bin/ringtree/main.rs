@@ -11,7 +11,6 @@ mod run;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Collective communication for data-parallel training.
@@ -32,11 +31,7 @@ enum Command {
     /// Explain a collective's plan: prove it, price it, draw it
     Plan(plan::Arguments),
     /// Say what was found on this machine and what is wrong with it
-    #[command(disable_help_flag = true)]
-    Doctor {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
+    Doctor(doctor::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -53,7 +48,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::execute(arguments),
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Plan(arguments) => plan::execute(&arguments),
-        Command::Doctor { arguments } => doctor::execute(&arguments),
+        Command::Doctor(arguments) => doctor::execute(&arguments),
     }
 }
 
@@ -65,7 +60,9 @@ fn misread(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprintln!("ringtree: say what to do: run, bench or plan; `ringtree --help` tells more");
+        eprintln!(
+            "ringtree: say what to do: run, bench, plan or doctor; `ringtree --help` tells more"
+        );
         return ExitCode::from(2);
     }
     let text = error.to_string();

@@ -2,6 +2,7 @@
 
 mod control;
 mod join;
+mod sharing;
 
 use super::*;
 use crate::error::{Error, Result};

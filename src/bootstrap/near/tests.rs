@@ -1,0 +1,344 @@
+use super::*;
+use crate::bootstrap::sharing::Place;
+use crate::protocol::handshake::Secret;
+use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const BYTES: usize = 8192;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ranks of one host, as the join would have brought them together.
+fn ranks(count: usize) -> Vec<Near> {
+    let sockets: Vec<_> = (0..count).map(|_| NearSocket::new().unwrap()).collect();
+    let peer = |socket: &NearSocket| Peer {
+        address: ([127, 0, 0, 1], 1).into(),
+        host_name: "h".into(),
+        host_id: "h".into(),
+        place: Ok(Place {
+            boot_id: "b".into(),
+            network: 1,
+            users: 1,
+            user: 1,
+            socket: socket.name().to_owned(),
+            token: socket.token().clone(),
+        }),
+        pid: 1,
+        local_rank: 0,
+    };
+    let peers: Vec<Peer> = sockets.iter().map(peer).collect();
+    let near = |(rank, socket)| {
+        let mut settings = Settings::new(rank, count, "127.0.0.1:1");
+        settings.secret = Some(Secret::new([3; 32]));
+        Near::new(socket, &settings, &peers).unwrap()
+    };
+    sockets.into_iter().enumerate().map(near).collect()
+}
+
+/// Sealed memory that is called `name` and starts with `mark`.
+fn memory(name: &str, mark: u64) -> OwnedFd {
+    let file = unsealed(name, BYTES);
+    let file = File::from(file);
+    file.write_all_at(&mark.to_le_bytes(), 0).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    file.into()
+}
+
+fn unsealed(name: &str, bytes: usize) -> OwnedFd {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&file, bytes as u64).unwrap();
+    file
+}
+
+fn mark(file: OwnedFd) -> u64 {
+    let mut bytes = [0; 8];
+    File::from(file).read_exact_at(&mut bytes, 0).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+/// How many descriptors of this process lead to memory called `name`.
+fn open(name: &str) -> usize {
+    let link = format!("/memfd:{name} (deleted)");
+    let all = fs::read_dir("/proc/self/fd").unwrap();
+    let links = all.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links
+        .filter(|found| found.to_string_lossy() == link)
+        .count()
+}
+
+/// Sends `bytes`, and `descriptor` beside them, to the socket of `near` from outside of the job.
+fn send_to(near: &Near, bytes: &[u8], descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(&near.socket).unwrap());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    assert!(beside.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let bytes = [IoSlice::new(bytes)];
+    let address = address.unwrap();
+    rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut beside, send_flags())
+}
+
+/// Messages that look right, each wrong in one way, to rank 0.
+fn forgeries(near: &Near) -> Vec<[u8; HAND_OVER_BYTES]> {
+    let right = HandOver {
+        attempt: 0,
+        channel: 4,
+        from: 1,
+        to: 0,
+    };
+    let nonce = Nonce::new([&Token([0; TOKEN_BYTES])]);
+    vec![
+        right.encode(&Secret::new([4; 32]), &near.nonce),
+        right.encode(&Secret::absent(), &near.nonce),
+        right.encode(&near.secret, &nonce),
+        HandOver {
+            attempt: 1,
+            ..right
+        }
+        .encode(&near.secret, &near.nonce),
+        HandOver { to: 1, ..right }.encode(&near.secret, &near.nonce),
+        HandOver { from: 0, ..right }.encode(&near.secret, &near.nonce),
+        HandOver { from: 99, ..right }.encode(&near.secret, &near.nonce),
+    ]
+}
+
+#[test]
+fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
+    let name = "ringtree-test-all";
+    let all = ranks(8);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let exchanges: Vec<_> = (0..8)
+            .flat_map(|rank| [(rank, 6_u32), (rank, 7)])
+            .map(|(rank, channel)| {
+                let near = &all[rank];
+                scope.spawn(move || {
+                    let own = memory(name, u64::from(channel) * 100 + rank as u64);
+                    let handed = near.exchange(channel, &own, BYTES, PATIENCE);
+                    let marks = handed.unwrap().into_iter();
+                    let marks: Vec<_> = marks.map(|(from, file)| (from, mark(file))).collect();
+                    let expected = (0..8_usize).filter(|other| *other != rank);
+                    let marks_of = |from| (from, u64::from(channel) * 100 + from as u64);
+                    assert_eq!(marks, expected.map(marks_of).collect::<Vec<_>>());
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let own = memory(name, 0);
+            while !is_over.load(Ordering::Relaxed) {
+                for near in &all {
+                    for forgery in forgeries(near) {
+                        // A full queue is what it wants.
+                        let _ = send_to(near, &forgery, own.as_fd());
+                    }
+                    let _ = send_to(near, &[7; 300], own.as_fd());
+                    let _ = send_to(near, &[], own.as_fd());
+                }
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let ended: Vec<_> = exchanges.into_iter().map(|each| each.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(|end| end.is_ok()));
+    });
+    // What the stranger left in the queues goes with the sockets.
+    drop(all);
+    assert_eq!(open(name), 0);
+}
+
+#[test]
+fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
+    let name = "ringtree-test-forged";
+    let all = ranks(2);
+    let own = memory(name, 0);
+    for forgery in forgeries(&all[0]) {
+        send_to(&all[0], &forgery, own.as_fd()).unwrap();
+        all[0].drain();
+        assert!(all[0].lock().is_empty());
+        assert_eq!(open(name), 1);
+    }
+    // The same with the right proof is kept, once.
+    for _ in 0..2 {
+        assert!(all[1].hand_over(4, own.as_fd(), 0).unwrap());
+        all[0].drain();
+        assert_eq!(open(name), 2);
+    }
+    let socket = String::from_utf8(
+        SocketAddrUnix::try_from(rustix::net::getsockname(&all[0].socket).unwrap())
+            .unwrap()
+            .abstract_name()
+            .unwrap()
+            .to_vec(),
+    )
+    .unwrap();
+    let is_there = || {
+        let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+        sockets.contains(&socket)
+    };
+    assert!(is_there());
+    drop(all);
+    assert!(!is_there());
+    assert_eq!(open(name), 1);
+}
+
+#[test]
+fn no_more_than_the_limit_is_kept_for_later() {
+    let name = "ringtree-test-kept";
+    let all = ranks(2);
+    let own = memory(name, 0);
+    for channel in 0..HANDED_CHANNELS_MAX as u32 + 5 {
+        assert!(all[1].hand_over(channel, own.as_fd(), 0).unwrap());
+        all[0].drain();
+    }
+    assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
+    // One that is kept is found, and makes room for another.
+    let handed = all[0].exchange(3, &own, BYTES, PATIENCE);
+    assert_eq!(handed.unwrap().len(), 1);
+    assert_eq!(open(name), HANDED_CHANNELS_MAX);
+    for channel in [500, 501] {
+        assert!(all[1].hand_over(channel, own.as_fd(), 0).unwrap());
+        all[0].drain();
+    }
+    assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
+}
+
+#[test]
+fn who_does_not_hand_over_in_time_is_named() {
+    let name = "ringtree-test-late";
+    let all = ranks(4);
+    let late = Duration::from_millis(300);
+    thread::scope(|scope| {
+        for rank in [0, 1] {
+            let near = &all[rank];
+            scope.spawn(move || {
+                let own = memory(name, 0);
+                let error = near.exchange(2, &own, BYTES, late);
+                let Err(Error::Deadline(line)) = error else {
+                    panic!("no deadline: {error:?}");
+                };
+                assert!(line.contains("ranks 2, 3 did not"), "{line}");
+                assert!(!line.contains('\n'));
+                assert!(near.lock().is_empty());
+            });
+        }
+    });
+    drop(all);
+    assert_eq!(open(name), 0);
+}
+
+#[test]
+fn who_is_gone_is_named_at_once() {
+    for dies_while_waited_for in [false, true] {
+        let mut all = ranks(3);
+        let last = all.pop().unwrap();
+        thread::scope(|scope| {
+            for near in &all {
+                scope.spawn(move || {
+                    let own = memory("ringtree-test-gone", 0);
+                    let error = near.exchange(2, &own, BYTES, PATIENCE);
+                    let Err(Error::PeerLost { rank: 2, message }) = error else {
+                        panic!("not lost: {error:?}");
+                    };
+                    assert!(message.starts_with("rank 2 is gone"), "{message}");
+                });
+            }
+            if dies_while_waited_for {
+                thread::sleep(Duration::from_millis(50));
+            }
+            drop(last);
+        });
+    }
+}
+
+#[test]
+fn only_sealed_memory_of_the_right_size_is_taken() {
+    let all = ranks(2);
+    let sealed = memory("ringtree-test-right", 0);
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let shrinking = unsealed("ringtree-test-shrinking", BYTES);
+    fcntl_add_seals(&shrinking, SealFlags::GROW).unwrap();
+    let cases = [
+        (
+            unsealed("ringtree-test-unsealed", BYTES),
+            BYTES,
+            "no sealed",
+        ),
+        (shrinking, BYTES, "no sealed"),
+        (OwnedFd::from(pipe), BYTES, "no sealed"),
+        (
+            memory("ringtree-test-size", 0),
+            2 * BYTES,
+            "8192 bytes where 16384",
+        ),
+    ];
+    for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
+        assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
+        let error = all[0].exchange(channel, &sealed, bytes, PATIENCE);
+        let Err(Error::Protocol(line)) = error else {
+            panic!("taken: {error:?}");
+        };
+        assert!(
+            line.contains("memory of rank 1") && line.contains(why),
+            "{line}"
+        );
+        all[1].drain();
+    }
+}
+
+/// Sleeps in the reactor until `wake` has had its effect; at once if that is so already.
+fn sleeps_no_longer(reactor: &Reactor) {
+    let start = Instant::now();
+    reactor.sleep(PATIENCE);
+    assert!(start.elapsed() < PATIENCE, "the sleep was not ended");
+}
+
+#[test]
+fn waking_ends_a_sleep_whatever_was_left_unread() {
+    let all = ranks(2);
+    let reactor = Arc::new(Reactor::new().unwrap());
+    all[1].end_sleeps_of(&reactor).unwrap();
+    all[0].wake(1);
+    sleeps_no_longer(&reactor);
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            all[1].drain();
+            scope.spawn(|| all[0].wake(1));
+            sleeps_no_longer(&reactor);
+        }
+    });
+    // More than any queue holds, and nobody reads: none of it waits.
+    for _ in 0..2 * DATAGRAMS_AT_ONCE {
+        all[0].wake(1);
+    }
+    sleeps_no_longer(&reactor);
+    all[1].drain();
+    all[0].wake(1);
+    sleeps_no_longer(&reactor);
+    // To nobody, and to one that is gone.
+    all[0].wake(7);
+    let mut all = all;
+    drop(all.pop());
+    all[0].wake(1);
+}
+
+#[test]
+fn an_exchange_passes_on_the_waking_that_it_took_from_a_sleeper() {
+    let all = ranks(2);
+    let reactor = Arc::new(Reactor::new().unwrap());
+    all[1].end_sleeps_of(&reactor).unwrap();
+    let own = memory("ringtree-test-passes-on", 0);
+    thread::scope(|scope| {
+        let exchange = scope.spawn(|| all[1].exchange(0, &own, BYTES, PATIENCE));
+        for _ in 0..100 {
+            all[1].drain();
+            all[0].wake(1);
+            sleeps_no_longer(&reactor);
+        }
+        all[0].exchange(0, &own, BYTES, PATIENCE).unwrap();
+        assert_eq!(exchange.join().unwrap().unwrap().len(), 1);
+    });
+}

@@ -1,0 +1,85 @@
+use super::*;
+use crate::sys::shared::{Division, OwnRegion, PeerRegion};
+
+#[test]
+fn all_ranks_conclude_the_same_about_sharing_memory() {
+    let mut settings = world(5, PATIENCE);
+    for (settings, host) in settings.iter_mut().zip(["a", "b", "a", "b", "c"]) {
+        settings.host_id = Some(host.into());
+    }
+    let joined: Vec<Joined> = join_all(settings, |_| 0)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let neighbours = joined.iter().map(|joined| joined.membership().neighbours());
+    let expected = [vec![0, 2], vec![1, 3], vec![0, 2], vec![1, 3], vec![4]];
+    assert!(neighbours.eq(expected));
+    for (rank, joined) in joined.iter().enumerate() {
+        assert_eq!(joined.membership().ranks_per_host(), 1);
+        assert_eq!(joined.membership().near.is_some(), rank < 4);
+    }
+    thread::scope(|scope| {
+        for joined in &joined[..4] {
+            scope.spawn(|| {
+                let division = Division {
+                    words: 512,
+                    bytes: 0,
+                };
+                let (_region, own) = OwnRegion::new(division).unwrap();
+                let membership = joined.membership();
+                let near = membership.near.as_ref().unwrap();
+                let handed = near.exchange(0, &own, 4096, PATIENCE).unwrap();
+                let [(_, file)] = &handed[..] else {
+                    panic!("one neighbour: {handed:?}");
+                };
+                PeerRegion::map(file, division).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn with_tcp_nobody_shares_memory() {
+    for transport in [
+        TransportChoice::Auto,
+        TransportChoice::Shm,
+        TransportChoice::Tcp,
+    ] {
+        let mut settings = world(2, PATIENCE);
+        for settings in &mut settings {
+            settings.transport = transport;
+        }
+        for joined in join_all(settings, |_| 0) {
+            let membership = joined.unwrap().membership().clone();
+            let shares = transport != TransportChoice::Tcp;
+            assert_eq!(membership.ranks_per_host(), 1 + usize::from(shares));
+            assert_eq!(membership.near.is_some(), shares);
+        }
+    }
+}
+
+#[test]
+fn shared_memory_alone_needs_ranks_that_can_share_it() {
+    let mut settings = world(3, PATIENCE);
+    for settings in &mut settings {
+        settings.transport = TransportChoice::Shm;
+    }
+    settings[2].host_id = Some("elsewhere".into());
+    for result in join_all(settings, |_| 0) {
+        let line = join_line(result);
+        assert!(
+            line.contains("rank 2 ") && line.contains("elsewhere"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn ranks_with_different_transports_are_told() {
+    let mut settings = world(2, PATIENCE);
+    settings[1].transport = TransportChoice::Tcp;
+    for result in join_all(settings, |_| 0) {
+        let line = join_line(result);
+        assert!(line.contains("RINGTREE_TRANSPORT differs"), "{line}");
+    }
+}

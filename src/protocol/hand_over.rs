@@ -1,0 +1,188 @@
+//! The message with which a rank hands a descriptor to another rank of its host.
+//!
+//! ```text
+//! magic 8, version 2, attempt 2, channel 4, from 4, to 4, proof 32 bytes
+//! ```
+//! It travels in one datagram with the descriptor beside it. The proof is HMAC-SHA256 under the
+//! job's secret over the fields and a *nonce* that the ranks of the host have in common: the hash
+//! of one random [`Token`] from each, which went round at the join over the authenticated control
+//! connections and is written down nowhere else. So a proof is worth nothing in another job or
+//! attempt, for another channel or in the other direction; and even in a job without a secret,
+//! which stays on loopback, nobody but its ranks can make one, whoever else can write to the
+//! socket. That is why the sender's user is not asked for as well.
+
+use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use subtle::ConstantTimeEq;
+
+/// Bytes of the message.
+pub const HAND_OVER_BYTES: usize = HEAD_BYTES + NONCE_BYTES;
+/// Bytes of a token.
+pub const TOKEN_BYTES: usize = 16;
+
+const HEAD_BYTES: usize = 24;
+const MAGIC: [u8; 8] = *b"ringhand";
+
+/// What a rank adds to the nonce: fresh random bytes that only the ranks of its job get to see.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(pub [u8; TOKEN_BYTES]);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Token(hidden)")
+    }
+}
+
+/// What the ranks that share memory prove themselves with, besides the secret.
+#[derive(Clone)]
+pub struct Nonce([u8; NONCE_BYTES]);
+
+impl Nonce {
+    /// The nonce of the ranks that have these tokens, in the order of the ranks.
+    #[must_use]
+    pub fn new<'a>(tokens: impl IntoIterator<Item = &'a Token>) -> Self {
+        let mut hash = Sha256::new();
+        for token in tokens {
+            hash.update(token.0);
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+/// Who hands over, to whom, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// How often the job had been restarted.
+    pub attempt: u16,
+    /// What the descriptor is for; a number that is used once in a job.
+    pub channel: u32,
+    /// The rank whose descriptor it is.
+    pub from: u32,
+    /// The rank that gets it.
+    pub to: u32,
+}
+
+impl HandOver {
+    /// The message and its proof.
+    ///
+    /// ```
+    /// use ringtree::protocol::hand_over::{Claim, HandOver, Nonce, Token};
+    /// use ringtree::protocol::handshake::Secret;
+    /// let (secret, nonce) = (Secret::new([7; 32]), Nonce::new([&Token([1; 16])]));
+    /// let hand_over = HandOver { attempt: 0, channel: 4, from: 0, to: 1 };
+    /// let claim = Claim::decode(&hand_over.encode(&secret, &nonce)).expect("a message");
+    /// assert_eq!(claim.said, hand_over);
+    /// assert!(claim.is_proven(&secret, &nonce));
+    /// assert!(!claim.is_proven(&Secret::new([8; 32]), &nonce));
+    /// ```
+    #[must_use]
+    pub fn encode(&self, secret: &Secret, nonce: &Nonce) -> [u8; HAND_OVER_BYTES] {
+        let mut bytes = [0; HAND_OVER_BYTES];
+        bytes[..HEAD_BYTES].copy_from_slice(&self.head());
+        bytes[HEAD_BYTES..].copy_from_slice(&self.proof(secret, nonce));
+        bytes
+    }
+
+    fn head(&self) -> [u8; HEAD_BYTES] {
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..10].copy_from_slice(&WIRE_VERSION.to_le_bytes());
+        head[10..12].copy_from_slice(&self.attempt.to_le_bytes());
+        head[12..16].copy_from_slice(&self.channel.to_le_bytes());
+        head[16..20].copy_from_slice(&self.from.to_le_bytes());
+        head[20..24].copy_from_slice(&self.to.to_le_bytes());
+        head
+    }
+
+    fn proof(&self, secret: &Secret, nonce: &Nonce) -> [u8; NONCE_BYTES] {
+        secret.mac(&[b"ringtree hand-over", &self.head(), &nonce.0])
+    }
+}
+
+/// A message that came, before its proof was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// What it says.
+    pub said: HandOver,
+    proof: [u8; NONCE_BYTES],
+}
+
+impl Claim {
+    /// The message in `bytes`, if it is one of this version.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; HAND_OVER_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let said = HandOver {
+            attempt: u16::from_le_bytes([bytes[10], bytes[11]]),
+            channel: word(12),
+            from: word(16),
+            to: word(20),
+        };
+        let mut proof = [0; NONCE_BYTES];
+        proof.copy_from_slice(&bytes[HEAD_BYTES..]);
+        (said.head() == bytes[..HEAD_BYTES]).then_some(Self { said, proof })
+    }
+
+    /// Whether who sent it holds `secret` and `nonce`. Costs a hash: ask for what needs none first.
+    #[must_use]
+    pub fn is_proven(&self, secret: &Secret, nonce: &Nonce) -> bool {
+        self.said.proof(secret, nonce).ct_eq(&self.proof).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HAND_OVER: HandOver = HandOver {
+        attempt: 3,
+        channel: 0x0102_0304,
+        from: 5,
+        to: 6,
+    };
+
+    fn nonce(last: u8) -> Nonce {
+        Nonce::new(&[Token([1; TOKEN_BYTES]), Token([last; TOKEN_BYTES])])
+    }
+
+    #[test]
+    fn every_changed_bit_spoils_the_proof() {
+        let secret = Secret::new([9; 32]);
+        let bytes = HAND_OVER.encode(&secret, &nonce(2));
+        for bit in 0..8 * HAND_OVER_BYTES {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let claim = Claim::decode(&changed);
+            assert!(!claim.is_some_and(|claim| claim.is_proven(&secret, &nonce(2))));
+        }
+        assert!(Claim::decode(&bytes[1..]).is_none());
+    }
+
+    #[test]
+    fn a_proof_is_worth_nothing_among_other_ranks_even_without_a_secret() {
+        let secret = Secret::absent();
+        let claim = Claim::decode(&HAND_OVER.encode(&secret, &nonce(2))).unwrap();
+        assert!(claim.is_proven(&secret, &nonce(2)));
+        assert!(!claim.is_proven(&secret, &nonce(3)));
+        assert!(!claim.is_proven(&Secret::new([1; 32]), &nonce(2)));
+    }
+
+    #[test]
+    fn tokens_are_not_printed() {
+        assert_eq!(format!("{:?}", Token([77; TOKEN_BYTES])), "Token(hidden)");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            prop_assert!(Claim::decode(&bytes).is_none());
+        }
+    }
+}
