@@ -56,27 +56,36 @@ pub(super) fn run(
         transport,
         progress,
     };
-    let mut fruitless = 0;
     while let Some(step) = program.order.get(run.progress.at) {
         let step = &program.steps[*step];
-        let moved = run.go_on(step)?;
-        if run.is_over(step) {
-            run.progress.at += 1;
-            run.progress.flow = None;
-            run.progress.bytes = 0;
-            fruitless = 0;
-        } else if moved > 0 {
-            fruitless = 0;
-        } else {
+        let mut fruitless = 0;
+        loop {
+            let moved = run.go_on(step)?;
+            if run.is_over(step) {
+                break;
+            }
+            if moved > 0 {
+                fruitless = 0;
+                continue;
+            }
             if fruitless == 0 {
                 // While there is nothing else to do.
                 run.transport.settle();
             }
-            fruitless += 1;
-            if !patience(fruitless) {
-                return Ok(false);
+            let awaited = run.awaited(step);
+            loop {
+                fruitless += 1;
+                if !patience(fruitless) {
+                    return Ok(false);
+                }
+                if awaited.is_none_or(|peer| run.transport.may_have_arrived(peer)) {
+                    break;
+                }
             }
         }
+        run.progress.at += 1;
+        run.progress.flow = None;
+        run.progress.bytes = 0;
     }
     run.transport.settle();
     Ok(true)
@@ -104,6 +113,17 @@ impl Run<'_> {
             _ => true,
         };
         is_last && self.progress.bytes == step.bytes
+    }
+
+    /// Whose message the step waits for, if it waits for one.
+    fn awaited(&self, step: &ProgramStep) -> Option<usize> {
+        let operands = match &step.action {
+            Action::Store(operand) => std::slice::from_ref(operand),
+            Action::Fold { operands, .. } => operands.as_slice(),
+            _ => return None,
+        };
+        let mut peers = operands.iter().map(|operand| operand.peer);
+        peers.find(|peer| !self.transport.may_have_arrived(*peer))
     }
 
     fn message(&self, step: &ProgramStep, number: u32) -> Message {

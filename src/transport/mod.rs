@@ -116,6 +116,12 @@ pub trait Transport: Send {
     /// Consumes `bytes` bytes of what was visible.
     fn consume(&mut self, peer: usize, bytes: usize);
 
+    /// Whether it is worth a [`Transport::fetch`] or [`Transport::receive`] from `peer`: asked
+    /// again and again while nothing else is to be done.
+    fn may_have_arrived(&self, _peer: usize) -> bool {
+        true
+    }
+
     /// Up to how many bytes a message to `peer` is taken whole, given that the messages before it
     /// have been received; 0 where no length is promised. Plans of such messages can be run
     /// strictly in the order of their steps.

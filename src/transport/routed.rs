@@ -74,6 +74,10 @@ impl<F: Transport> Transport for RoutedTransport<F> {
         self.to(peer).consume(peer, bytes);
     }
 
+    fn may_have_arrived(&self, peer: usize) -> bool {
+        self.of(peer).may_have_arrived(peer)
+    }
+
     fn holds_bytes(&self, peer: usize) -> usize {
         self.of(peer).holds_bytes(peer)
     }

@@ -52,7 +52,9 @@ impl Session {
     pub fn enter(&mut self, call: &Call, digest: u32, sequence: u64) {
         self.calls.push(call, digest, sequence);
         self.made = sequence;
-        self.positions.clear();
+        if !self.positions.is_empty() {
+            self.positions.clear();
+        }
         self.has_asked_arbiter = false;
         self.inside = true;
         if !self.announced.is_empty() {

@@ -135,6 +135,13 @@ impl Receiver {
         }
     }
 
+    /// Whether the next line is there.
+    #[inline]
+    pub fn is_ready(&self, theirs: &impl ReadWords) -> bool {
+        let next = self.count.wrapping_add(1);
+        theirs.load(line(self.lane, next)) as u32 == next
+    }
+
     /// The next line, if it is there, and what its sender acknowledges with it.
     #[inline]
     pub fn peek(&self, theirs: &impl ReadWords) -> Option<(Head, u32)> {

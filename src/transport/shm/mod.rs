@@ -260,6 +260,12 @@ impl Transport for SharedTransport {
         }
     }
 
+    #[inline]
+    fn may_have_arrived(&self, peer: usize) -> bool {
+        let link = self.links[peer].as_ref();
+        link.is_some_and(|link| link.present.bytes > 0 || link.receiver.is_ready(&link.theirs))
+    }
+
     fn holds_bytes(&self, peer: usize) -> usize {
         if self.reaches(peer) {
             SHARED_SEGMENT_BYTES
