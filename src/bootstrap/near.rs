@@ -8,7 +8,7 @@
 //!
 //! The system queues only about ten datagrams for a socket. So an exchange tries to send and to
 //! receive in turn and never waits in one of them: whoever's queue is full, its owner empties it as
-//! soon as it comes to exchange. What came for another channel is kept for it ([`Stash`]), for two
+//! soon as it comes to exchange. What came for another channel is kept for it, for two
 //! threads may exchange at once and a neighbour may be ahead.
 //!
 //! Nobody waits for the dead: a rank sends all it has to hand over before it can go away, so who

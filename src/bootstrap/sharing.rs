@@ -14,6 +14,7 @@ use super::settings::{Settings, TransportChoice};
 use crate::protocol::hand_over::Token;
 use crate::sys::shared::{Division, OwnRegion};
 use rustix::fs::{SealFlags, fcntl_get_seals, stat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -133,11 +134,15 @@ impl Findings {
     }
 }
 
-/// The inode of a namespace that this process is in.
+/// The inode of a namespace that this process is in; 0 where the kernel has only one.
 fn namespace(kind: &str) -> Result<u64, String> {
     let path = format!("/proc/self/ns/{kind}");
-    let found = stat(&path).map_err(|error| format!("{path} cannot be read: {error}"))?;
-    Ok(found.st_ino)
+    match stat(&path) {
+        Ok(found) => Ok(found.st_ino),
+        // Without /proc the boot id is unknown too, and nothing is shared.
+        Err(Errno::NOENT) => Ok(0),
+        Err(error) => Err(format!("{path} cannot be read: {error}")),
+    }
 }
 
 /// Makes a page of shared memory, as a transport would.

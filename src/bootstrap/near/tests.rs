@@ -289,6 +289,20 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
     }
 }
 
+#[test]
+fn a_descriptor_that_found_no_place_is_explained() {
+    let all = ranks(2);
+    let own = memory("ringtree-test-cut", 0);
+    // As it is received once this process has all the descriptors that it may have.
+    all[0].lock().entry(0).or_default().insert(1, None);
+    let error = all[0].exchange(0, &own, BYTES, PATIENCE);
+    let line = error.unwrap_err().to_string();
+    assert!(
+        line.contains("rank 1") && line.contains("ulimit -n"),
+        "{line}"
+    );
+}
+
 /// Sleeps in the reactor until `wake` has had its effect; at once if that is so already.
 fn sleeps_no_longer(reactor: &Reactor) {
     let start = Instant::now();
