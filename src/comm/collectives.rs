@@ -360,11 +360,10 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        let entered = self.enter()?;
+        let mut issued = self.enter()?;
         let MemoryMut::Host(slice) = buffer.memory_mut();
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
-        let mut issued = entered.issued();
         let (sequence, planned) = self.issue(&mut issued, wanted)?;
         let mut progress = Progress::default();
         let bytes = bytemuck::cast_slice_mut(slice);
@@ -373,7 +372,6 @@ impl Communicator {
             return Ok(());
         }
         let planned = planned.clone();
-        drop(issued);
         lend(slice, |region| {
             let posting = planned.posting(sequence, region, timeout);
             let posting = Posting {
@@ -399,18 +397,16 @@ impl Communicator {
         count: usize,
         region: Region,
     ) -> std::result::Result<Ticket, (Error, Region)> {
-        let entered = match self.enter() {
-            Ok(entered) => entered,
+        let mut issued = match self.enter() {
+            Ok(issued) => issued,
             Err(error) => return Err((error, region)),
         };
         let wanted = self.wanted(ask, count, region.dtype());
-        let mut issued = entered.issued();
         let next = wanted.and_then(|wanted| self.issue(&mut issued, wanted));
         let (sequence, planned) = match next {
             Ok((sequence, planned)) => (sequence, planned.clone()),
             Err(error) => return Err((error, region)),
         };
-        drop(issued);
         let posting = planned.posting(sequence, region, self.0.parts.timeout);
         self.0
             .parts
@@ -494,8 +490,7 @@ impl Communicator {
             count,
             dtype,
         )?;
-        let entered = self.enter()?;
-        let issued = &mut *entered.issued();
+        let issued = &mut *self.enter()?;
         let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
         Ok((planned.algorithm, planned.predicted_s))
     }

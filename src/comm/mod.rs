@@ -32,8 +32,7 @@ use crate::plan::spec::Algorithm;
 use runtime::Runtime;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
@@ -71,8 +70,8 @@ pub struct Communicator(Arc<Core>);
 /// A communicator without its face: operations under way keep it alive.
 struct Core {
     parts: Parts,
+    /// Locked by the thread whose call is under way.
     issued: Mutex<Issued>,
-    is_entered: AtomicBool,
 }
 
 /// What has been issued so far, and the programs made for it.
@@ -88,7 +87,6 @@ struct Issued {
 
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let is_entered = AtomicBool::new(false);
         let issued = Issued {
             algorithm: parts.algorithm,
             ..Issued::default()
@@ -96,7 +94,6 @@ impl Communicator {
         Self(Arc::new(Core {
             parts,
             issued: Mutex::new(issued),
-            is_entered,
         }))
     }
 
@@ -194,7 +191,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`] if another thread is in the communicator.
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
-        self.enter()?.issued().algorithm = algorithm;
+        self.enter()?.algorithm = algorithm;
         Ok(())
     }
 
@@ -290,8 +287,7 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::Usage`] after [`DUPLICATES_MAX`] of one communicator.
     pub fn duplicate(&self) -> Result<Self> {
         let parts = {
-            let entered = self.enter()?;
-            let mut issued = entered.issued();
+            let mut issued = self.enter()?;
             let parts = &self.0.parts;
             let number = duplicate_number(parts.group, issued.duplicates)?;
             issued.duplicates += 1;
@@ -318,8 +314,7 @@ impl Communicator {
 
     /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
-        let issued = self.0.issued.lock();
-        issued.unwrap_or_else(PoisonError::into_inner).algorithm
+        self.enter().ok()?.algorithm
     }
 
     /// The time on this rank's clock, which starts somewhere and never goes back. Simulated ranks
@@ -333,15 +328,17 @@ impl Communicator {
         self.0.parts.runtime.pass_time(time);
     }
 
-    /// Entry to every call: refuses a second thread.
-    fn enter(&self) -> Result<Entered<'_>> {
-        if self.0.is_entered.swap(true, Ordering::Acquire) {
-            return Err(Error::Usage(format!(
+    /// Entry to every call: refuses a second thread for as long as the guard lives.
+    fn enter(&self) -> Result<MutexGuard<'_, Issued>> {
+        match self.0.issued.try_lock() {
+            Ok(issued) => Ok(issued),
+            // A call that panicked has issued what it counted.
+            Err(TryLockError::Poisoned(issued)) => Ok(issued.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Error::Usage(format!(
                 "two threads of rank {} are in one communicator at once; give each its own",
                 self.rank()
-            )));
+            ))),
         }
-        Ok(Entered(&self.0))
     }
 
     fn check_peer(&self, what: &str, peer: usize) -> Result<()> {
@@ -369,21 +366,6 @@ fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
                  generations; keep and use those there are"
             ))
         })
-}
-
-/// Proof that this thread is the only one in the communicator.
-struct Entered<'a>(&'a Core);
-
-impl Entered<'_> {
-    fn issued(&self) -> std::sync::MutexGuard<'_, Issued> {
-        self.0.issued.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.is_entered.store(false, Ordering::Release);
-    }
 }
 
 impl Drop for Core {

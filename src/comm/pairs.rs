@@ -2,7 +2,7 @@
 
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::planned;
-use super::{Communicator, Entered};
+use super::{Communicator, Issued};
 use crate::engine::group::ChannelKind;
 use crate::error::{Error, Result};
 use crate::sys::memory::{Region, lend, lend_shared};
@@ -57,11 +57,11 @@ impl Communicator {
     }
 
     fn pair(&self, sends: bool, peer: usize, count: usize, region: Region) -> (Region, Result<()>) {
-        let entered = match self.enter() {
-            Ok(entered) => entered,
+        let mut issued = match self.enter() {
+            Ok(issued) => issued,
             Err(error) => return (region, Err(error)),
         };
-        let next = self.next_of_pair(&entered, sends, peer, count, &region);
+        let next = self.next_of_pair(&mut issued, sends, peer, count, &region);
         let (sequence, planned) = match next {
             Ok(next) => next,
             Err(error) => return (region, Err(error)),
@@ -75,7 +75,7 @@ impl Communicator {
 
     fn next_of_pair(
         &self,
-        entered: &Entered<'_>,
+        issued: &mut Issued,
         sends: bool,
         peer: usize,
         count: usize,
@@ -88,7 +88,6 @@ impl Communicator {
                 "rank {rank} cannot send to or receive from itself"
             )));
         }
-        let mut issued = entered.issued();
         let key = if sends { (rank, peer) } else { (peer, rank) };
         let sequence = issued.pairs.entry(key).or_insert(0);
         *sequence += 1;

@@ -9,8 +9,9 @@
 use super::fold::Fold;
 use super::group::Prepared;
 use super::operation::{Arithmetic, Broken};
-use super::program::{Action, Operand, Piece, ProgramStep};
-use crate::transport::{Addressee, Message, Transport};
+use super::program::{Action, Operand, Program, ProgramStep};
+use crate::transport::{Addressee, LinkError, Message, Transport};
+use std::ops::Range;
 
 /// How far a program has been run in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,14 @@ pub struct Progress {
     pub(super) bytes: usize,
 }
 
+/// Why a run ends early.
+enum Stop {
+    /// The caller has no more patience.
+    Patience,
+    /// A link failed.
+    Broken(Broken),
+}
+
 /// One run.
 struct Run<'a> {
     sequence: u64,
@@ -31,9 +40,12 @@ struct Run<'a> {
     buffer: &'a mut [u8],
     transport: &'a mut dyn Transport,
     progress: &'a mut Progress,
+    patience: &'a mut dyn FnMut(u32) -> bool,
+    /// How often nothing was found since something was.
+    fruitless: u32,
 }
 
-type Moved = Result<usize, Broken>;
+type Done = Result<(), Stop>;
 
 /// Runs the call from `progress` on. False when patience has ended, `progress` telling where.
 ///
@@ -47,7 +59,6 @@ pub(super) fn run(
     transport: &mut dyn Transport,
     patience: &mut dyn FnMut(u32) -> bool,
 ) -> Result<bool, Broken> {
-    let program = &*prepared.program;
     let mut run = Run {
         sequence,
         digest: prepared.digest,
@@ -55,75 +66,61 @@ pub(super) fn run(
         buffer,
         transport,
         progress,
+        patience,
+        fruitless: 0,
     };
-    while let Some(step) = program.order.get(run.progress.at) {
-        let step = &program.steps[*step];
-        let mut fruitless = 0;
-        loop {
-            let moved = run.go_on(step)?;
-            if run.is_over(step) {
-                break;
-            }
-            if moved > 0 {
-                fruitless = 0;
-                continue;
-            }
-            if fruitless == 0 {
-                // While there is nothing else to do.
-                run.transport.settle();
-            }
-            let awaited = run.awaited(step);
-            loop {
-                fruitless += 1;
-                if !patience(fruitless) {
-                    return Ok(false);
-                }
-                if awaited.is_none_or(|peer| run.transport.may_have_arrived(peer)) {
-                    break;
-                }
-            }
-        }
-        run.progress.at += 1;
-        run.progress.flow = None;
-        run.progress.bytes = 0;
+    match run.all(&prepared.program) {
+        Ok(()) => Ok(true),
+        Err(Stop::Patience) => Ok(false),
+        Err(Stop::Broken(broken)) => Err(broken),
     }
-    run.transport.settle();
-    Ok(true)
 }
 
 impl Run<'_> {
-    /// Advances the step; returns how many bytes.
-    fn go_on(&mut self, step: &ProgramStep) -> Moved {
-        match &step.action {
-            Action::Send { to, .. } => self.send(step, to),
-            Action::Store(operand) => self.store(step, operand),
-            Action::Fold {
-                operands,
-                own,
-                completes,
-            } => self.fold(step, operands, *own, *completes),
-            // Such programs have scratch, and are not run in order.
-            Action::Copy(_) | Action::Reduce { .. } => Ok(0),
+    fn all(&mut self, program: &Program) -> Done {
+        for step in &program.order[self.progress.at..] {
+            let step = &program.steps[*step];
+            match &step.action {
+                Action::Send { to, .. } => self.send(step, to)?,
+                Action::Store(operand) => self.store(step, operand)?,
+                Action::Fold {
+                    operands,
+                    own,
+                    completes,
+                } => self.fold(step, operands, *own, *completes)?,
+                // Programs with such steps have scratch, and are not run in order.
+                Action::Copy(_) | Action::Reduce { .. } => {}
+            }
+            self.progress.at += 1;
+            self.progress.flow = None;
+            self.progress.bytes = 0;
         }
+        self.transport.settle();
+        Ok(())
     }
 
-    fn is_over(&self, step: &ProgramStep) -> bool {
-        let is_last = match (&step.action, self.progress.flow) {
-            (Action::Send { to, .. }, Some(flow)) => flow + 1 == to.len(),
-            _ => true,
-        };
-        is_last && self.progress.bytes == step.bytes
+    /// What a link did: `bytes` of the step, or a failure.
+    fn moved(&mut self, peer: usize, result: Result<usize, LinkError>) -> Result<usize, Stop> {
+        let bytes = result.map_err(|error| Stop::Broken(Broken { peer, error }))?;
+        self.progress.bytes += bytes;
+        Ok(bytes)
     }
 
-    /// Whose message the step waits for, if it waits for one.
-    fn awaited(&self, step: &ProgramStep) -> Option<usize> {
-        let operands = match &step.action {
-            Action::Store(operand) => std::slice::from_ref(operand),
-            Action::Fold { operands, .. } => operands.as_slice(),
-            _ => return None,
-        };
-        let mut peers = operands.iter().map(|operand| operand.peer);
-        peers.find(|peer| !self.transport.may_have_arrived(*peer))
+    /// Nothing moved: waits for a message from `awaited`, or for room.
+    fn wait(&mut self, awaited: Option<usize>) -> Done {
+        if self.fruitless == 0 {
+            // While there is nothing else to do.
+            self.transport.settle();
+        }
+        loop {
+            self.fruitless += 1;
+            if !(self.patience)(self.fruitless) {
+                return Err(Stop::Patience);
+            }
+            if awaited.is_none_or(|peer| self.transport.may_have_arrived(peer)) {
+                return Ok(());
+            }
+        }
     }
 
     fn message(&self, step: &ProgramStep, number: u32) -> Message {
@@ -135,64 +132,58 @@ impl Run<'_> {
         }
     }
 
-    /// The part of the step's one run of bytes that is not done.
-    fn rest(&self, step: &ProgramStep) -> Piece {
+    /// Where the rest of the step's one run of bytes lies.
+    fn rest(&self, step: &ProgramStep) -> Range<usize> {
         let piece = step.pieces[0];
-        Piece {
-            offset: piece.offset + self.progress.bytes,
-            bytes: piece.bytes - self.progress.bytes,
-            ..piece
-        }
+        piece.offset + self.progress.bytes..piece.offset + piece.bytes
     }
 
-    fn send(&mut self, step: &ProgramStep, to: &[Addressee]) -> Moved {
-        if to.len() == 1 || (self.progress.flow.is_none() && self.transport.publishes(to)) {
+    fn send(&mut self, step: &ProgramStep, to: &[Addressee]) -> Done {
+        let is_one_by_one = self.progress.flow.is_some();
+        if to.len() == 1 || (!is_one_by_one && self.transport.publishes(to)) {
             return self.send_at_once(step, to);
         }
-        let mut moved = 0;
         for flow in self.progress.flow.unwrap_or(0)..to.len() {
             if self.progress.flow != Some(flow) {
                 self.progress.flow = Some(flow);
                 self.progress.bytes = 0;
             }
-            moved += self.send_at_once(step, &to[flow..=flow])?;
-            if self.progress.bytes < step.bytes {
-                break;
+            self.send_at_once(step, &to[flow..=flow])?;
+        }
+        Ok(())
+    }
+
+    fn send_at_once(&mut self, step: &ProgramStep, to: &[Addressee]) -> Done {
+        let message = self.message(step, to[0].number);
+        while self.progress.bytes < step.bytes {
+            let data = &self.buffer[self.rest(step)];
+            let done = self.progress.bytes;
+            let taken = match to {
+                [one] => self.transport.send(one.peer, &message, done, data),
+                _ => self.transport.publish(to, &message, done, data),
+            };
+            match self.moved(to[0].peer, taken)? {
+                0 => self.wait(None)?,
+                _ => self.fruitless = 0,
             }
         }
-        Ok(moved)
+        Ok(())
     }
 
-    fn send_at_once(&mut self, step: &ProgramStep, to: &[Addressee]) -> Moved {
-        let message = self.message(step, to[0].number);
-        let rest = self.rest(step);
-        let data = &self.buffer[rest.offset..rest.offset + rest.bytes];
-        let done = self.progress.bytes;
-        let taken = match to {
-            [one] => self.transport.send(one.peer, &message, done, data),
-            _ => self.transport.publish(to, &message, done, data),
-        };
-        let taken = taken.map_err(|error| Broken {
-            peer: to[0].peer,
-            error,
-        })?;
-        self.progress.bytes += taken;
-        Ok(taken)
-    }
-
-    fn store(&mut self, step: &ProgramStep, operand: &Operand) -> Moved {
+    fn store(&mut self, step: &ProgramStep, operand: &Operand) -> Done {
+        let peer = operand.peer;
         let message = self.message(step, operand.number);
-        let rest = self.rest(step);
-        let into = &mut self.buffer[rest.offset..rest.offset + rest.bytes];
-        let stored = self
-            .transport
-            .receive(operand.peer, &message, self.progress.bytes, into)
-            .map_err(|error| Broken {
-                peer: operand.peer,
-                error,
-            })?;
-        self.progress.bytes += stored;
-        Ok(stored)
+        while self.progress.bytes < step.bytes {
+            let rest = self.rest(step);
+            let done = self.progress.bytes;
+            let into = &mut self.buffer[rest];
+            let stored = self.transport.receive(peer, &message, done, into);
+            match self.moved(peer, stored)? {
+                0 => self.wait(Some(peer))?,
+                _ => self.fruitless = 0,
+            }
+        }
+        Ok(())
     }
 
     fn fold(
@@ -201,23 +192,32 @@ impl Run<'_> {
         operands: &[Operand],
         own: Option<usize>,
         completes: bool,
-    ) -> Moved {
-        let rest = self.rest(step);
-        let (sequence, digest) = (self.sequence, self.digest);
-        let message = |number| Message {
-            sequence,
-            digest,
-            number,
-            bytes: step.bytes,
-        };
-        let from = self.progress.bytes;
-        let folded = Fold::new(operands, own, completes, &self.arithmetic, from).arrived(
-            self.transport,
-            &self.arithmetic,
-            &mut self.buffer[rest.offset..rest.offset + rest.bytes],
-            message,
-        )?;
-        self.progress.bytes += folded;
-        Ok(folded)
+    ) -> Done {
+        while self.progress.bytes < step.bytes {
+            let rest = self.rest(step);
+            let done = self.progress.bytes;
+            let (sequence, digest) = (self.sequence, self.digest);
+            let message = |number| Message {
+                sequence,
+                digest,
+                number,
+                bytes: step.bytes,
+            };
+            let fold = Fold::new(operands, own, completes, &self.arithmetic, done);
+            let into = &mut self.buffer[rest];
+            match fold.arrived(self.transport, &self.arithmetic, into, message) {
+                Err(broken) => return Err(Stop::Broken(broken)),
+                Ok(0) => {
+                    let mut peers = operands.iter().map(|operand| operand.peer);
+                    let awaited = peers.find(|peer| !self.transport.may_have_arrived(*peer));
+                    self.wait(awaited)?;
+                }
+                Ok(bytes) => {
+                    self.progress.bytes += bytes;
+                    self.fruitless = 0;
+                }
+            }
+        }
+        Ok(())
     }
 }
