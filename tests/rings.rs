@@ -6,6 +6,8 @@
 //! an error, even where the real words would bear them. Every model is run once more for each way
 //! to break it, and the checker must find it: else it would look at nothing.
 
+#![allow(clippy::unwrap_used)]
+
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;

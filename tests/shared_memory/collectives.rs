@@ -1,7 +1,7 @@
 //! Every algorithm of the registry over shared memory, against exactly known results, whichever
 //! way the ranks make their calls.
 
-use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world};
+use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world, world_one_by_one};
 use proptest::prelude::*;
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
@@ -18,7 +18,8 @@ fn make_calls(rank: &mut Rank, cases: &[Case], way: Way, seed: u64) {
     rank.finish(0);
 }
 
-fn every_case(world_size: usize, way: Way) {
+fn every_case(ranks: &mut [Rank], way: Way) {
+    let world_size = ranks.len();
     let mut cases = Vec::new();
     let mut random = Random(world_size as u64);
     for (collective, algorithm) in pairs() {
@@ -37,35 +38,41 @@ fn every_case(world_size: usize, way: Way) {
             }
         }
     }
-    let mut ranks = world(world_size);
-    on_every_rank(&mut ranks, |rank| make_calls(rank, &cases, way, 7));
+    on_every_rank(ranks, |rank| make_calls(rank, &cases, way, 7));
 }
 
 #[test]
 fn calls_run_step_by_step_give_the_right_results() {
     for world_size in 1..=6 {
-        every_case(world_size, Way::Patient);
+        every_case(&mut world(world_size), Way::Patient);
     }
 }
 
 #[test]
 fn calls_handed_over_to_operations_anywhere_give_the_right_results() {
     for world_size in 1..=6 {
-        every_case(world_size, Way::Impatient);
+        every_case(&mut world(world_size), Way::Impatient);
     }
 }
 
 #[test]
 fn posted_calls_give_the_right_results() {
     for world_size in 1..=6 {
-        every_case(world_size, Way::Polled);
+        every_case(&mut world(world_size), Way::Polled);
     }
 }
 
 #[test]
 fn several_calls_under_way_give_the_right_results() {
     for world_size in 1..=6 {
-        every_case(world_size, Way::Several);
+        every_case(&mut world(world_size), Way::Several);
+    }
+}
+
+#[test]
+fn messages_to_several_sent_one_by_one_give_the_right_results() {
+    for (world_size, way) in [(3, Way::Patient), (4, Way::Impatient), (6, Way::Mixed)] {
+        every_case(&mut world_one_by_one(world_size), way);
     }
 }
 

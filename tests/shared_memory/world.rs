@@ -12,6 +12,7 @@ use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
 use ringtree::sys::memory::Region;
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
+use ringtree::transport::{LinkError, Message, Transport};
 use ringtree::{Dtype, ReduceOp};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -183,11 +184,59 @@ pub(crate) fn channel(world_size: usize) -> Vec<SharedTransport> {
     regions.into_iter().enumerate().map(transport).collect()
 }
 
+/// Links that write a message to several peers once for each.
+struct OneByOne(SharedTransport);
+
+impl Transport for OneByOne {
+    fn name(&self) -> &'static str {
+        "one by one"
+    }
+    fn open(&mut self, peer: usize) {
+        self.0.open(peer);
+    }
+    fn send(&mut self, peer: usize, message: &Message, offset: usize, data: &[u8]) -> Moved {
+        self.0.send(peer, message, offset, data)
+    }
+    fn receive(&mut self, peer: usize, message: &Message, offset: usize, into: &mut [u8]) -> Moved {
+        self.0.receive(peer, message, offset, into)
+    }
+    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Moved {
+        self.0.fetch(peer, message, offset)
+    }
+    fn view(&self, peer: usize, bytes: usize) -> &[u8] {
+        self.0.view(peer, bytes)
+    }
+    fn consume(&mut self, peer: usize, bytes: usize) {
+        self.0.consume(peer, bytes);
+    }
+    fn holds_bytes(&self, peer: usize) -> usize {
+        self.0.holds_bytes(peer)
+    }
+    fn settle(&mut self) {
+        self.0.settle();
+    }
+}
+
+type Moved = Result<usize, LinkError>;
+
+/// Ranks that write a message to several peers once.
 pub(crate) fn world(world_size: usize) -> Vec<Rank> {
+    world_over(world_size, |links| Box::new(links))
+}
+
+/// Ranks that write it once for each.
+pub(crate) fn world_one_by_one(world_size: usize) -> Vec<Rank> {
+    world_over(world_size, |links| Box::new(OneByOne(links)))
+}
+
+fn world_over(
+    world_size: usize,
+    links: impl Fn(SharedTransport) -> Box<dyn Transport>,
+) -> Vec<Rank> {
     let channels = channel(world_size).into_iter().zip(channel(world_size));
     let rank = |(rank, (collectives, pairs))| {
         let mut engine = Engine::default();
-        let group = Group::new(rank, world_size, Box::new(collectives), Box::new(pairs));
+        let group = Group::new(rank, world_size, links(collectives), links(pairs));
         engine.add_group(0, group);
         Rank {
             rank,
