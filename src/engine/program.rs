@@ -198,12 +198,14 @@ impl Program {
 /// already, and its peers wait less.
 ///
 /// That no rank waits for ever in this order, given links that hold two messages of a rank to a
-/// peer: a send of round q waits for what is before it in its rank's order (sends of rounds up to
-/// q, receives of rounds below q) and for room, which is there when the peer is through with the
-/// receives of rounds below q − 1. A receive of round q waits for its messages, which are sends of
-/// round q, for receives of rounds below q and for sends of rounds up to q + 1, which in turn wait
-/// for receives of rounds up to q − 1 and for earlier sends. So everything waits, in the end, for
-/// receives of earlier rounds, and those of the first round wait for sends alone.
+/// peer (and two of those to several peers, of which a rank has at most one a round). A rank's
+/// rounds are those in which it does something; no link has two messages of one round. A send of
+/// round q, or of the sender's next round after q, has on its link at most one message before it
+/// that is not of a round below q. So it has room once receives of rounds below q are over. A
+/// receive of round q waits for its messages, and for what is before it and them in the order of
+/// their ranks: that is sends of rounds up to q, on its own rank also of the next, and receives of
+/// rounds below q. So everything waits, in the end, for receives of rounds below q, and those of
+/// the first round wait for sends alone. The operation before is a round before.
 #[must_use]
 pub fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
     let mut order = Vec::with_capacity(steps.len());

@@ -1,6 +1,6 @@
 //! One direction of a pair of ranks: lines that the sender writes and the receiver counts.
 //!
-//! `rings.md` beside this file argues why each order is enough.
+#![doc = include_str!("rings.md")]
 
 use crate::sys::shared::{ReadWords, WriteWords};
 
@@ -26,14 +26,14 @@ pub struct Head {
     pub number: u32,
 }
 
-/// The first word of the line that bears `count`, in a lane that starts at `lane`.
-fn line(lane: usize, count: u32) -> usize {
-    lane + (count as usize % LINES) * LINE_WORDS
+/// The first word of the line that bears `count`, in a lane of `lines` that starts at `lane`.
+fn line(lane: usize, lines: usize, count: u32) -> usize {
+    lane + (count as usize % lines) * LINE_WORDS
 }
 
-/// The sending end.
+/// The sending end of a lane; a model of it may have fewer lines.
 #[derive(Debug)]
-pub struct Sender {
+pub struct Sender<const LANE_LINES: usize = LINES> {
     /// First word of the lane in the sender's region.
     lane: usize,
     /// Where, in the receiver's region, it says how many lines it is through with.
@@ -44,7 +44,7 @@ pub struct Sender {
     through: u64,
 }
 
-impl Sender {
+impl<const LANE_LINES: usize> Sender<LANE_LINES> {
     /// The sending end of the lane at word `lane`, acknowledged at word `acknowledgement` of the
     /// receiver's region.
     #[must_use]
@@ -88,16 +88,16 @@ impl Sender {
     #[inline]
     pub fn has_room(&mut self, theirs: &impl ReadWords) -> bool {
         // The next line takes the place of the one this many before it.
-        self.is_through(theirs, (self.count + 1).saturating_sub(LINES as u64))
+        self.is_through(theirs, (self.count + 1).saturating_sub(LANE_LINES as u64))
     }
 
     /// Writes a line, for which there is room; `received` acknowledges the other direction.
     #[inline]
     pub fn publish(&mut self, own: &impl WriteWords, head: Head, inline: &[u8], received: u32) {
         self.count += 1;
-        // Lines carry the low bits: a line's last content bears a count that is `LINES` less.
+        // Lines carry the low bits: a line's last content bears a count that is a lane less.
         let count = self.count as u32;
-        let at = line(self.lane, count);
+        let at = line(self.lane, LANE_LINES, count);
         own.store(at + 1, pack(head.digest, head.form));
         own.store(at + 2, pack(head.sequence, head.number));
         for (word, bytes) in inline.chunks(8).enumerate() {
@@ -111,18 +111,18 @@ impl Sender {
 
 /// The receiving end.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct Receiver<const LANE_LINES: usize = LINES> {
     /// First word of the lane in the sender's region.
     lane: usize,
     /// Where, in its own region, the receiver says how many lines it is through with.
     acknowledgement: usize,
     /// Lines it is through with; wraps.
     count: u32,
-    /// The same, as the sender was told.
-    told: u32,
+    /// The same, as its word says.
+    said: u32,
 }
 
-impl Receiver {
+impl<const LANE_LINES: usize> Receiver<LANE_LINES> {
     /// The receiving end of the lane at word `lane` of the sender's region, which acknowledges at
     /// word `acknowledgement` of its own.
     #[must_use]
@@ -131,7 +131,7 @@ impl Receiver {
             lane,
             acknowledgement,
             count: 0,
-            told: 0,
+            said: 0,
         }
     }
 
@@ -146,7 +146,7 @@ impl Receiver {
     #[inline]
     pub fn peek(&self, theirs: &impl ReadWords) -> Option<(Head, u32)> {
         let next = self.count.wrapping_add(1);
-        let at = line(self.lane, next);
+        let at = line(self.lane, LANE_LINES, next);
         let flag = theirs.load(at);
         if flag as u32 != next {
             return None;
@@ -166,7 +166,7 @@ impl Receiver {
     /// The payload beside the flag of the line that `peek` has found.
     #[inline]
     pub fn inline(&self, theirs: &impl ReadWords, into: &mut [u8; INLINE_BYTES], bytes: usize) {
-        let at = line(self.lane, self.count.wrapping_add(1)) + HEAD_WORDS;
+        let at = line(self.lane, LANE_LINES, self.count.wrapping_add(1)) + HEAD_WORDS;
         let words = into.chunks_exact_mut(8).take(bytes.div_ceil(8));
         for (word, into) in words.enumerate() {
             into.copy_from_slice(&theirs.load(at + word).to_le_bytes());
@@ -174,20 +174,21 @@ impl Receiver {
     }
 
     /// This side is through with the line that `peek` has found, and with what it named. The
-    /// sender learns it now if `at_once`, else with a later line, at the latest after half a lane.
+    /// sender can learn it now if `at_once`, else after half a lane at the latest: whatever lines of
+    /// the other direction say, for it may be unable to look at those before it has room.
     #[inline]
     pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
         self.count = self.count.wrapping_add(1);
-        if at_once || self.count.wrapping_sub(self.told) >= LINES as u32 / 2 {
+        if at_once || self.count.wrapping_sub(self.said) >= LANE_LINES as u32 / 2 {
             own.release(self.acknowledgement, u64::from(self.count));
-            self.told = self.count;
+            self.said = self.count;
         }
     }
 
     /// The acknowledgement that goes with a line of the other direction.
     #[inline]
-    pub fn tell(&mut self) -> u32 {
-        self.told = self.count;
+    #[must_use]
+    pub fn through(&self) -> u32 {
         self.count
     }
 }
@@ -198,4 +199,75 @@ fn pack(low: u32, high: u32) -> u64 {
 
 fn unpack(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// The memory of one thread.
+    struct Words(RefCell<Vec<u64>>);
+
+    impl ReadWords for Words {
+        fn load(&self, at: usize) -> u64 {
+            self.0.borrow()[at]
+        }
+
+        fn acquire(&self) {}
+    }
+
+    impl WriteWords for Words {
+        fn store(&self, at: usize, value: u64) {
+            self.0.borrow_mut()[at] = value;
+        }
+
+        fn release(&self, at: usize, value: u64) {
+            self.store(at, value);
+        }
+    }
+
+    #[test]
+    fn counts_wrap_and_every_line_comes_once() {
+        let near = Words(RefCell::new(vec![0; LINES * LINE_WORDS]));
+        let far = Words(RefCell::new(vec![0; LINE_WORDS]));
+        let mut sender: Sender = Sender::new(0, 0);
+        let mut receiver: Receiver = Receiver::new(0, 0);
+        // As if that many lines had gone already; the lane still bears the last of them.
+        let begin = u64::from(u32::MAX) - 40;
+        (sender.count, sender.through) = (begin, begin);
+        (receiver.count, receiver.said) = (begin as u32, begin as u32);
+        for count in begin - LINES as u64 + 1..=begin {
+            near.store(line(0, LINES, count as u32), count);
+        }
+        let (mut sent, mut received) = (0u32, 0);
+        while received < 1000 {
+            assert_eq!(receiver.peek(&near), None, "before {received}");
+            // Fuller and fuller, then empty.
+            for _ in 0..=sent % 19 {
+                if sender.has_room(&far) {
+                    let head = Head {
+                        digest: sent,
+                        form: 0,
+                        sequence: 0,
+                        number: 0,
+                    };
+                    sender.publish(&near, head, &sent.to_le_bytes(), 0);
+                    sent += 1;
+                }
+            }
+            assert!(sent > received, "there was room");
+            while let Some((head, _)) = receiver.peek(&near) {
+                let mut bytes = [0; INLINE_BYTES];
+                receiver.inline(&near, &mut bytes, 4);
+                assert_eq!(
+                    (head.digest, &bytes[..4]),
+                    (received, &received.to_le_bytes()[..])
+                );
+                receiver.pass(&far, false);
+                received += 1;
+            }
+            assert_eq!(sent, received);
+        }
+    }
 }

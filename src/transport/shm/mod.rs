@@ -473,7 +473,7 @@ impl Link {
     ) {
         let head = head_of(message, number, form.encode(piece.len()));
         let inline = if form == Form::Inline { piece } else { &[] };
-        let received = self.receiver.tell();
+        let received = self.receiver.through();
         self.sender.publish(own, head, inline, received);
         self.is_unsettled = true;
     }

@@ -1,0 +1,128 @@
+//! Every algorithm of the registry over shared memory, against exactly known results, whichever
+//! way the ranks make their calls.
+
+use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world, world_one_by_one};
+use proptest::prelude::*;
+use ringtree::plan::Collective;
+use ringtree::{Dtype, ReduceOp};
+
+/// An element: none, one, some; what fits beside a flag and one more; what fills a segment and one
+/// more; three segments and a bit.
+const COUNTS: [usize; 9] = [0, 1, 3, 10, 11, 501, 32_768, 32_769, 100_000];
+
+fn make_calls(rank: &mut Rank, cases: &[Case], way: Way, seed: u64) {
+    let mut random = Random(seed ^ (rank.rank as u64) << 32);
+    for case in cases {
+        rank.call(case, way, &mut random);
+    }
+    rank.finish(0);
+}
+
+fn every_case(ranks: &mut [Rank], way: Way) {
+    let world_size = ranks.len();
+    let mut cases = Vec::new();
+    let mut random = Random(world_size as u64);
+    for (collective, algorithm) in pairs() {
+        for count in COUNTS {
+            for pieces in [1, 3] {
+                cases.push(Case {
+                    collective,
+                    algorithm,
+                    pieces,
+                    count,
+                    root: random.below(world_size),
+                    dtype: Dtype::F32,
+                    op: ReduceOp::Sum,
+                    seed: count as u64,
+                });
+            }
+        }
+    }
+    on_every_rank(ranks, |rank| make_calls(rank, &cases, way, 7));
+}
+
+#[test]
+fn calls_run_step_by_step_give_the_right_results() {
+    for world_size in 1..=6 {
+        every_case(&mut world(world_size), Way::Patient);
+    }
+}
+
+#[test]
+fn calls_handed_over_to_operations_anywhere_give_the_right_results() {
+    for world_size in 1..=6 {
+        every_case(&mut world(world_size), Way::Impatient);
+    }
+}
+
+#[test]
+fn posted_calls_give_the_right_results() {
+    for world_size in 1..=6 {
+        every_case(&mut world(world_size), Way::Polled);
+    }
+}
+
+#[test]
+fn several_calls_under_way_give_the_right_results() {
+    for world_size in 1..=6 {
+        every_case(&mut world(world_size), Way::Several);
+    }
+}
+
+#[test]
+fn messages_to_several_sent_one_by_one_give_the_right_results() {
+    for (world_size, way) in [(3, Way::Patient), (4, Way::Impatient), (6, Way::Mixed)] {
+        every_case(&mut world_one_by_one(world_size), way);
+    }
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    (
+        prop::sample::select(pairs()),
+        prop::sample::select(vec![1usize, 2, 3, 5, 17]),
+        prop_oneof![4 => 0usize..100, 2 => 100usize..20_000, 1 => 20_000usize..80_000],
+        0usize..60,
+        prop::sample::select(vec![
+            (Dtype::F32, ReduceOp::Sum),
+            (Dtype::U8, ReduceOp::Max),
+            (Dtype::Bf16, ReduceOp::Avg),
+            (Dtype::F64, ReduceOp::Prod),
+        ]),
+        any::<u64>(),
+    )
+        .prop_map(
+            |((collective, algorithm), pieces, count, root, (dtype, op), seed)| {
+                // A barrier's kernel is whatever it is called with.
+                let is_barrier = collective == Collective::Barrier;
+                let (dtype, op) = if is_barrier {
+                    (Dtype::U8, ReduceOp::Max)
+                } else {
+                    (dtype, op)
+                };
+                Case {
+                    collective,
+                    algorithm,
+                    pieces,
+                    count,
+                    root,
+                    dtype,
+                    op,
+                    seed,
+                }
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn whatever_each_rank_does_the_results_are_right(
+        world_size in 2usize..8,
+        cases in prop::collection::vec(case(), 1..40),
+        seed: u64,
+    ) {
+        let mut ranks = world(world_size);
+        on_every_rank(&mut ranks, |rank| make_calls(rank, &cases, Way::Mixed, seed));
+    }
+}

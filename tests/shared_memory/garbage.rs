@@ -1,0 +1,429 @@
+//! A peer that writes what it likes into its own region.
+
+use crate::world::{Case, Random, channel};
+use proptest::prelude::*;
+use ringtree::engine::group::{ChannelKind, Group, Posting};
+use ringtree::engine::{Engine, Run};
+use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::plan::{Algorithm, Collective};
+use ringtree::sys::memory::Region;
+use ringtree::sys::shared::{OwnRegion, WriteWords};
+use ringtree::transport::shm::lane::{INLINE_BYTES, LINE_WORDS, LINES};
+use ringtree::transport::shm::layout::{Layout, ROW_SLOTS};
+use ringtree::transport::shm::{SharedTransport, peer_region, region};
+use ringtree::transport::{Addressee, LinkError, Message, Transport};
+use ringtree::wire::frame::Header;
+use ringtree::{Dtype, ReduceOp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const EXPECTED: Message = Message {
+    sequence: (7 << 32) + 3,
+    digest: 0xfeed,
+    number: 2,
+    bytes: 400,
+};
+
+/// The links of honest ranks, the last of so many being a liar; and the liar's region.
+fn beside_a_liar(world_size: usize) -> (Vec<SharedTransport>, OwnRegion) {
+    let made = (0..world_size).map(|_| region(world_size).expect("memory can be shared"));
+    let (mut regions, files): (Vec<_>, Vec<_>) = made.unzip();
+    let lying = regions.pop().expect("there is one");
+    let ranks: Vec<_> = (0..world_size).collect();
+    let honest = regions.into_iter().enumerate().map(|(rank, own)| {
+        let peers = (0..world_size).filter(|peer| *peer != rank);
+        let map = |peer: usize| (peer, peer_region(world_size, &files[peer]).unwrap());
+        let theirs = peers.map(map).collect();
+        SharedTransport::new(
+            (5, 1),
+            world_size,
+            &ranks,
+            rank,
+            own,
+            theirs,
+            Box::new(|_| {}),
+        )
+    });
+    (honest.collect(), lying)
+}
+
+/// A line as the liar writes it: line `count` of its lane to `place`.
+fn forge(lying: &OwnRegion, places: usize, place: usize, count: u32, through: u32, head: [u32; 4]) {
+    let at = Layout::new(places).lane(place) + (count as usize % LINES) * LINE_WORDS;
+    let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    lying.store(at + 1, pack(head[0], head[1]));
+    lying.store(at + 2, pack(head[2], head[3]));
+    lying.release(at, pack(count, through));
+}
+
+/// The form of a line: kind, slot and length of its payload.
+fn form(kind: u32, slot: u32, bytes: u32) -> u32 {
+    kind << 28 | slot << 24 | bytes
+}
+
+#[test]
+fn a_message_of_another_call_is_named_and_not_stored() {
+    let others = [
+        Message {
+            digest: 0xbeef,
+            ..EXPECTED
+        },
+        Message {
+            sequence: EXPECTED.sequence + 1,
+            ..EXPECTED
+        },
+        Message {
+            sequence: EXPECTED.sequence - 4,
+            ..EXPECTED
+        },
+        Message {
+            number: 3,
+            ..EXPECTED
+        },
+        Message {
+            sequence: EXPECTED.sequence - (1 << 30),
+            digest: 1,
+            number: 0,
+            bytes: 400,
+        },
+    ];
+    // Beside the flag, and in a segment.
+    for bytes in [8, INLINE_BYTES, 100] {
+        for other in others {
+            let mut links = channel(2);
+            assert_eq!(links[0].send(1, &other, 0, &vec![0xab; bytes]), Ok(bytes));
+            let unexpected = LinkError::Unexpected(Header {
+                epoch: 0,
+                group: 0,
+                sequence: other.sequence,
+                message: other.number,
+                bytes: bytes as u32,
+                digest: other.digest,
+            });
+            let mut into = [7; 400];
+            // It stays so, however often it is looked at.
+            for _ in 0..2 {
+                let got = links[1].receive(0, &EXPECTED, 0, &mut into);
+                assert_eq!(got, Err(unexpected.clone()));
+                let got = links[1].fetch(0, &EXPECTED, 0);
+                assert_eq!(got, Err(unexpected.clone()));
+            }
+            assert_eq!(into, [7; 400]);
+            // Who does expect it gets it.
+            assert_eq!(links[1].receive(0, &other, 0, &mut into), Ok(bytes));
+            assert_eq!(into[..bytes], vec![0xab; bytes]);
+        }
+    }
+}
+
+#[test]
+fn a_length_or_place_that_cannot_be_is_garbage() {
+    let segment = SHARED_SEGMENT_BYTES as u32;
+    let forms = [
+        form(0, 0, 0),
+        form(0, 0, INLINE_BYTES as u32 + 1),
+        form(1, 0, 0),
+        form(1, 0, 401),
+        form(2, 0, 401),
+        form(1, ROW_SLOTS as u32, 8),
+        form(2, 15, 8),
+        form(1, 0, segment + 1),
+        form(3, 0, 8),
+        form(15, 15, (1 << 24) - 1),
+    ];
+    for form in forms {
+        let (mut honest, lying) = beside_a_liar(2);
+        let low = EXPECTED.sequence as u32;
+        forge(
+            &lying,
+            2,
+            0,
+            1,
+            0,
+            [EXPECTED.digest, form, low, EXPECTED.number],
+        );
+        let mut into = [7; 400];
+        let got = honest[0].receive(1, &EXPECTED, 0, &mut into);
+        assert!(
+            matches!(got, Err(LinkError::Garbage(_))),
+            "{form:#x}: {got:?}"
+        );
+        assert!(honest[0].fetch(1, &EXPECTED, 0).is_err());
+        assert_eq!(into, [7; 400]);
+    }
+}
+
+/// The last part of a message is no longer than what is missing of it.
+#[test]
+fn a_message_that_does_not_end_is_garbage() {
+    let (mut honest, lying) = beside_a_liar(2);
+    let low = EXPECTED.sequence as u32;
+    let mut into = [7; 400];
+    for (count, bytes) in [(1, 300), (2, 101)] {
+        let head = [EXPECTED.digest, form(1, 0, bytes), low, EXPECTED.number];
+        forge(&lying, 2, 0, count, 0, head);
+    }
+    let got = honest[0].receive(1, &EXPECTED, 0, &mut into);
+    assert!(matches!(got, Err(LinkError::Garbage(_))), "{got:?}");
+    assert_eq!(into[300..], [7; 100]);
+}
+
+/// A reader that lies about what it has read harms nobody else.
+#[test]
+fn a_liars_acknowledgement_frees_no_segment_that_another_reads() {
+    let (mut honest, lying) = beside_a_liar(3);
+    let to = [1, 2].map(|peer| Addressee {
+        peer,
+        number: EXPECTED.number,
+    });
+    let message = Message {
+        bytes: 100 * ROW_SLOTS + 100,
+        ..EXPECTED
+    };
+    let acknowledgement = Layout::new(3).acknowledgement(0);
+    for part in 0..ROW_SLOTS {
+        let data = [part as u8; 100];
+        assert_eq!(honest[0].publish(&to, &message, 100 * part, &data), Ok(100));
+        for lie in [0, 1, part as u64 + 1, 17, u64::MAX] {
+            lying.release(acknowledgement, lie);
+        }
+    }
+    lying.release(acknowledgement, ROW_SLOTS as u64);
+    assert_eq!(
+        honest[0].publish(&to, &message, 100 * ROW_SLOTS, &[9; 100]),
+        Ok(0)
+    );
+    let mut into = [7; 100 * ROW_SLOTS];
+    let got = honest[1].receive(0, &message, 0, &mut into);
+    assert_eq!(got, Ok(into.len()));
+    for (part, bytes) in into.chunks(100).enumerate() {
+        assert_eq!(bytes, [part as u8; 100]);
+    }
+    assert_eq!(
+        honest[0].publish(&to, &message, 100 * ROW_SLOTS, &[9; 100]),
+        Ok(100)
+    );
+}
+
+/// One thing that a liar does, or an honest rank beside it.
+#[derive(Clone, Debug)]
+enum Turn {
+    Forge {
+        lines: u32,
+        through: u32,
+        head: [u32; 4],
+    },
+    Word {
+        at: usize,
+        value: u64,
+    },
+    Receive {
+        bytes: usize,
+    },
+    Fold {
+        consumed: usize,
+    },
+    Send {
+        bytes: usize,
+    },
+    Publish {
+        bytes: usize,
+    },
+}
+
+/// Often what is expected, else anything.
+fn near(expected: u32) -> impl Strategy<Value = u32> {
+    prop_oneof![6 => Just(expected), 1 => 0u32..20, 1 => any::<u32>()]
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    let forms = prop_oneof![
+        (0u32..4, 0u32..5, 0u32..500).prop_map(|(kind, slot, bytes)| form(kind, slot, bytes)),
+        any::<u32>(),
+    ];
+    let low = EXPECTED.sequence as u32;
+    let head = (
+        near(EXPECTED.digest),
+        forms,
+        near(low),
+        near(EXPECTED.number),
+    );
+    let head = head.prop_map(|(digest, form, sequence, number)| [digest, form, sequence, number]);
+    let words = Layout::new(3).division().words;
+    prop_oneof![
+        3 => (0u32..20, near(1), head)
+            .prop_map(|(lines, through, head)| Turn::Forge { lines, through, head }),
+        1 => (0..words, any::<u64>()).prop_map(|(at, value)| Turn::Word { at, value }),
+        2 => (0usize..400).prop_map(|bytes| Turn::Receive { bytes }),
+        2 => (0usize..400).prop_map(|consumed| Turn::Fold { consumed }),
+        1 => (0usize..400_000).prop_map(|bytes| Turn::Send { bytes }),
+        1 => (0usize..400_000).prop_map(|bytes| Turn::Publish { bytes }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn nothing_a_liar_writes_does_more_than_fail_its_link(
+        turns in prop::collection::vec(turn(), 1..60),
+    ) {
+        let (mut honest, lying) = beside_a_liar(3);
+        let one = &mut honest[0];
+        let to = [1, 2].map(|peer| Addressee { peer, number: 0 });
+        let mut count = 0;
+        let mut offset = 0;
+        let message = EXPECTED;
+        for turn in turns {
+            match turn {
+                Turn::Forge { lines, through, head } => {
+                    for _ in 0..lines {
+                        count += 1;
+                        forge(&lying, 3, 0, count, through, head);
+                    }
+                }
+                Turn::Word { at, value } => lying.store(at, value),
+                Turn::Receive { bytes } => {
+                    let mut into = [0; 400];
+                    let bytes = bytes.min(message.bytes - offset);
+                    if let Ok(stored) = one.receive(2, &message, offset, &mut into[..bytes]) {
+                        prop_assert!(stored <= bytes);
+                        offset += stored;
+                    }
+                }
+                Turn::Fold { consumed } => {
+                    if let Ok(visible) = one.fetch(2, &message, offset) {
+                        prop_assert!(visible <= message.bytes - offset);
+                        let taken = visible.min(consumed);
+                        prop_assert_eq!(one.view(2, taken).len(), taken);
+                        if taken > 0 {
+                            one.consume(2, taken);
+                            offset += taken;
+                        }
+                    }
+                }
+                Turn::Send { bytes } => {
+                    let sent = one.send(2, &message, 0, &vec![1; bytes]);
+                    prop_assert!(sent.is_ok_and(|sent| sent <= bytes));
+                }
+                Turn::Publish { bytes } => {
+                    let sent = one.publish(&to, &message, 0, &vec![1; bytes]);
+                    prop_assert!(sent.is_ok_and(|sent| sent <= bytes));
+                }
+            }
+            one.settle();
+            if offset == message.bytes {
+                offset = 0;
+            }
+        }
+    }
+}
+
+/// Writes at random into its region, words and bytes, until told to stop.
+fn lie(mut lying: OwnRegion, places: usize, honest: usize, head: [u32; 2], stop: &AtomicBool) {
+    let layout = Layout::new(places);
+    let mut random = Random(1);
+    let mut count = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        let place = random.below(honest);
+        match random.below(4) {
+            0 => {
+                let word = random.below(layout.division().words);
+                lying.store(word, random.draw());
+            }
+            1 => {
+                let at = layout.slot(random.below(places), random.below(ROW_SLOTS));
+                lying.bytes_mut(at, 64).fill(random.draw() as u8);
+            }
+            2 => lying.store(layout.acknowledgement(place), random.draw() % 40),
+            _ => {
+                count = (count + random.below(2) as u32) % 40;
+                let form = form(random.below(3) as u32, random.below(4) as u32, 40);
+                let form = if random.below(8) == 0 {
+                    random.draw() as u32
+                } else {
+                    form
+                };
+                let number = random.below(2) as u32;
+                forge(
+                    &lying,
+                    places,
+                    place,
+                    count,
+                    random.below(40) as u32,
+                    [head[0], form, head[1], number],
+                );
+            }
+        }
+        if random.below(64) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Two engines in calls with a liar: they end, wrong or failed or waiting, and nothing panics.
+#[test]
+fn engines_survive_a_liar_that_writes_while_they_look() {
+    const WORLD: usize = 3;
+    const CALLS: u64 = 200;
+    for (algorithm, count) in [
+        (Algorithm::Flat, 100),
+        (Algorithm::TwoShot, 30_000),
+        (Algorithm::Ring, 30),
+    ] {
+        let case = Case {
+            collective: Collective::AllReduce,
+            algorithm,
+            pieces: 1,
+            count,
+            root: 0,
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            seed: 0,
+        };
+        for sequence in 1..=CALLS {
+            let (honest, lying) = beside_a_liar(WORLD);
+            let stop = AtomicBool::new(false);
+            let stop = &stop;
+            let head = [case.prepared(0, WORLD).digest, sequence as u32];
+            std::thread::scope(|scope| {
+                scope.spawn(move || lie(lying, WORLD, WORLD - 1, head, stop));
+                let ranks = honest.into_iter().zip(channel(WORLD)).enumerate();
+                let calls = ranks.map(|(rank, (collectives, pairs))| {
+                    scope.spawn(move || {
+                        let (collectives, pairs) = (Box::new(collectives), Box::new(pairs));
+                        let group = Group::new(rank, WORLD, collectives, pairs);
+                        call_beside_a_liar(&case, rank, sequence, group);
+                    })
+                });
+                let calls: Vec<_> = calls.collect();
+                let ends: Vec<_> = calls.into_iter().map(|call| call.join()).collect();
+                stop.store(true, Ordering::Relaxed);
+                assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+            });
+        }
+    }
+}
+
+fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
+    const LOOKS: u32 = 30;
+    let mut engine = Engine::default();
+    engine.add_group(0, group);
+    let posting = Posting {
+        prepared: Arc::new(case.prepared(rank, 3)),
+        sequence,
+        buffer: Region::own(case.input(rank, 3)),
+        timeout: Duration::from_secs(60),
+    };
+    let mut patience = |looks| {
+        std::thread::yield_now();
+        looks < LOOKS
+    };
+    let ran = engine.run(0, ChannelKind::Collectives, posting, &mut patience);
+    let Ok(Run::Posted(_)) = ran else { return };
+    for _ in 0..LOOKS {
+        engine.poll();
+        std::thread::yield_now();
+    }
+}

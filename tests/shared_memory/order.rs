@@ -1,0 +1,119 @@
+//! The order in which a program is run step by step, for every plan of the registry.
+
+use crate::world::{Case, pairs};
+use proptest::prelude::*;
+use ringtree::engine::program::{Action, Program, ProgramStep};
+use ringtree::{Dtype, ReduceOp};
+use std::collections::BTreeSet;
+
+fn program() -> impl Strategy<Value = Program> {
+    programs().prop_map(|(_, program)| program)
+}
+
+/// World sizes and programs.
+fn programs() -> impl Strategy<Value = (usize, Program)> {
+    let case = (
+        prop::sample::select(pairs()),
+        (1usize..20, 0usize..20, 0usize..20),
+        1usize..8,
+        0usize..300,
+    );
+    case.prop_map(
+        |((collective, algorithm), (world_size, rank, root), pieces, count)| {
+            let case = Case {
+                collective,
+                algorithm,
+                pieces,
+                count,
+                root,
+                dtype: Dtype::F32,
+                op: ReduceOp::Sum,
+                seed: 0,
+            };
+            let prepared = case.prepared(rank % world_size, world_size);
+            (world_size, Program::clone(&prepared.program))
+        },
+    )
+}
+
+/// The messages of `step` on receive lanes: (lane, number).
+fn received(step: &ProgramStep) -> Vec<(usize, u32)> {
+    match &step.action {
+        Action::Store(operand) => vec![(operand.lane, operand.number)],
+        Action::Fold { operands, .. } => {
+            operands.iter().map(|one| (one.lane, one.number)).collect()
+        }
+        _ => vec![],
+    }
+}
+
+fn sent(step: &ProgramStep) -> Vec<(usize, u32)> {
+    match &step.action {
+        Action::Send { to, .. } => to.iter().map(|one| (one.peer, one.number)).collect(),
+        _ => vec![],
+    }
+}
+
+/// Whether each lane's messages come as 0, 1, 2, ...
+fn counts_up(messages: impl Iterator<Item = (usize, u32)>) -> bool {
+    let mut next = std::collections::HashMap::new();
+    messages.into_iter().all(|(lane, number)| {
+        let next = next.entry(lane).or_insert(0);
+        *next += 1;
+        number + 1 == *next
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_order_holds_every_step_once_after_what_it_waits_for(program in program()) {
+        let mut over = BTreeSet::new();
+        for at in &program.order {
+            for dependency in &program.steps[*at].dependencies {
+                prop_assert!(over.contains(&dependency.step), "{at} before {}", dependency.step);
+            }
+            prop_assert!(over.insert(*at), "{at} twice");
+        }
+        prop_assert_eq!(over.len(), program.steps.len());
+        let steps = || program.order.iter().map(|at| &program.steps[*at]);
+        prop_assert!(counts_up(steps().flat_map(sent)), "sends of a lane in order");
+        prop_assert!(counts_up(steps().flat_map(received)), "receives of a lane in order");
+    }
+
+    /// What the argument in `in_order` uses beside that, where a rank's rounds are those in which
+    /// it does something.
+    #[test]
+    fn a_send_overtakes_receives_of_one_round_and_no_receive_a_send(program in program()) {
+        let rounds: BTreeSet<_> = program.steps.iter().map(|step| step.round).collect();
+        let is_send = |step: &ProgramStep| matches!(step.action, Action::Send { .. });
+        let steps: Vec<_> = program.order.iter().map(|at| &program.steps[*at]).collect();
+        for (at, step) in steps.iter().enumerate() {
+            let before = rounds.range(..step.round).next_back().copied().unwrap_or(0);
+            for later in &steps[at + 1..] {
+                let (round, what) = (later.round, format!("{step:?} before {later:?}"));
+                match (is_send(step), is_send(later)) {
+                    (true, true) | (false, false) => prop_assert!(step.round <= round, "{what}"),
+                    (true, false) => prop_assert!(before <= round, "{what}"),
+                    (false, true) => prop_assert!(step.round < round, "{what}"),
+                }
+            }
+        }
+    }
+
+    /// Messages to several peers share a few segments, whoever reads them. So that none can keep an
+    /// earlier one from them, a rank has at most one a round, and it goes to everybody.
+    #[test]
+    fn a_rank_has_one_message_to_several_peers_a_round_and_all_get_it(
+        (world_size, program) in programs(),
+    ) {
+        let mut rounds = BTreeSet::new();
+        for step in &program.steps {
+            if let Action::Send { to, .. } = &step.action && to.len() > 1 {
+                prop_assert!(rounds.insert(step.round), "two in round {}", step.round);
+                prop_assert_eq!(to.len(), world_size - 1, "{:?}", to);
+            }
+        }
+    }
+}
