@@ -2,14 +2,14 @@
 
 use crate::world::{Case, Random, channel};
 use proptest::prelude::*;
-use ringtree::engine::group::{ChannelKind, Group, Posting};
-use ringtree::engine::{Engine, Run};
+use ringtree::engine::Engine;
+use ringtree::engine::group::{ChannelKind, Group, Posting, Progress};
 use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sys::memory::Region;
 use ringtree::sys::shared::{OwnRegion, WriteWords};
 use ringtree::transport::shm::lane::{INLINE_BYTES, LINE_WORDS, LINES};
-use ringtree::transport::shm::layout::{Layout, ROW_SLOTS};
+use ringtree::transport::shm::layout::Layout;
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
 use ringtree::transport::{Addressee, LinkError, Message, Transport};
 use ringtree::wire::frame::Header;
@@ -17,6 +17,9 @@ use ringtree::{Dtype, ReduceOp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Segments of a row in a world of three.
+const ROW_SLOTS: usize = Layout::new(3).row_slots();
 
 const EXPECTED: Message = Message {
     sequence: (7 << 32) + 3,
@@ -126,7 +129,7 @@ fn a_length_or_place_that_cannot_be_is_garbage() {
         form(1, 0, 0),
         form(1, 0, 401),
         form(2, 0, 401),
-        form(1, ROW_SLOTS as u32, 8),
+        form(1, Layout::new(2).row_slots() as u32, 8),
         form(2, 15, 8),
         form(1, 0, segment + 1),
         form(3, 0, 8),
@@ -333,7 +336,7 @@ fn lie(mut lying: OwnRegion, places: usize, honest: usize, head: [u32; 2], stop:
                 lying.store(word, random.draw());
             }
             1 => {
-                let at = layout.slot(random.below(places), random.below(ROW_SLOTS));
+                let at = layout.slot(random.below(places), random.below(layout.row_slots()));
                 lying.bytes_mut(at, 64).fill(random.draw() as u8);
             }
             2 => lying.store(layout.acknowledgement(place), random.draw() % 40),
@@ -410,18 +413,28 @@ fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
     const LOOKS: u32 = 30;
     let mut engine = Engine::default();
     engine.add_group(0, group);
-    let posting = Posting {
+    let mut posting = Posting {
         prepared: Arc::new(case.prepared(rank, 3)),
         sequence,
         buffer: Region::own(case.input(rank, 3)),
+        progress: Progress::default(),
         timeout: Duration::from_secs(60),
     };
     let mut patience = |looks| {
         std::thread::yield_now();
         looks < LOOKS
     };
-    let ran = engine.run(0, ChannelKind::Collectives, posting, &mut patience);
-    let Ok(Run::Posted(_)) = ran else { return };
+    let has_ended = engine.run(
+        0,
+        &posting.prepared,
+        sequence,
+        posting.buffer.bytes_mut(),
+        &mut posting.progress,
+        &mut patience,
+    );
+    if has_ended || engine.post(0, ChannelKind::Collectives, posting).is_err() {
+        return;
+    }
     for _ in 0..LOOKS {
         engine.poll();
         std::thread::yield_now();

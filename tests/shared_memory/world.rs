@@ -1,10 +1,10 @@
 //! Ranks in one process, each a thread with an engine and regions of its own, and calls whose
 //! results are known exactly.
 
-use ringtree::engine::group::{ChannelKind, Group, Posting, Prepared};
+use ringtree::engine::group::{ChannelKind, Group, Posting, Prepared, Progress};
 use ringtree::engine::operation::Arithmetic;
 use ringtree::engine::program::Program;
-use ringtree::engine::{Engine, Run, Ticket};
+use ringtree::engine::{Engine, Ticket};
 use ringtree::plan::layout::part_start;
 use ringtree::plan::{Algorithm, Collective, REGISTRY, Request, plan};
 use ringtree::protocol::call::Call;
@@ -75,6 +75,7 @@ impl Case {
             rank,
             root: self.root % world_size,
             pieces: self.pieces,
+            ranks_per_host: world_size,
         }
     }
 
@@ -273,6 +274,7 @@ impl Rank {
             prepared: Arc::new(case.prepared(self.rank, self.world_size)),
             sequence: self.sequence,
             buffer: Region::own(case.input(self.rank, self.world_size)),
+            progress: Progress::default(),
             timeout: PATIENCE,
         }
     }
@@ -301,22 +303,27 @@ impl Rank {
         self.finish(keep);
     }
 
-    fn run(&mut self, posting: Posting, case: &Case, patience: u32) -> Option<Ticket> {
+    fn run(&mut self, mut posting: Posting, case: &Case, patience: u32) -> Option<Ticket> {
         let until = self.until;
         let mut patience = |looks| {
             std::thread::yield_now();
             assert!(Instant::now() < until, "stuck in {case:?}");
             looks < patience
         };
-        let kind = ChannelKind::Collectives;
-        let ran = self.engine.run(0, kind, posting, &mut patience);
-        match ran.expect("nothing has failed") {
-            Run::Whole(buffer) => {
-                self.check(case, buffer);
-                None
-            }
-            Run::Posted(ticket) => Some(ticket),
+        let has_ended = self.engine.run(
+            0,
+            &posting.prepared,
+            posting.sequence,
+            posting.buffer.bytes_mut(),
+            &mut posting.progress,
+            &mut patience,
+        );
+        if has_ended {
+            self.check(case, posting.buffer);
+            return None;
         }
+        let posted = self.engine.post(0, ChannelKind::Collectives, posting);
+        Some(posted.expect("nothing has failed"))
     }
 
     /// Polls until at most `keep` calls are under way, the earliest first.

@@ -139,7 +139,7 @@ impl<const LANE_LINES: usize> Receiver<LANE_LINES> {
     #[inline]
     pub fn is_ready(&self, theirs: &impl ReadWords) -> bool {
         let next = self.count.wrapping_add(1);
-        theirs.load(line(self.lane, next)) as u32 == next
+        theirs.load(line(self.lane, LANE_LINES, next)) as u32 == next
     }
 
     /// The next line, if it is there, and what its sender acknowledges with it.

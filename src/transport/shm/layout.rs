@@ -1,11 +1,10 @@
 //! Where things lie in a rank's region.
 //!
 //! ```text
-//! words   line 0            the bell: odd while the owner sleeps; whether its fence is the kernel's
-//!         line 1 + q        how many lines of place q's lane to the owner the owner is through with
-//!         lane q            LINES lines from the owner to place q
-//! bytes   row q             LANE_SLOTS segments for place q; the owner's own row is for messages
-//!                           to several places
+//! words   line 0       the bell: odd while the owner sleeps; whether its fence is the kernel's
+//!         line 1 + q   how many lines of place q's lane to the owner the owner is through with
+//!         lane q       LINES lines from the owner to place q
+//! bytes   row q        segments for place q; the owner's own row is for messages to several
 //! ```
 //!
 //! A *place* is a rank's number among those that share the memory.
@@ -14,8 +13,12 @@ use super::lane::{LINE_WORDS, LINES};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::shared::{Division, WORD_BYTES};
 
-/// Segments of a row. A sender may be so many ahead of its receiver.
-pub const ROW_SLOTS: usize = 4;
+/// The fewest and the most segments of a row. A sender may be so many ahead of its receiver.
+const ROW_SLOTS: [usize; 2] = [4, 8];
+/// Segments of all rows, roughly. A segment that is written again while its readers' caches still
+/// hold it costs a message between the cores for every line of the cache, so a few more are
+/// better, as long as all of a host's segments stay in its last level of cache.
+const REGION_SLOTS: usize = 16;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
 
@@ -44,7 +47,21 @@ impl Layout {
         let words = lines * LINE_WORDS;
         Division {
             words: words.next_multiple_of(PAGE_BYTES / WORD_BYTES),
-            bytes: self.places * ROW_SLOTS * SHARED_SEGMENT_BYTES,
+            bytes: self.places * self.row_slots() * SHARED_SEGMENT_BYTES,
+        }
+    }
+
+    /// Segments of a row.
+    #[must_use]
+    pub const fn row_slots(self) -> usize {
+        let [least, most] = ROW_SLOTS;
+        let fair = REGION_SLOTS / if self.places == 0 { 1 } else { self.places };
+        if fair < least {
+            least
+        } else if fair > most {
+            most
+        } else {
+            fair
         }
     }
 
@@ -63,6 +80,6 @@ impl Layout {
     /// Where segment `slot` of row `place` starts.
     #[must_use]
     pub const fn slot(self, place: usize, slot: usize) -> usize {
-        (place * ROW_SLOTS + slot) * SHARED_SEGMENT_BYTES
+        (place * self.row_slots() + slot) * SHARED_SEGMENT_BYTES
     }
 }

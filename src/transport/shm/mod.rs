@@ -21,7 +21,7 @@ use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
 use crate::sys::shared::{Bell, OwnRegion, PeerRegion, ReadWords, WriteWords};
 use crate::wire::frame::Header;
 use lane::{Head, INLINE_BYTES, Receiver, Sender};
-use layout::{BELL, KERNEL_FENCE, Layout, ROW_SLOTS};
+use layout::{BELL, KERNEL_FENCE, Layout};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -110,7 +110,7 @@ impl SharedTransport {
             shared: SharedRow {
                 start: layout.slot(place, 0),
                 next: 0,
-                readers: Default::default(),
+                readers: vec![Vec::new(); layout.row_slots()],
             },
             is_unsettled: false,
             is_kernel_fencing,
@@ -205,7 +205,7 @@ impl Transport for SharedTransport {
                     .bytes_mut(start, piece.len())
                     .copy_from_slice(piece);
                 link.slots[slot] = link.sender.count() + 1;
-                link.slot_next = (slot + 1) % ROW_SLOTS;
+                link.slot_next = (slot + 1) % link.slots.len();
                 Form::Slot(slot)
             };
             link.publish(&self.own, message, message.number, form, piece);
@@ -299,7 +299,7 @@ impl Transport for SharedTransport {
                 self.own
                     .bytes_mut(start, piece.len())
                     .copy_from_slice(piece);
-                self.shared.next = (slot + 1) % ROW_SLOTS;
+                self.shared.next = (slot + 1) % self.shared.readers.len();
                 Form::Shared(slot)
             };
             for Addressee { peer, number } in to {
@@ -354,7 +354,7 @@ struct SharedRow {
     start: usize,
     next: usize,
     /// Who reads a segment, and by which line.
-    readers: [Vec<(usize, u64)>; ROW_SLOTS],
+    readers: Vec<Vec<(usize, u64)>>,
 }
 
 impl SharedRow {
@@ -404,7 +404,7 @@ impl Form {
             2 => (SHARED_SEGMENT_BYTES, Form::Shared(slot)),
             _ => return None,
         };
-        (bytes > 0 && bytes <= most && slot < ROW_SLOTS).then_some((bytes, form))
+        (bytes > 0 && bytes <= most).then_some((bytes, form))
     }
 }
 
@@ -427,7 +427,7 @@ struct Link {
     row: usize,
     slot_next: usize,
     /// The line that last used each of them.
-    slots: [u64; ROW_SLOTS],
+    slots: Vec<u64>,
     /// Where, in the peer's region, the segments for this rank start, and those for several.
     their_row: usize,
     their_shared_row: usize,
@@ -448,7 +448,7 @@ impl Link {
             receiver: Receiver::new(layout.lane(place), acknowledging_at),
             row: layout.slot(their_place, 0),
             slot_next: 0,
-            slots: [0; ROW_SLOTS],
+            slots: vec![0; layout.row_slots()],
             their_row: layout.slot(place, 0),
             their_shared_row: layout.slot(their_place, 0),
             present: Present {
@@ -481,8 +481,14 @@ impl Link {
     /// Makes the line's payload the present one; at most `most` bytes of its message are missing.
     #[inline]
     fn open(&mut self, form: u32, most: usize) -> Result<(), LinkError> {
-        let decoded = Form::decode(form).filter(|(bytes, _)| *bytes <= most);
-        let Some((bytes, form)) = decoded else {
+        let slots = self.slots.len();
+        let is_there = |form: &Form| match form {
+            Form::Inline => true,
+            Form::Slot(slot) | Form::Shared(slot) => *slot < slots,
+        };
+        let decoded = Form::decode(form);
+        let expected = decoded.filter(|(bytes, form)| *bytes <= most && is_there(form));
+        let Some((bytes, form)) = expected else {
             return Err(LinkError::Garbage(format!(
                 "a line of the form {form:#x} where {most} bytes were to come"
             )));
