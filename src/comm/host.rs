@@ -37,8 +37,8 @@ pub(crate) trait Host: Send + Sync {
     /// Operations are under way and the caller goes on without polling them.
     fn background_work(&self);
 
-    /// A group's two transports, to all ranks: for collectives and for pairs. All ranks of the group
-    /// ask for them, and those that share memory wait for each other, at most `at_most`.
+    /// A group's two transports, to all ranks: for collectives and for pairs. All ranks of the
+    /// group ask for them, and those that share memory wait for each other, at most `at_most`.
     ///
     /// # Errors
     /// Memory that was to be shared was not.

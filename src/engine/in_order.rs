@@ -194,6 +194,11 @@ impl Run<'_> {
         completes: bool,
     ) -> Done {
         while self.progress.bytes < step.bytes {
+            let mut peers = operands.iter().map(|operand| operand.peer);
+            if let Some(peer) = peers.find(|peer| !self.transport.may_have_arrived(*peer)) {
+                self.wait(Some(peer))?;
+                continue;
+            }
             let rest = self.rest(step);
             let done = self.progress.bytes;
             let (sequence, digest) = (self.sequence, self.digest);
@@ -207,11 +212,7 @@ impl Run<'_> {
             let into = &mut self.buffer[rest];
             match fold.arrived(self.transport, &self.arithmetic, into, message) {
                 Err(broken) => return Err(Stop::Broken(broken)),
-                Ok(0) => {
-                    let mut peers = operands.iter().map(|operand| operand.peer);
-                    let awaited = peers.find(|peer| !self.transport.may_have_arrived(*peer));
-                    self.wait(awaited)?;
-                }
+                Ok(0) => self.wait(None)?,
                 Ok(bytes) => {
                     self.progress.bytes += bytes;
                     self.fruitless = 0;

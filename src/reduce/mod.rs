@@ -30,6 +30,9 @@ use crate::sys::simd::Level;
 use fold::{Entry, Task};
 use std::fmt;
 
+/// So few bytes are folded before a wide vector unit is ready.
+const FEW_BYTES: usize = 64;
+
 /// The kernel of one element type and one operator, chosen once per operation.
 ///
 /// ```
@@ -124,7 +127,12 @@ impl Kernel {
                     sources,
                     divisor,
                 };
-                (self.entry)(self.level, task);
+                let level = if task.destination.len() <= FEW_BYTES {
+                    Level::portable()
+                } else {
+                    self.level
+                };
+                (self.entry)(level, task);
             }
         }
     }

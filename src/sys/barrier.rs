@@ -10,7 +10,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and the registration for it (`linux/membarrier.h`, Linux 4.16).
+/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and the registration for it, of `linux/membarrier.h` (Linux
+/// 4.16).
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 

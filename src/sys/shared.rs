@@ -34,6 +34,10 @@ pub trait WriteWords {
 
     /// Writes the word at `at`, after everything written before.
     fn release(&self, at: usize, value: u64);
+
+    /// The word at `at` will be written soon: its line may be fetched for that, while there is
+    /// time.
+    fn prepare(&self, _at: usize) {}
 }
 
 /// Pages of a file that this process has mapped.
@@ -181,6 +185,30 @@ impl WriteWords for OwnRegion {
         self.division.check(at);
         self.mapping.word(at).store(value, Ordering::Release);
     }
+
+    #[inline]
+    fn prepare(&self, at: usize) {
+        self.division.check(at);
+        fetch_for_writing(self.mapping.word(at));
+    }
+}
+
+/// Has the cache get the word's line for this core alone.
+#[inline]
+fn fetch_for_writing(word: &AtomicU64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it reads and writes no register, no flag and, as far as a program can see,
+    // no memory. Processors without it ignore it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) word, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = word;
 }
 
 /// One word of an own region. It does not keep the region.

@@ -204,6 +204,13 @@ impl Level {
             .expect("invariant: the portable level is always there")
     }
 
+    /// The level that every machine has: where there is too little for wide vectors to pay for
+    /// the way to them.
+    #[inline]
+    pub(crate) const fn portable() -> Level {
+        Level(Width::Portable)
+    }
+
     /// Runs `body` compiled for this level.
     #[inline]
     pub(crate) fn run<B: Body>(self, body: B) {

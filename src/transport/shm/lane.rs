@@ -91,6 +91,14 @@ impl<const LANE_LINES: usize> Sender<LANE_LINES> {
         self.is_through(theirs, (self.count + 1).saturating_sub(LANE_LINES as u64))
     }
 
+    /// A line will be written soon. Its reader has held it since it read it last: fetching it back
+    /// takes as long as a message, and need not be waited for then.
+    #[inline]
+    pub fn prepare(&self, own: &impl WriteWords) {
+        let next = (self.count + 1) as u32;
+        own.prepare(line(self.lane, LANE_LINES, next));
+    }
+
     /// Writes a line, for which there is room; `received` acknowledges the other direction.
     #[inline]
     pub fn publish(&mut self, own: &impl WriteWords, head: Head, inline: &[u8], received: u32) {
@@ -174,8 +182,8 @@ impl<const LANE_LINES: usize> Receiver<LANE_LINES> {
     }
 
     /// This side is through with the line that `peek` has found, and with what it named. The
-    /// sender can learn it now if `at_once`, else after half a lane at the latest: whatever lines of
-    /// the other direction say, for it may be unable to look at those before it has room.
+    /// sender can learn it now if `at_once`, else after half a lane at the latest: whatever lines
+    /// of the other direction say, for it may be unable to look at those before it has room.
     #[inline]
     pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
         self.count = self.count.wrapping_add(1);

@@ -256,6 +256,7 @@ impl Transport for SharedTransport {
                 let is_segment = link.present.start.is_some();
                 link.receiver.pass(&self.own, is_segment);
                 link.present.bytes = 0;
+                link.sender.prepare(&self.own);
             }
         }
     }
