@@ -167,8 +167,8 @@ impl<const LANE_LINES: usize> Receiver<LANE_LINES> {
     }
 
     /// This side is through with the line that `peek` has found, and with what it named. The
-    /// sender can learn it now if `at_once`, else after half a lane at the latest: whatever lines of
-    /// the other direction say, for it may be unable to look at those before it has room.
+    /// sender can learn it now if `at_once`, else after half a lane at the latest: whatever lines
+    /// of the other direction say, for it may be unable to look at those before it has room.
     #[inline]
     pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
         self.count = self.count.wrapping_add(1);
