@@ -1,4 +1,4 @@
-//! Ranks as real processes over TCP: this test binary starts itself, and the environment turns
+//! Ranks as real processes, over TCP, through shared memory and with both: this test binary starts itself, and the environment turns
 //! the copy's `child_entry` into a rank.
 
 #![allow(clippy::unwrap_used)]
@@ -199,8 +199,33 @@ fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
+/// What ranks talk over.
+#[derive(Clone, Copy, Debug)]
+enum Links {
+    Tcp,
+    SharedMemory,
+    /// Shared memory among two ranks each, TCP between these hosts.
+    Both,
+}
+
+const ALL_LINKS: [Links; 3] = [Links::Tcp, Links::SharedMemory, Links::Both];
+
+impl Links {
+    fn settings(self, rank: usize) -> [(&'static str, String); 2] {
+        let (transport, host) = match self {
+            Links::Tcp => ("tcp", 0),
+            Links::SharedMemory => ("shm", 0),
+            Links::Both => ("auto", rank / 2),
+        };
+        [
+            ("RINGTREE_TRANSPORT", transport.into()),
+            ("RINGTREE_HOST_ID", format!("host {host}")),
+        ]
+    }
+}
+
 impl Ranks {
-    fn start(role: &str, world_size: usize, more: &[(&str, &str)]) -> Self {
+    fn start(links: Links, role: &str, world_size: usize, more: &[(&str, &str)]) -> Self {
         let (tell, heard) = channel();
         let rendezvous = free_address();
         let program = std::env::current_exe().unwrap();
@@ -213,6 +238,7 @@ impl Ranks {
                 .env("LOCAL_RANK", rank.to_string())
                 .env("LOCAL_WORLD_SIZE", world_size.to_string())
                 .env("RINGTREE_RENDEZVOUS", &rendezvous)
+                .envs(links.settings(rank))
                 .envs(more.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped())
@@ -271,8 +297,10 @@ impl Drop for Ranks {
 
 fn run_cases(world_size: usize) {
     let all: Vec<_> = (0..world_size).collect();
-    let (said, _) = Ranks::start("cases", world_size, &[]).hear(&all);
-    assert_eq!(said, vec!["all right"; world_size]);
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "cases", world_size, &[]).hear(&all);
+        assert_eq!(said, vec!["all right"; world_size], "{links:?}");
+    }
 }
 
 #[test]
@@ -293,8 +321,11 @@ fn more_processes_than_cores_compute_what_one_would() {
 
 #[test]
 fn survivors_name_a_killed_rank_within_two_seconds() {
-    for victim in [2, 0] {
-        let ranks = Ranks::start("stream", 4, &[]);
+    for (victim, links) in [2, 0]
+        .into_iter()
+        .flat_map(|one| ALL_LINKS.map(|all| (one, all)))
+    {
+        let ranks = Ranks::start(links, "stream", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
         let killed = Instant::now();
         ranks.signal(victim, Signal::KILL);
@@ -314,7 +345,11 @@ fn survivors_name_a_killed_rank_within_two_seconds() {
 
 #[test]
 fn survivors_agree_which_step_counts() {
-    let ranks = Ranks::start("training", 4, &[]);
+    ALL_LINKS.into_iter().for_each(agree_which_step_counts);
+}
+
+fn agree_which_step_counts(links: Links) {
+    let ranks = Ranks::start(links, "training", 4, &[]);
     ranks.hear(&[0, 1, 2, 3]);
     ranks.signal(2, Signal::KILL);
     let (said, _) = ranks.hear(&[0, 1, 3]);
@@ -335,9 +370,10 @@ fn survivors_agree_which_step_counts() {
 
 #[test]
 fn a_stopped_rank_is_named_when_the_time_is_up() {
-    // Both worlds wait at the same time.
-    let worlds = [3, 0].map(|stopped| {
-        let ranks = Ranks::start("stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
+    // All worlds wait at the same time.
+    let (tcp, shm, both) = (Links::Tcp, Links::SharedMemory, Links::Both);
+    let worlds = [(3, tcp), (0, tcp), (3, shm), (0, shm), (3, both)].map(|(stopped, links)| {
+        let ranks = Ranks::start(links, "stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
         ranks.hear(&[0, 1, 2, 3]);
         ranks.signal(stopped, Signal::STOP);
         (stopped, ranks)
@@ -357,7 +393,11 @@ fn a_stopped_rank_is_named_when_the_time_is_up() {
 
 #[test]
 fn all_processes_get_the_same_mismatch() {
-    let (said, _) = Ranks::start("disagree", 3, &[]).hear(&[0, 1, 2]);
+    ALL_LINKS.into_iter().for_each(get_the_same_mismatch);
+}
+
+fn get_the_same_mismatch(links: Links) {
+    let (said, _) = Ranks::start(links, "disagree", 3, &[]).hear(&[0, 1, 2]);
     for op in ["sum", "max"] {
         let call = format!("all-reduce #2 of 100 u8, {op}");
         assert!(said[0].contains(&call), "{}", said[0]);
@@ -367,18 +407,22 @@ fn all_processes_get_the_same_mismatch() {
 
 #[test]
 fn a_process_that_leaves_too_early_is_named() {
-    let (said, _) = Ranks::start("early", 3, &[]).hear(&[0, 1, 2]);
-    assert_eq!(said[2], "left");
-    for text in &said[..2] {
-        let named = "lost 2: rank 2 left after call #3";
-        assert!(text.starts_with(named), "{text}");
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "early", 3, &[]).hear(&[0, 1, 2]);
+        assert_eq!(said[2], "left");
+        for text in &said[..2] {
+            let named = "lost 2: rank 2 left after call #3";
+            assert!(text.starts_with(named), "{text}");
+        }
     }
 }
 
 #[test]
 fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
-    let second = free_address();
-    let ranks = Ranks::start("crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
-    let (said, _) = ranks.hear(&[0, 1]);
-    assert_eq!(said, ["sum 80", "sum 80"]);
+    for links in ALL_LINKS {
+        let second = free_address();
+        let ranks = Ranks::start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
+        let (said, _) = ranks.hear(&[0, 1]);
+        assert_eq!(said, ["sum 80", "sum 80"], "{links:?}");
+    }
 }

@@ -174,7 +174,7 @@ fn look<const LINES: usize>(receiver: &Receiver<LINES>, theirs: &Memory, number:
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(4);
     builder.check(model);
 }
 

@@ -1,7 +1,7 @@
 //! Every algorithm of the registry over shared memory, against exactly known results, whichever
 //! way the ranks make their calls.
 
-use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world, world_one_by_one};
+use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, stingy_world, world};
 use proptest::prelude::*;
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
@@ -69,10 +69,19 @@ fn several_calls_under_way_give_the_right_results() {
     }
 }
 
+/// So that a call is handed over in the middle of any message.
 #[test]
-fn messages_to_several_sent_one_by_one_give_the_right_results() {
-    for (world_size, way) in [(3, Way::Patient), (4, Way::Impatient), (6, Way::Mixed)] {
-        every_case(&mut world_one_by_one(world_size), way);
+fn links_that_take_and_give_little_give_the_right_results() {
+    let several = [
+        (2, Way::Patient),
+        (3, Way::Impatient),
+        (4, Way::Several),
+        (5, Way::Mixed),
+    ];
+    for is_publishing in [false, true] {
+        for (world_size, way) in several {
+            every_case(&mut stingy_world(world_size, is_publishing), way);
+        }
     }
 }
 
@@ -121,8 +130,12 @@ proptest! {
         world_size in 2usize..8,
         cases in prop::collection::vec(case(), 1..40),
         seed: u64,
+        stingy: Option<bool>,
     ) {
-        let mut ranks = world(world_size);
+        let mut ranks = match stingy {
+            None => world(world_size),
+            Some(is_publishing) => stingy_world(world_size, is_publishing),
+        };
         on_every_rank(&mut ranks, |rank| make_calls(rank, &cases, Way::Mixed, seed));
     }
 }

@@ -12,7 +12,7 @@ use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
 use ringtree::sys::memory::Region;
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
-use ringtree::transport::{LinkError, Message, Transport};
+use ringtree::transport::{Addressee, LinkError, Message, Transport};
 use ringtree::{Dtype, ReduceOp};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -185,49 +185,91 @@ pub(crate) fn channel(world_size: usize) -> Vec<SharedTransport> {
     regions.into_iter().enumerate().map(transport).collect()
 }
 
-/// Links that write a message to several peers once for each.
-struct OneByOne(SharedTransport);
+/// Links that often take nothing, give whole elements but few at a time, and write a message to
+/// several peers once or once for each. What they take they take whole, as shared memory promises.
+struct Stingy {
+    links: SharedTransport,
+    is_publishing: bool,
+    random: Random,
+}
 
-impl Transport for OneByOne {
-    fn name(&self) -> &'static str {
-        "one by one"
-    }
-    fn open(&mut self, peer: usize) {
-        self.0.open(peer);
-    }
-    fn send(&mut self, peer: usize, message: &Message, offset: usize, data: &[u8]) -> Moved {
-        self.0.send(peer, message, offset, data)
-    }
-    fn receive(&mut self, peer: usize, message: &Message, offset: usize, into: &mut [u8]) -> Moved {
-        self.0.receive(peer, message, offset, into)
-    }
-    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Moved {
-        self.0.fetch(peer, message, offset)
-    }
-    fn view(&self, peer: usize, bytes: usize) -> &[u8] {
-        self.0.view(peer, bytes)
-    }
-    fn consume(&mut self, peer: usize, bytes: usize) {
-        self.0.consume(peer, bytes);
-    }
-    fn holds_bytes(&self, peer: usize) -> usize {
-        self.0.holds_bytes(peer)
-    }
-    fn settle(&mut self) {
-        self.0.settle();
+impl Stingy {
+    /// How many of so many bytes: none, some, or all.
+    fn some(&mut self, bytes: usize) -> usize {
+        match self.random.below(4) {
+            0 => 0,
+            1 => bytes,
+            _ => self.random.below(bytes + 1) / 8 * 8,
+        }
     }
 }
 
 type Moved = Result<usize, LinkError>;
 
-/// Ranks that write a message to several peers once.
+impl Transport for Stingy {
+    fn name(&self) -> &'static str {
+        "stingy"
+    }
+    fn open(&mut self, peer: usize) {
+        self.links.open(peer);
+    }
+    fn send(&mut self, peer: usize, message: &Message, offset: usize, data: &[u8]) -> Moved {
+        if self.random.below(2) == 0 {
+            return Ok(0);
+        }
+        self.links.send(peer, message, offset, data)
+    }
+    fn receive(&mut self, peer: usize, message: &Message, offset: usize, into: &mut [u8]) -> Moved {
+        let bytes = self.some(into.len());
+        self.links
+            .receive(peer, message, offset, &mut into[..bytes])
+    }
+    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Moved {
+        let visible = self.links.fetch(peer, message, offset)?;
+        Ok(self.some(visible))
+    }
+    fn view(&self, peer: usize, bytes: usize) -> &[u8] {
+        self.links.view(peer, bytes)
+    }
+    fn consume(&mut self, peer: usize, bytes: usize) {
+        self.links.consume(peer, bytes);
+    }
+    fn holds_bytes(&self, peer: usize) -> usize {
+        self.links.holds_bytes(peer)
+    }
+    fn publishes(&self, to: &[Addressee]) -> bool {
+        self.is_publishing && self.links.publishes(to)
+    }
+    fn publish(
+        &mut self,
+        to: &[Addressee],
+        message: &Message,
+        offset: usize,
+        data: &[u8],
+    ) -> Moved {
+        if self.random.below(2) == 0 {
+            return Ok(0);
+        }
+        self.links.publish(to, message, offset, data)
+    }
+    fn settle(&mut self) {
+        self.links.settle();
+    }
+}
+
 pub(crate) fn world(world_size: usize) -> Vec<Rank> {
     world_over(world_size, |links| Box::new(links))
 }
 
-/// Ranks that write it once for each.
-pub(crate) fn world_one_by_one(world_size: usize) -> Vec<Rank> {
-    world_over(world_size, |links| Box::new(OneByOne(links)))
+/// Ranks over stingy links.
+pub(crate) fn stingy_world(world_size: usize, is_publishing: bool) -> Vec<Rank> {
+    world_over(world_size, |links| {
+        Box::new(Stingy {
+            links,
+            is_publishing,
+            random: Random(world_size as u64),
+        })
+    })
 }
 
 fn world_over(
