@@ -1,10 +1,10 @@
 //! Where things lie in a rank's region.
 //!
 //! ```text
-//! words   line 0            the bell: odd while the owner sleeps; if its fence is the kernel's
-//!         line 1 + q        how many lines of place q's lane to it the owner is through with
+//! words   line 0            the bell: odd while the owner sleeps; whether its fence is the kernel's
+//!         line 1 + q        how many lines of place q's lane to the owner the owner is through with
 //!         lane q            LINES lines from the owner to place q
-//! bytes   row q             ROW_SLOTS segments for place q; the owner's own row is for messages
+//! bytes   row q             LANE_SLOTS segments for place q; the owner's own row is for messages
 //!                           to several places
 //! ```
 //!
