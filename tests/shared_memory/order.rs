@@ -3,23 +3,31 @@
 use crate::world::{Case, pairs};
 use proptest::prelude::*;
 use ringtree::engine::program::{Action, Program, ProgramStep};
+use ringtree::plan::{Request, plan};
+use ringtree::transport::Addressee;
 use ringtree::{Dtype, ReduceOp};
 use std::collections::BTreeSet;
 
 fn program() -> impl Strategy<Value = Program> {
-    programs().prop_map(|(_, program)| program)
+    programs().prop_map(|(_, _, program)| program)
 }
 
-/// World sizes and programs.
-fn programs() -> impl Strategy<Value = (usize, Program)> {
+/// Ranks, how many of them share a host, and their programs.
+fn programs() -> impl Strategy<Value = (usize, usize, Program)> {
     let case = (
         prop::sample::select(pairs()),
         (1usize..20, 0usize..20, 0usize..20),
         1usize..8,
         0usize..300,
+        1usize..20,
     );
     case.prop_map(
-        |((collective, algorithm), (world_size, rank, root), pieces, count)| {
+        |((collective, algorithm), (world_size, rank, root), pieces, count, hosts)| {
+            // The whole world, or hosts that it fills.
+            let ranks_per_host = match world_size.is_multiple_of(hosts) {
+                true => world_size / hosts,
+                false => world_size,
+            };
             let case = Case {
                 collective,
                 algorithm,
@@ -30,8 +38,14 @@ fn programs() -> impl Strategy<Value = (usize, Program)> {
                 op: ReduceOp::Sum,
                 seed: 0,
             };
-            let prepared = case.prepared(rank % world_size, world_size);
-            (world_size, Program::clone(&prepared.program))
+            let rank = rank % world_size;
+            let request = Request {
+                ranks_per_host,
+                ..case.request(rank, world_size)
+            };
+            let plan = plan(&request).expect("the registry has it");
+            let program = Program::bind(&plan, count, Dtype::F32.size());
+            (rank, ranks_per_host, program)
         },
     )
 }
@@ -103,16 +117,21 @@ proptest! {
     }
 
     /// Messages to several peers share a few segments, whoever reads them. So that none can keep an
-    /// earlier one from them, a rank has at most one a round, and it goes to everybody.
+    /// earlier one from them, a rank has at most one a round, and it goes to all who share the
+    /// memory. One that also goes elsewhere is sent to each by itself.
     #[test]
-    fn a_rank_has_one_message_to_several_peers_a_round_and_all_get_it(
-        (world_size, program) in programs(),
+    fn a_rank_has_one_message_to_several_peers_a_round_and_its_host_gets_it(
+        (rank, ranks_per_host, program) in programs(),
     ) {
+        let is_near = |one: &Addressee| one.peer / ranks_per_host == rank / ranks_per_host;
         let mut rounds = BTreeSet::new();
         for step in &program.steps {
-            if let Action::Send { to, .. } = &step.action && to.len() > 1 {
+            if let Action::Send { to, .. } = &step.action
+                && to.len() > 1
+                && to.iter().all(is_near)
+            {
                 prop_assert!(rounds.insert(step.round), "two in round {}", step.round);
-                prop_assert_eq!(to.len(), world_size - 1, "{:?}", to);
+                prop_assert_eq!(to.len(), ranks_per_host - 1, "{:?}", to);
             }
         }
     }
