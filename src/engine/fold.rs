@@ -20,6 +20,7 @@ pub(super) struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
+    #[inline]
     pub(super) fn new(
         operands: &'a [Operand],
         own: Option<usize>,
@@ -36,6 +37,7 @@ impl<'a> Fold<'a> {
     }
 
     /// Folds into `into` what is there of every message; returns how many bytes that was.
+    #[inline]
     pub(super) fn arrived(
         &self,
         transport: &mut dyn Transport,

@@ -100,6 +100,7 @@ impl Run<'_> {
     }
 
     /// What a link did: `bytes` of the step, or a failure.
+    #[inline]
     fn moved(&mut self, peer: usize, result: Result<usize, LinkError>) -> Result<usize, Stop> {
         let bytes = result.map_err(|error| Stop::Broken(Broken { peer, error }))?;
         self.progress.bytes += bytes;
@@ -123,6 +124,7 @@ impl Run<'_> {
         }
     }
 
+    #[inline]
     fn message(&self, step: &ProgramStep, number: u32) -> Message {
         Message {
             sequence: self.sequence,
@@ -133,6 +135,7 @@ impl Run<'_> {
     }
 
     /// Where the rest of the step's one run of bytes lies.
+    #[inline]
     fn rest(&self, step: &ProgramStep) -> Range<usize> {
         let piece = step.pieces[0];
         piece.offset + self.progress.bytes..piece.offset + piece.bytes
@@ -153,6 +156,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    #[inline]
     fn send_at_once(&mut self, step: &ProgramStep, to: &[Addressee]) -> Done {
         let message = self.message(step, to[0].number);
         while self.progress.bytes < step.bytes {
@@ -170,6 +174,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    #[inline]
     fn store(&mut self, step: &ProgramStep, operand: &Operand) -> Done {
         let peer = operand.peer;
         let message = self.message(step, operand.number);
@@ -186,6 +191,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    #[inline]
     fn fold(
         &mut self,
         step: &ProgramStep,

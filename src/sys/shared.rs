@@ -74,6 +74,7 @@ impl Mapping {
     }
 
     /// The word at `at`, which the caller has checked to be one of the region's words.
+    #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: `at` is below the number of words (`Layout::check`), so it lies in the mapping,
         // which starts at a page and is mapped until `drop`; words are only ever reached as
@@ -106,11 +107,13 @@ impl Division {
         self.words * WORD_BYTES + self.bytes
     }
 
+    #[inline]
     fn check(self, at: usize) {
         assert!(at < self.words, "invariant: a word of the region");
     }
 
     /// Where the `length` bytes from byte `from` on lie in the region.
+    #[inline]
     fn range(self, from: usize, length: usize) -> usize {
         let end = from.checked_add(length);
         assert!(
@@ -150,6 +153,7 @@ impl OwnRegion {
 
     /// Bytes `from..from + length` of the plain part, to be written.
     #[must_use]
+    #[inline]
     pub fn bytes_mut(&mut self, from: usize, length: usize) -> &mut [u8] {
         let offset = self.division.range(from, length);
         // SAFETY: the range lies in the mapping behind the words (`range`), so it is no atomic;
@@ -261,6 +265,7 @@ impl PeerRegion {
 
     /// Bytes `from..from + length` of the plain part.
     #[must_use]
+    #[inline]
     pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
         let offset = self.division.range(from, length);
         // SAFETY: the range lies in the mapping behind the words (`range`), is initialised (a

@@ -16,6 +16,7 @@ pub(super) struct Made {
 }
 
 impl Made {
+    #[inline]
     fn push(&mut self, call: &Call, digest: u32, sequence: u64) {
         self.last = sequence;
         if self.rows.back().is_some_and(|(_, last)| *last == digest) {
@@ -49,6 +50,7 @@ impl Made {
 
 impl Session {
     /// This rank makes `call`, which has this digest, as its call number `sequence`.
+    #[inline]
     pub fn enter(&mut self, call: &Call, digest: u32, sequence: u64) {
         self.calls.push(call, digest, sequence);
         self.made = sequence;

@@ -163,6 +163,7 @@ impl SharedTransport {
     }
 }
 
+#[inline]
 fn head_of(message: &Message, number: u32, form: u32) -> Head {
     Head {
         digest: message.digest,
@@ -385,6 +386,7 @@ const LENGTH_BITS: u32 = 24;
 const KIND_BITS: u32 = 28;
 
 impl Form {
+    #[inline]
     fn encode(self, bytes: usize) -> u32 {
         let (kind, slot) = match self {
             Form::Inline => (0, 0),
@@ -396,6 +398,7 @@ impl Form {
     }
 
     /// The length and the place, if they can be.
+    #[inline]
     fn decode(word: u32) -> Option<(usize, Self)> {
         let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;
         let slot = (word >> LENGTH_BITS & 0xf) as usize;
