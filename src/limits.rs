@@ -59,6 +59,19 @@ pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
+/// How long the speed of shared memory is measured at connect, apart from the first calls: each of
+/// the calls that are timed gets a share of it.
+pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(6);
+/// Likewise over a network. A call that takes longer is made twice.
+pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
+/// Batches of calls of which the median time counts.
+pub const MEASURING_BATCHES: usize = 5;
+/// Calls of a batch at most: more would tell no more.
+pub const MEASURING_CALLS_MAX: usize = 100;
+/// A measured number below this share of the built-in one is no link's, but a disturbance's.
+pub const TUNING_FACTOR_MIN: f64 = 1e-2;
+/// Likewise above this multiple: 1.2 s a message over TCP, 29 kB/s.
+pub const TUNING_FACTOR_MAX: f64 = 1e5;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a

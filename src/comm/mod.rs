@@ -2,7 +2,7 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`collectives`] and [`pairs`] the calls, [`work`] the handles of asynchronous ones,
-//! [`builder`] the ways to get a communicator; `planned` chooses, builds and caches programs;
+//! [`builder`] the ways to get a communicator; `measure` finds what its links cost; `planned` chooses, builds and caches programs;
 //! `runtime` polls the engine for blocked callers and for the control thread.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
@@ -17,6 +17,7 @@ pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub(crate) mod host;
+mod measure;
 mod neighbourhood;
 pub mod pairs;
 pub(crate) mod planned;

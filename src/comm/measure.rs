@@ -1,0 +1,176 @@
+//! What the links of a communicator cost, measured.
+
+use super::Communicator;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::limits::{
+    MEASURING_BATCHES, MEASURING_CALLS_MAX, MEASURING_NETWORK, MEASURING_SHARED_MEMORY,
+};
+use crate::op::ReduceOp;
+use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, settle};
+use crate::plan::select::TuningTable;
+use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::topology::Topology;
+use crate::reduce::Kernel;
+use std::time::Duration;
+
+impl Communicator {
+    /// Measures what the links of this communicator cost, in some milliseconds, and says it as a
+    /// table: the same on all ranks, for it is made of the slowest rank's times. Classes of links
+    /// that it does not have are as in the built-in table. Nothing else changes. All ranks call it,
+    /// in the order of their calls.
+    ///
+    /// A communicator of all ranks does this when it is made, and chooses its algorithms by what
+    /// comes out, unless `RINGTREE_TUNING` says otherwise.
+    ///
+    /// ```
+    /// use ringtree::sim::simulate::World;
+    /// use std::time::Duration;
+    ///
+    /// let mut world = World::new(4);
+    /// world.network.latency = Duration::from_millis(5);
+    /// let tables = world.run(|comm| comm.measure());
+    /// let alpha_s = tables[0].clone()?.tcp.alpha_s;
+    /// assert!((0.005..0.006).contains(&alpha_s), "{alpha_s}");
+    /// assert!(tables.iter().all(|table| *table == tables[0]));
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn measure(&self) -> Result<TuningTable> {
+        let topology = Topology {
+            world_size: self.world_size(),
+            ranks_per_host: self.0.parts.ranks_per_host,
+        };
+        let asked_for = self.algorithm();
+        let mut table = TuningTable::default();
+        for probe in probes(topology) {
+            let time_s = Stopwatch::new(self, *probe)?.time_s()?;
+            settle(probe, topology, time_s, &mut table).map_err(Error::Usage)?;
+        }
+        self.use_algorithm(asked_for)?;
+        Ok(table)
+    }
+}
+
+/// One probe under way.
+struct Stopwatch<'a> {
+    comm: &'a Communicator,
+    probe: Probe,
+    kernel: Kernel,
+    buffer: Vec<f32>,
+    /// What is folded into it.
+    other: Vec<f32>,
+    /// The rank that this one exchanges with.
+    partner: Option<usize>,
+}
+
+impl<'a> Stopwatch<'a> {
+    fn new(comm: &'a Communicator, probe: Probe) -> Result<Self> {
+        let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum);
+        let zeros = vec![0.0; probe.bytes / size_of::<f32>()];
+        // Neighbours are consecutive; of an odd number the last is left over.
+        let rank = comm.rank();
+        let host = comm.0.parts.ranks_per_host;
+        let local = rank % host;
+        let partner = rank - local + (local ^ 1);
+        Ok(Self {
+            comm,
+            probe,
+            kernel: kernel.ok_or_else(|| Error::Usage("f32 cannot be summed".into()))?,
+            other: zeros.clone(),
+            buffer: zeros,
+            partner: (local ^ 1 < host).then_some(partner),
+        })
+    }
+
+    /// Seconds that the exercise takes, the same number on all ranks: each batch as long as on its
+    /// slowest rank, of the batches the median.
+    fn time_s(mut self) -> Result<f64> {
+        // The first one makes links and touches memory.
+        self.batch_s(1)?;
+        let mut once_s = [self.batch_s(1)?];
+        self.agree(&mut once_s)?;
+        let [once_s] = once_s;
+        let calls = (self.budget().as_secs_f64() / once_s) as usize;
+        let batches = calls.min(MEASURING_BATCHES);
+        if batches < 2 {
+            return Ok(once_s);
+        }
+        let calls_a_batch = (calls / batches).clamp(1, MEASURING_CALLS_MAX);
+        let times_s = (0..batches).map(|_| self.batch_s(calls_a_batch));
+        let mut times_s = times_s.collect::<Result<Vec<f64>>>()?;
+        self.agree(&mut times_s)?;
+        times_s.sort_by(f64::total_cmp);
+        Ok(times_s[batches / 2])
+    }
+
+    /// How long this probe may take.
+    fn budget(&self) -> Duration {
+        let of_all = match self.probe.class {
+            LinkClass::Shm => MEASURING_SHARED_MEMORY,
+            LinkClass::Tcp => MEASURING_NETWORK,
+        };
+        of_all / NUMBERS_A_CLASS
+    }
+
+    /// The largest over all ranks.
+    fn agree(&self, times_s: &mut [f64]) -> Result<()> {
+        self.comm
+            .use_algorithm(Some(Algorithm::RecursiveDoubling))?;
+        self.comm.all_reduce(times_s, ReduceOp::Max)
+    }
+
+    /// Seconds that one of `calls` takes on this rank, on average.
+    fn batch_s(&mut self, calls: usize) -> Result<f64> {
+        if let Exercise::Call(_, algorithm) = self.probe.exercise {
+            self.comm.use_algorithm(Some(algorithm))?;
+        }
+        let start = self.comm.clock();
+        for _ in 0..calls {
+            self.once()?;
+        }
+        let seconds = (self.comm.clock() - start).as_secs_f64();
+        // There and back were two messages.
+        let messages = if self.probe.exercise == Exercise::Pair {
+            2 * calls
+        } else {
+            calls
+        };
+        Ok(seconds / messages as f64)
+    }
+
+    fn once(&mut self) -> Result<()> {
+        let Self {
+            comm,
+            buffer,
+            other,
+            ..
+        } = self;
+        match (self.probe.exercise, self.partner) {
+            (Exercise::Call(Collective::AllGather, _), _) => comm.all_gather(buffer),
+            (Exercise::Call(..), _) => comm.all_reduce(buffer, ReduceOp::Sum),
+            (Exercise::Pair, Some(partner)) if partner > comm.rank() => {
+                comm.send(buffer, partner)?;
+                comm.recv(buffer, partner)
+            }
+            (Exercise::Pair, Some(partner)) => {
+                comm.recv(buffer, partner)?;
+                comm.send(buffer, partner)
+            }
+            (Exercise::Pair, None) => Ok(()),
+            (Exercise::Fold, _) => {
+                let (own, theirs) = (
+                    bytemuck::cast_slice_mut(buffer),
+                    bytemuck::cast_slice(other),
+                );
+                self.kernel.fold(own, Some(0), &[theirs], None);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// α, β and γ share the time of a class.
+const NUMBERS_A_CLASS: u32 = 3;
