@@ -59,15 +59,18 @@ pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
-/// How long the speed of shared memory is measured at connect, apart from the first calls: each of
-/// the calls that are timed gets a share of it.
+/// How long the speed of shared memory is measured at connect: each of the numbers has a third of
+/// it, and the batch of calls that ends later is the last.
 pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(6);
 /// Likewise over a network. A call that takes longer is made twice.
 pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
-/// Batches of calls of which the median time counts.
-pub const MEASURING_BATCHES: usize = 5;
-/// Calls of a batch at most: more would tell no more.
-pub const MEASURING_CALLS_MAX: usize = 100;
+/// Batches of calls at most, of which the median time counts.
+pub const MEASURING_BATCHES_MAX: usize = 31;
+/// A batch of short calls takes about this long: much more than reading a clock, much less than
+/// another process runs once it has taken the core.
+pub const MEASURING_BATCH: Duration = Duration::from_micros(40);
+/// Calls of a batch at most.
+pub const MEASURING_CALLS_MAX: usize = 64;
 /// A measured number below this share of the built-in one is no link's, but a disturbance's.
 pub const TUNING_FACTOR_MIN: f64 = 1e-2;
 /// Likewise above this multiple: 1.2 s a message over TCP, 29 kB/s.

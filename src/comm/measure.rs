@@ -4,7 +4,8 @@ use super::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{
-    MEASURING_BATCHES, MEASURING_CALLS_MAX, MEASURING_NETWORK, MEASURING_SHARED_MEMORY,
+    MEASURING_BATCH, MEASURING_BATCHES_MAX, MEASURING_CALLS_MAX, MEASURING_NETWORK,
+    MEASURING_SHARED_MEMORY,
 };
 use crate::op::ReduceOp;
 use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, settle};
@@ -86,24 +87,26 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// Seconds that the exercise takes, the same number on all ranks: each batch as long as on its
-    /// slowest rank, of the batches the median.
+    /// slowest rank, of the batches the median. Many short batches, because whatever else the
+    /// machine does then spoils few of them.
     fn time_s(mut self) -> Result<f64> {
-        // The first one makes links and touches memory.
+        // The first call makes links and touches memory.
         self.batch_s(1)?;
-        let mut once_s = [self.batch_s(1)?];
-        self.agree(&mut once_s)?;
-        let [once_s] = once_s;
-        let calls = (self.budget().as_secs_f64() / once_s) as usize;
-        let batches = calls.min(MEASURING_BATCHES);
-        if batches < 2 {
-            return Ok(once_s);
+        let budget_s = self.budget().as_secs_f64();
+        let (mut used_s, mut calls) = (0.0, 1);
+        let mut times_s: Vec<f64> = Vec::with_capacity(MEASURING_BATCHES_MAX);
+        while used_s < budget_s && times_s.len() < MEASURING_BATCHES_MAX {
+            // So many more than before, and one.
+            let batches = 0..=times_s.len();
+            let latest_s = batches.map(|_| self.batch_s(calls));
+            let mut latest_s = latest_s.collect::<Result<Vec<f64>>>()?;
+            self.agree(&mut latest_s)?;
+            used_s += latest_s.iter().sum::<f64>() * calls as f64;
+            times_s.append(&mut latest_s);
+            times_s.sort_by(f64::total_cmp);
+            calls = calls_a_batch(median(&times_s));
         }
-        let calls_a_batch = (calls / batches).clamp(1, MEASURING_CALLS_MAX);
-        let times_s = (0..batches).map(|_| self.batch_s(calls_a_batch));
-        let mut times_s = times_s.collect::<Result<Vec<f64>>>()?;
-        self.agree(&mut times_s)?;
-        times_s.sort_by(f64::total_cmp);
-        Ok(times_s[batches / 2])
+        Ok(median(&times_s))
     }
 
     /// How long this probe may take.
@@ -174,3 +177,13 @@ impl<'a> Stopwatch<'a> {
 
 /// α, β and γ share the time of a class.
 const NUMBERS_A_CLASS: u32 = 3;
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
+}
+
+/// As many calls as it takes to make a batch long enough for the clock.
+fn calls_a_batch(call_s: f64) -> usize {
+    let calls = MEASURING_BATCH.as_secs_f64() / call_s;
+    (calls as usize).clamp(1, MEASURING_CALLS_MAX)
+}
