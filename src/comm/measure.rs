@@ -4,11 +4,11 @@ use super::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{
-    MEASURING_BATCH, MEASURING_BATCHES_MAX, MEASURING_CALLS_MAX, MEASURING_NETWORK,
-    MEASURING_SHARED_MEMORY,
+    MEASURING_BATCH, MEASURING_BATCHES_MAX, MEASURING_BATCHES_MIN, MEASURING_CALLS_MAX,
+    MEASURING_NETWORK, MEASURING_OVERTIME, MEASURING_SHARED_MEMORY,
 };
 use crate::op::ReduceOp;
-use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, settle};
+use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, table_from};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::topology::Topology;
@@ -45,13 +45,11 @@ impl Communicator {
             ranks_per_host: self.0.parts.ranks_per_host,
         };
         let asked_for = self.algorithm();
-        let mut table = TuningTable::default();
-        for probe in probes(topology) {
-            let time_s = Stopwatch::new(self, *probe)?.time_s()?;
-            settle(probe, topology, time_s, &mut table).map_err(Error::Usage)?;
-        }
+        let time_s = |probe: &Probe| Stopwatch::new(self, *probe)?.time_s();
+        let times_s = probes(topology).iter().map(time_s);
+        let times_s = times_s.collect::<Result<Vec<f64>>>()?;
         self.use_algorithm(asked_for)?;
-        Ok(table)
+        table_from(topology, &times_s).map_err(Error::Usage)
     }
 }
 
@@ -95,7 +93,11 @@ impl<'a> Stopwatch<'a> {
         let budget_s = self.budget().as_secs_f64();
         let (mut used_s, mut calls) = (0.0, 1);
         let mut times_s: Vec<f64> = Vec::with_capacity(MEASURING_BATCHES_MAX);
-        while used_s < budget_s && times_s.len() < MEASURING_BATCHES_MAX {
+        while times_s.len() < MEASURING_BATCHES_MAX {
+            let is_short = times_s.len() < MEASURING_BATCHES_MIN;
+            if used_s > budget_s * if is_short { MEASURING_OVERTIME } else { 1.0 } {
+                break;
+            }
             // So many more than before, and one.
             let batches = 0..=times_s.len();
             let latest_s = batches.map(|_| self.batch_s(calls));
