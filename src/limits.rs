@@ -64,8 +64,10 @@ pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
 /// Likewise over a network.
 pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
-/// Batches of calls at most, of which the median time counts.
-pub const MEASURING_BATCHES_MAX: usize = 31;
+/// Everything is measured so often while there is time, and the median counts.
+pub const MEASURING_PASSES: usize = 3;
+/// Batches of calls at most in a pass, of which the median time counts.
+pub const MEASURING_BATCHES_MAX: usize = 15;
 /// Fewer batches than this may take so many times as long as they should.
 pub const MEASURING_BATCHES_MIN: usize = 7;
 /// See [`MEASURING_BATCHES_MIN`]: a call of a slow network is not repeated that often.

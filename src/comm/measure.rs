@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{
     MEASURING_BATCH, MEASURING_BATCHES_MAX, MEASURING_BATCHES_MIN, MEASURING_CALLS_MAX,
-    MEASURING_NETWORK, MEASURING_OVERTIME, MEASURING_SHARED_MEMORY,
+    MEASURING_NETWORK, MEASURING_OVERTIME, MEASURING_PASSES, MEASURING_SHARED_MEMORY,
 };
 use crate::op::ReduceOp;
 use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, table_from};
@@ -13,7 +13,6 @@ use crate::plan::select::TuningTable;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::topology::Topology;
 use crate::reduce::Kernel;
-use std::time::Duration;
 
 impl Communicator {
     /// Measures what the links of this communicator cost, in some milliseconds, and says it as a
@@ -26,8 +25,7 @@ impl Communicator {
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
-    /// use std::time::Duration;
-    ///
+    ///     ///
     /// let mut world = World::new(4);
     /// world.network.latency = Duration::from_millis(5);
     /// let tables = world.run(|comm| comm.measure());
@@ -45,9 +43,17 @@ impl Communicator {
             ranks_per_host: self.0.parts.ranks_per_host,
         };
         let asked_for = self.algorithm();
-        let time_s = |probe: &Probe| Stopwatch::new(self, *probe)?.time_s();
-        let times_s = probes(topology).iter().map(time_s);
-        let times_s = times_s.collect::<Result<Vec<f64>>>()?;
+        let mut stopwatches = probes(topology)
+            .iter()
+            .map(|probe| Stopwatch::new(self, *probe))
+            .collect::<Result<Vec<Stopwatch<'_>>>>()?;
+        // What disturbs one pass, such as ranks that have only just started, leaves the others.
+        for _ in 0..MEASURING_PASSES {
+            for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_through()) {
+                stopwatch.pass()?;
+            }
+        }
+        let times_s: Vec<f64> = stopwatches.into_iter().map(Stopwatch::time_s).collect();
         self.use_algorithm(asked_for)?;
         table_from(topology, &times_s).map_err(Error::Usage)
     }
@@ -63,6 +69,10 @@ struct Stopwatch<'a> {
     other: Vec<f32>,
     /// The rank that this one exchanges with.
     partner: Option<usize>,
+    /// The time of each pass.
+    times_s: Vec<f64>,
+    /// All seconds spent, the same on all ranks.
+    used_s: f64,
 }
 
 impl<'a> Stopwatch<'a> {
@@ -81,17 +91,20 @@ impl<'a> Stopwatch<'a> {
             other: zeros.clone(),
             buffer: zeros,
             partner: (local ^ 1 < host).then_some(partner),
+            times_s: Vec::with_capacity(MEASURING_PASSES),
+            used_s: 0.0,
         })
     }
 
-    /// Seconds that the exercise takes, the same number on all ranks: each batch as long as on its
-    /// slowest rank, of the batches the median. Many short batches, because whatever else the
-    /// machine does then spoils few of them.
-    fn time_s(mut self) -> Result<f64> {
+    /// Finds once more how long the exercise takes: each batch as long as on its slowest rank, of
+    /// the batches the median. Many short batches, because whatever else the machine does then
+    /// spoils few of them.
+    fn pass(&mut self) -> Result<()> {
         // The first call makes links and touches memory.
         self.batch_s(1)?;
-        let budget_s = self.budget().as_secs_f64();
-        let (mut used_s, mut calls) = (0.0, 1);
+        let budget_s = self.budget_s() / MEASURING_PASSES as f64;
+        let mut calls = 1;
+        let mut used_s = 0.0;
         let mut times_s: Vec<f64> = Vec::with_capacity(MEASURING_BATCHES_MAX);
         while times_s.len() < MEASURING_BATCHES_MAX {
             let is_short = times_s.len() < MEASURING_BATCHES_MIN;
@@ -105,19 +118,30 @@ impl<'a> Stopwatch<'a> {
             self.agree(&mut latest_s)?;
             used_s += latest_s.iter().sum::<f64>() * calls as f64;
             times_s.append(&mut latest_s);
-            times_s.sort_by(f64::total_cmp);
-            calls = calls_a_batch(median(&times_s));
+            calls = calls_a_batch(median(&mut times_s));
         }
-        Ok(median(&times_s))
+        self.used_s += used_s;
+        self.times_s.push(median(&mut times_s));
+        Ok(())
+    }
+
+    /// Seconds that the exercise takes, the same number on all ranks.
+    fn time_s(mut self) -> f64 {
+        median(&mut self.times_s)
+    }
+
+    /// Whether its time is up.
+    fn is_through(&self) -> bool {
+        self.used_s > self.budget_s()
     }
 
     /// How long this probe may take.
-    fn budget(&self) -> Duration {
+    fn budget_s(&self) -> f64 {
         let of_all = match self.probe.class {
             LinkClass::Shm => MEASURING_SHARED_MEMORY,
             LinkClass::Tcp => MEASURING_NETWORK,
         };
-        of_all / NUMBERS_A_CLASS
+        of_all.as_secs_f64() / NUMBERS_A_CLASS
     }
 
     /// The largest over all ranks.
@@ -178,10 +202,13 @@ impl<'a> Stopwatch<'a> {
 }
 
 /// α, β and γ share the time of a class.
-const NUMBERS_A_CLASS: u32 = 3;
+const NUMBERS_A_CLASS: f64 = 3.0;
 
-fn median(sorted: &[f64]) -> f64 {
-    sorted[sorted.len() / 2]
+/// The lower one of two; nothing of nothing.
+fn median(times_s: &mut [f64]) -> f64 {
+    times_s.sort_by(f64::total_cmp);
+    let middle = times_s.len().saturating_sub(1) / 2;
+    times_s.get(middle).copied().unwrap_or(0.0)
 }
 
 /// As many calls as it takes to make a batch long enough for the clock.
