@@ -39,10 +39,14 @@ fn the_numbers_are_those_of_the_network() {
         world.network.bandwidth_bytes_per_s = 1e9;
         let (table, ..) = measured(&world);
         let (alpha_s, beta_s_per_byte) = (table.tcp.alpha_s, table.tcp.beta_s_per_byte);
-        assert!((0.9e-4..1.3e-4).contains(&alpha_s), "{world_size}: {table}");
-        // A simulated link passes a message on in quanta, so an exchange is not perfectly even.
+        assert!((0.9e-4..1.2e-4).contains(&alpha_s), "{world_size}: {table}");
+        let lowest = if world_size.is_power_of_two() {
+            0.9e-9
+        } else {
+            0.6e-9
+        };
         assert!(
-            (0.8e-9..1.6e-9).contains(&beta_s_per_byte),
+            (lowest..1.3e-9).contains(&beta_s_per_byte),
             "{world_size}: {table}"
         );
         assert_eq!(table.shm, TuningTable::default().shm);
@@ -60,15 +64,12 @@ fn all_ranks_measure_the_same_on_hosts_of_any_size() {
             ranks_per_host,
         };
         let built_in = TuningTable::default();
-        for (class, is_built_in) in [
-            (LinkClass::Tcp, table.tcp == built_in.tcp),
-            (LinkClass::Shm, table.shm == built_in.shm),
-        ] {
-            let is_measured = probes(topology).iter().any(|probe| probe.class == class);
-            // What a simulated network takes is too slow for any shared memory.
-            let is_measured = is_measured && class == LinkClass::Tcp;
-            assert_eq!(is_built_in, !is_measured, "{topology:?}: {class:?}");
-        }
+        let has = |class| probes(topology).iter().any(|probe| probe.class == class);
+        let is_new = table.tcp != built_in.tcp;
+        assert_eq!(is_new, has(LinkClass::Tcp), "{topology:?}: {table}");
+        // What a simulated link takes may be out of all reason for shared memory.
+        let is_new = table.shm != built_in.shm;
+        assert!(!is_new || has(LinkClass::Shm), "{topology:?}: {table}");
     }
 }
 
@@ -133,7 +134,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a flat barrier of two ranks is predicted to take under this setting, in microseconds.
+/// What a barrier of two ranks is predicted to take under this setting, in microseconds.
 fn predicted_us(tuning: &Path) -> f64 {
     let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv";
     let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);

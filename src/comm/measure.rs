@@ -178,7 +178,7 @@ impl<'a> Stopwatch<'a> {
             ..
         } = self;
         match (self.probe.exercise, self.partner) {
-            (Exercise::Call(Collective::AllGather, _), _) => comm.all_gather(buffer),
+            (Exercise::Call(Collective::Barrier, _), _) => comm.barrier(),
             (Exercise::Call(..), _) => comm.all_reduce(buffer, ReduceOp::Sum),
             (Exercise::Pair, Some(partner)) if partner > comm.rank() => {
                 comm.send(buffer, partner)?;
