@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::limits::{
     MEASURING_BATCH, MEASURING_BATCHES_MAX, MEASURING_BATCHES_MIN, MEASURING_CALLS_MAX,
     MEASURING_NETWORK, MEASURING_OVERTIME, MEASURING_PASSES, MEASURING_SHARED_MEMORY,
+    MEASURING_WARM_UP_CALLS,
 };
 use crate::op::ReduceOp;
 use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, table_from};
@@ -100,8 +101,10 @@ impl<'a> Stopwatch<'a> {
     /// the batches the median. Many short batches, because whatever else the machine does then
     /// spoils few of them.
     fn pass(&mut self) -> Result<()> {
-        // The first call makes links and touches memory.
-        self.batch_s(1)?;
+        // The first calls make links and touch memory, of which a row of segments takes turns.
+        let is_shared = self.probe.class == LinkClass::Shm;
+        let is_cold = is_shared && self.times_s.is_empty();
+        self.batch_s(if is_cold { MEASURING_WARM_UP_CALLS } else { 1 })?;
         let budget_s = self.budget_s() / MEASURING_PASSES as f64;
         let mut calls = 1;
         let mut used_s = 0.0;

@@ -24,8 +24,9 @@ use crate::limits::{
 const ELEMENT_BYTES: usize = 4;
 /// A call in which latency is all.
 const SHORT_BYTES: usize = 8;
-/// A call in which bytes count, but which stays in the caches of the ranks of a host.
-const SHARED_BYTES: usize = 64 << 10;
+/// A call in which bytes count, but which stays in the caches of the ranks of a host: well above
+/// the size at which plans change over, so that no large call is far from it.
+const SHARED_BYTES: usize = 512 << 10;
 /// A call in which bytes count over a network.
 const NETWORK_BYTES: usize = 1 << 20;
 
@@ -162,8 +163,8 @@ pub fn probes(topology: Topology) -> &'static [Probe] {
 /// use ringtree::plan::calibration::table_from;
 /// use ringtree::plan::Topology;
 ///
-/// // Two ranks summed 8 bytes in half a microsecond, and 64 KiB in 14, flat and in two shots.
-/// let table = table_from(Topology::together(2), &[0.5e-6, 14e-6, 14e-6])?;
+/// // Two ranks summed 8 bytes in half a microsecond, and 512 KiB in 100, flat or in two shots.
+/// let table = table_from(Topology::together(2), &[0.5e-6, 100e-6, 100e-6])?;
 /// // The short call: 1.25 hand-overs, and next to nothing else.
 /// assert_eq!(table.shm.alpha_s, 0.399e-6);
 /// # Ok::<(), String>(())
