@@ -59,6 +59,34 @@ pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
+/// How long the speed of shared memory is measured at connect: each of the numbers has a third of
+/// it, and the batches of calls that end later are the last.
+pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
+/// Likewise over a network.
+pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
+/// Everything is measured so often while there is time, and the median counts.
+pub const MEASURING_PASSES: usize = 3;
+/// Calls in shared memory before the first that is timed: each of its segments has been touched.
+pub const MEASURING_WARM_UP_CALLS: usize = 8;
+/// Batches of calls at most in a pass, of which the median time counts.
+pub const MEASURING_BATCHES_MAX: usize = 15;
+/// Fewer batches than this may take so many times as long as they should.
+pub const MEASURING_BATCHES_MIN: usize = 7;
+/// See [`MEASURING_BATCHES_MIN`]: a call of a slow network is not repeated that often.
+pub const MEASURING_OVERTIME: f64 = 4.0;
+/// A batch of short calls takes about this long: much more than reading a clock, much less than
+/// another process runs once it has taken the core.
+pub const MEASURING_BATCH: Duration = Duration::from_micros(40);
+/// Calls of a batch at most.
+pub const MEASURING_CALLS_MAX: usize = 64;
+/// A measured number is at least this share of the built-in one.
+pub const TUNING_FACTOR_MIN: f64 = 1e-2;
+/// A measured number of TCP above this multiple of the built-in one (1.2 s a message, 29 kB/s) is
+/// no link's, but a disturbance's.
+pub const TUNING_FACTOR_MAX_TCP: f64 = 1e5;
+/// Likewise in shared memory: 75 µs a hand-over, 67 MB/s. Where ranks outnumber cores by a few
+/// times, a hand-over takes some 10 µs; where two that spin share one, 100.
+pub const TUNING_FACTOR_MAX_SHM: f64 = 500.0;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a

@@ -203,4 +203,13 @@ impl Membership {
     pub fn ranks_per_host(&self) -> usize {
         sharing::ranks_per_host(&self.peers)
     }
+
+    /// Whether this is the lowest rank of those with its host id, so that it is up to it to do what
+    /// is done once a host.
+    #[must_use]
+    pub fn is_first_of_host(&self) -> bool {
+        let host_id = &self.peers[self.rank].host_id;
+        let mut before = self.peers[..self.rank].iter();
+        before.all(|peer| peer.host_id != *host_id)
+    }
 }

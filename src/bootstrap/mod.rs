@@ -29,9 +29,11 @@ pub mod settings;
 pub mod sharing;
 #[cfg(test)]
 mod tests;
+mod tuning;
 
 pub use control::{ControlHandle, Handler, Membership};
 pub use join::{Joined, join};
 pub use messages::Peer;
 pub use near::Near;
 pub use settings::{Settings, TransportChoice};
+pub use tuning::TuningSource;

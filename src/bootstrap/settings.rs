@@ -1,14 +1,12 @@
 //! What a rank must know before it can meet the others.
 
+use super::tuning::{TUNING, TuningSource};
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
 use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
-use sha2::{Digest, Sha256};
-use std::fmt::Write;
 use std::fs;
 use std::num::NonZeroU16;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -25,7 +23,7 @@ const NOT_BUILT_YET: &[(&str, &[&str])] = &[
 const TRANSPORT: &str = "RINGTREE_TRANSPORT";
 
 /// Settings that must be the same on all ranks, with what they are when unset; besides these, the
-/// transport and the tuning table.
+/// transport and the tuning.
 const AGREED: &[(&str, &str)] = &[
     ("RINGTREE_ALGORITHM", "auto"),
     ("RINGTREE_REPRODUCIBLE", "0"),
@@ -101,9 +99,9 @@ pub struct Settings {
     pub transport: TransportChoice,
     /// The algorithm asked for, if not `auto`.
     pub algorithm: Option<String>,
-    /// The tuning table to use instead of the built-in one.
-    pub tuning_file: Option<PathBuf>,
-    /// Settings that must be equal on all ranks, by name; the transport beside them.
+    /// Where the table of link speeds comes from.
+    pub tuning: TuningSource,
+    /// Settings that must be equal on all ranks, by name; the transport and the tuning beside them.
     pub agreed: Vec<(String, String)>,
     /// How often the job had been restarted when this process was started; processes of different
     /// attempts refuse each other. From `RINGTREE_ATTEMPT`, which only `ringtree run` sets.
@@ -135,7 +133,7 @@ impl Settings {
             host_id: None,
             transport: TransportChoice::Auto,
             algorithm: None,
-            tuning_file: None,
+            tuning: TuningSource::default(),
             agreed: versions(),
             attempt: 0,
             listener_fd: None,
@@ -179,14 +177,16 @@ impl Settings {
         settings.host_id = set("RINGTREE_HOST_ID");
         settings.transport = transport(&set)?;
         settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
-        settings.tuning_file = set("RINGTREE_TUNING").map(PathBuf::from);
+        if let Some(value) = set(TUNING) {
+            settings.tuning = TuningSource::of_setting(&value)?;
+        }
         // Not TORCHELASTIC_RESTART_COUNT: torchrun counts failures of one host there, and so gives
         // the hosts of one attempt different numbers.
         if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {
             settings.attempt = attempt;
         }
         settings.listener_fd = optional(&set, "RINGTREE_LISTENER_FD", "a file descriptor")?;
-        settings.agreed.extend(agreed(&set)?);
+        settings.agreed.extend(agreed(&set));
         settings.check()?;
         Ok(settings)
     }
@@ -194,7 +194,8 @@ impl Settings {
     /// All that is compared with the other ranks.
     pub(super) fn to_agree(&self) -> Vec<(String, String)> {
         let transport = (TRANSPORT.to_owned(), self.transport.name().to_owned());
-        self.agreed.iter().cloned().chain([transport]).collect()
+        let besides = [transport, self.tuning.to_agree()];
+        self.agreed.iter().cloned().chain(besides).collect()
     }
 
     /// Whether the numbers make sense together.
@@ -369,28 +370,12 @@ fn versions() -> Vec<(String, String)> {
     ]
 }
 
-fn agreed(set: &impl Fn(&str) -> Option<String>) -> Result<Vec<(String, String)>> {
-    let mut agreed = Vec::new();
-    for (name, unset) in AGREED {
+fn agreed(set: &impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+    let value = |(name, unset): &(&str, &str)| {
         let value = set(name).map_or_else(|| (*unset).to_owned(), |value| value.trim().to_owned());
-        agreed.push(((*name).to_owned(), value));
-    }
-    let tuning = match set("RINGTREE_TUNING") {
-        None => "built in".to_owned(),
-        Some(path) => {
-            let table = fs::read(path.trim()).map_err(|error| {
-                Error::Configuration(format!("RINGTREE_TUNING={path} cannot be read: {error}"))
-            })?;
-            let mut hash = String::from("content ");
-            for byte in &Sha256::digest(&table)[..8] {
-                // Writing to a string cannot fail.
-                let _ = write!(hash, "{byte:02x}");
-            }
-            hash
-        }
+        ((*name).to_owned(), value)
     };
-    agreed.push(("RINGTREE_TUNING".to_owned(), tuning));
-    Ok(agreed)
+    AGREED.iter().map(value).collect()
 }
 
 #[cfg(test)]
@@ -472,7 +457,7 @@ mod tests {
         assert!(refusal(&[("RANK", "8")]).contains("ranks count from 0 to 7"));
         assert!(refusal(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE is 0"));
         assert!(refusal(&[("RINGTREE_RENDEZVOUS", "nowhere")]).contains("host:port"));
-        assert!(refusal(&[("RINGTREE_TUNING", "/no/such")]).contains("/no/such"));
+        assert!(refusal(&[("RINGTREE_TUNING", "/")]).contains("RINGTREE_TUNING=/ cannot be read"));
     }
 
     #[test]
@@ -525,15 +510,10 @@ mod tests {
     }
 
     #[test]
-    fn the_tuning_table_is_compared_by_content() {
-        let tuned = |content: &str| {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            fs::write(file.path(), content).unwrap();
-            with(&[("RINGTREE_TUNING", file.path().to_str().unwrap())])
-                .unwrap()
-                .agreed
-        };
-        assert_eq!(tuned("a"), tuned("a"));
-        assert_ne!(tuned("a"), tuned("b"));
+    fn the_tuning_is_compared_between_ranks() {
+        let to_agree = |changes| with(changes).unwrap().to_agree();
+        assert_eq!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "")]));
+        assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "built-in")]));
+        assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "/no/such")]));
     }
 }

@@ -6,18 +6,23 @@ use super::runtime::Runtime;
 use super::{Communicator, Parts};
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{Settings, TransportChoice};
+use crate::bootstrap::{Membership, TuningSource};
 use crate::error::{Error, Result};
-use crate::limits::TIMEOUT_MAX;
+use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::handshake::Secret;
 use crate::transport::tcp::Reactor;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The group of all ranks.
 const WORLD: u32 = 0;
+/// The group in which the links are measured, so that the world's calls count from its user's
+/// first: a number that no duplicate has, for its last digit is 0.
+const MEASURING: u32 = DUPLICATES_MAX + 1;
 
 /// Gathers what a rank must know, then joins.
 ///
@@ -109,6 +114,26 @@ impl Builder {
         self
     }
 
+    /// The table by which algorithms are chosen, the same on all ranks; so nothing is measured. A
+    /// program that must get the same bits again gives the table that it had ([`TuningTable`]'s
+    /// default is the built-in one).
+    ///
+    /// ```no_run
+    /// use ringtree::Communicator;
+    /// use ringtree::plan::select::TuningTable;
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = Communicator::builder().tuning(&TuningTable::default()).connect()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn tuning(mut self, table: &TuningTable) -> Self {
+        self.settings.tuning = TuningSource::Text {
+            origin: "the builder's".to_owned(),
+            text: table.to_string(),
+        };
+        self
+    }
+
     /// Joins the others.
     ///
     /// # Errors
@@ -158,23 +183,9 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let reactor = Reactor::new().map_err(|error| Error::system("setting up epoll", &error))?;
     let reactor = Arc::new(reactor);
     let joined = join(settings)?;
-    let membership = joined.membership();
+    let membership = joined.membership().clone();
     let (rank, world_size) = (membership.rank, membership.world_size);
-    let ranks_per_host = membership.ranks_per_host();
-    let neighbours = membership.neighbours();
-    let transport_name = match neighbours.len() {
-        all if all == world_size && all > 1 => "shm",
-        0 | 1 => "tcp",
-        _ => "shm+tcp",
-    };
-    let neighbourhood = match &membership.near {
-        Some(near) => {
-            near.end_sleeps_of(&reactor)
-                .map_err(|error| Error::system("setting up epoll", &error))?;
-            Neighbourhood::new(Arc::clone(near), rank, neighbours)
-        }
-        None => None,
-    };
+    let neighbourhood = neighbourhood(&membership, &reactor)?;
     let links = Arc::new(Links::new(Arc::clone(&reactor), neighbourhood));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
@@ -185,31 +196,97 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     links.set_control(membership.control.clone());
     runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
+    let is_measured = tuning.is_none() && world_size > 1;
+    if is_measured {
+        runtime.add_group(MEASURING, rank, world_size, settings.timeout)?;
+    }
     let callbacks = Callbacks {
         runtime: Arc::downgrade(&runtime),
         links: Arc::clone(&links),
     };
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
-    Ok(Communicator::assemble(Parts {
+    let mut parts = Parts {
         rank,
         world_size,
         local_rank: settings.local_rank,
-        ranks_per_host,
+        ranks_per_host: membership.ranks_per_host(),
         group: WORLD,
         runtime,
-        transport_name,
+        transport_name: transport_name(&membership),
         timeout: settings.timeout,
-        tuning,
+        tuning: tuning.unwrap_or_default(),
         algorithm,
-    }))
+    };
+    if is_measured {
+        let measuring = Communicator::assemble(Parts {
+            group: MEASURING,
+            runtime: Arc::clone(&parts.runtime),
+            ..parts
+        });
+        parts.tuning = measuring.measure()?;
+        if let TuningSource::MeasuredInto(path) = &settings.tuning {
+            let writes = membership.is_first_of_host();
+            keep(&measuring, path, writes.then_some(&parts.tuning))?;
+        }
+    }
+    Ok(Communicator::assemble(parts))
 }
 
-fn tuning(settings: &Settings) -> Result<TuningTable> {
-    let Some(path) = &settings.tuning_file else {
-        return Ok(TuningTable::default());
+fn neighbourhood(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<Neighbourhood>> {
+    let Some(near) = &membership.near else {
+        return Ok(None);
     };
-    let wrong =
-        |what: String| Error::Configuration(format!("RINGTREE_TUNING: {}: {what}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    TuningTable::parse(&text).map_err(wrong)
+    near.end_sleeps_of(reactor)
+        .map_err(|error| Error::system("setting up epoll", &error))?;
+    let neighbours = membership.neighbours();
+    Ok(Neighbourhood::new(
+        Arc::clone(near),
+        membership.rank,
+        neighbours,
+    ))
+}
+
+fn transport_name(membership: &Membership) -> &'static str {
+    match membership.neighbours().len() {
+        all if all == membership.world_size && all > 1 => "shm",
+        0 | 1 => "tcp",
+        _ => "shm+tcp",
+    }
+}
+
+/// The table that the settings give; none if it is to be measured.
+fn tuning(settings: &Settings) -> Result<Option<TuningTable>> {
+    match &settings.tuning {
+        TuningSource::Measured | TuningSource::MeasuredInto(_) => Ok(None),
+        TuningSource::BuiltIn => Ok(Some(TuningTable::default())),
+        TuningSource::Text { origin, text } => match TuningTable::parse(text) {
+            Ok(table) => Ok(Some(table)),
+            Err(what) => Err(Error::Configuration(format!(
+                "RINGTREE_TUNING: {origin}: {what}"
+            ))),
+        },
+    }
+}
+
+/// Writes `table`, on the ranks that have it to write, to the file at `path`, whole or not at all.
+/// Ends on all ranks when all have written; with the error of one, on all.
+fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result<()> {
+    let write = |table: &TuningTable| {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(format!(".{}.partial", std::process::id()));
+        std::fs::write(&partial, format!("{table}\n"))
+            .and_then(|()| std::fs::rename(&partial, path))
+            .inspect_err(|_| {
+                // It may not even be there.
+                let _ = std::fs::remove_file(&partial);
+            })
+    };
+    if let Some(Err(error)) = table.map(write) {
+        let path = path.display();
+        comm.fail(&Error::Configuration(format!(
+            "RINGTREE_TUNING={path}: rank {} cannot write the measured table there: {error}",
+            comm.rank()
+        )));
+    }
+    comm.barrier()
 }

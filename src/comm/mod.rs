@@ -2,8 +2,9 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`collectives`] and [`pairs`] the calls, [`work`] the handles of asynchronous ones,
-//! [`builder`] the ways to get a communicator; `planned` chooses, builds and caches programs;
-//! `runtime` polls the engine for blocked callers and for the control thread.
+//! [`builder`] the ways to get a communicator; `measure` finds what its links cost; `planned`
+//! chooses, builds and caches programs; `runtime` polls the engine for blocked callers and for the
+//! control thread.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
@@ -17,6 +18,7 @@ pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub(crate) mod host;
+mod measure;
 mod neighbourhood;
 pub mod pairs;
 pub(crate) mod planned;
@@ -160,8 +162,10 @@ impl Communicator {
         self.0.parts.transport_name
     }
 
-    /// The table by which algorithms are chosen, the same on all ranks. A checkpoint carries it,
-    /// for another table may choose other algorithms, which sum in another order.
+    /// The table by which algorithms are chosen, the same on all ranks: measured when the
+    /// communicator of all ranks was made, unless `RINGTREE_TUNING` or
+    /// [`Builder::tuning`](builder::Builder::tuning) gave it. A checkpoint carries it, for another
+    /// table may choose other algorithms, which sum in another order.
     ///
     /// ```
     /// use ringtree::plan::select::TuningTable;

@@ -52,7 +52,7 @@ impl Neighbourhood {
         let files = self.near.exchange(channel, &file, bytes, at_most)?;
         let map = |(rank, file)| {
             let mapping =
-                |error| Error::system(&format!("mapping the memory of rank {rank}"), &error);
+                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
             Ok((rank, peer_region(places, &file).map_err(mapping)?))
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod algorithms;
+pub mod calibration;
 pub mod cost;
 pub mod draw;
 pub mod export;

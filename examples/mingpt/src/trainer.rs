@@ -233,7 +233,7 @@ impl<'a> Trainer<'a> {
         if self.comm.rank() == 0 && state.tuning.as_ref().is_some_and(|table| *table != own) {
             eprintln!(
                 "mingpt: the checkpoint was made under another tuning table, so that sums may \
-                 differ in their last bits; RINGTREE_TUNING can name the file it came from"
+                 differ in their last bits; RINGTREE_TUNING can name a file that keeps the table"
             );
         }
         self.sampler.resume(state.epoch, state.sampler_position);

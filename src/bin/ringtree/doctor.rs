@@ -1,7 +1,8 @@
 //! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory.
 
-use ringtree::bootstrap::TransportChoice;
 use ringtree::bootstrap::sharing::Findings;
+use ringtree::bootstrap::{TransportChoice, TuningSource};
+use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -35,7 +36,8 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             &findings,
             setting("RINGTREE_HOST_ID"),
             asked.is_some(),
-            choice
+            choice,
+            &tuning(setting("RINGTREE_TUNING").as_deref()),
         )
     );
     match (findings.place(), choice) {
@@ -55,6 +57,7 @@ fn report(
     host_id: Option<String>,
     is_chosen: bool,
     choice: TransportChoice,
+    tuning: &str,
 ) -> String {
     let origin = if is_chosen {
         "RINGTREE_TRANSPORT"
@@ -87,11 +90,33 @@ fn report(
         ("network namespace", either(&findings.network)),
         ("user", user),
     ];
+    let last = "Ranks share memory where it can be made and the last four are equal.";
     let mut text = String::new();
     for (name, found) in lines {
         text += &format!("{name:<19}{found}\n");
     }
-    text + "Ranks share memory where it can be made and the last four are equal.\n"
+    format!("{text}{last}\n{:<19}{tuning}\n", "tuning")
+}
+
+/// Where the speeds come from that algorithms are chosen by.
+fn tuning(setting: Option<&str>) -> String {
+    let Some(setting) = setting else {
+        return "measured when ranks meet (the default)".to_owned();
+    };
+    let what = match TuningSource::of_setting(setting) {
+        Ok(TuningSource::Measured) => "measured when ranks meet".to_owned(),
+        Ok(TuningSource::BuiltIn) => "built-in".to_owned(),
+        Ok(TuningSource::MeasuredInto(path)) => {
+            let path = path.display();
+            format!("measured when ranks meet, then written to {path}")
+        }
+        Ok(TuningSource::Text { origin, text }) => match TuningTable::parse(&text) {
+            Ok(_) => format!("read from {origin}"),
+            Err(why) => format!("{origin}: {why}"),
+        },
+        Err(error) => error.to_string(),
+    };
+    format!("{what} (RINGTREE_TUNING)")
 }
 
 fn either<T: Display>(found: &Result<T, String>) -> String {

@@ -2,6 +2,7 @@
 
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::{parse_rate, parse_size, parse_time};
+use ringtree::bootstrap::TuningSource;
 use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
 use ringtree::plan::algorithms::entry;
 use ringtree::plan::cost::{LinkCost, Traffic};
@@ -261,18 +262,30 @@ fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, 
         .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
 }
 
+/// The table that RINGTREE_TUNING names, or the built-in one: nothing is measured here.
+fn tuning() -> Result<TuningTable, String> {
+    let setting = std::env::var("RINGTREE_TUNING").unwrap_or_default();
+    if setting.trim().is_empty() {
+        return Ok(TuningTable::default());
+    }
+    let source = TuningSource::of_setting(&setting).map_err(|error| error.to_string())?;
+    match source {
+        TuningSource::Measured | TuningSource::BuiltIn => Ok(TuningTable::default()),
+        TuningSource::MeasuredInto(path) => Err(format!(
+            "RINGTREE_TUNING={}: the file is not there; a job with this setting writes it",
+            path.display()
+        )),
+        TuningSource::Text { origin, text } => {
+            TuningTable::parse(&text).map_err(|error| format!("RINGTREE_TUNING={origin}: {error}"))
+        }
+    }
+}
+
 /// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
 /// flags say of the links on the way, which are shared memory only where there is but one host:
 /// without flags, `auto` is what a call would choose.
 fn links(arguments: &Arguments, topology: Topology) -> Result<TuningTable, String> {
-    let mut table = TuningTable::default();
-    if let Some(path) = std::env::var_os("RINGTREE_TUNING") {
-        let name = path.to_string_lossy();
-        table = std::fs::read_to_string(&path)
-            .map_err(|error| error.to_string())
-            .and_then(|text| TuningTable::parse(&text))
-            .map_err(|error| format!("RINGTREE_TUNING={name}: {error}"))?;
-    }
+    let mut table = tuning()?;
     let link = match topology.sharing() {
         Sharing::All => &mut table.shm,
         _ => &mut table.tcp,

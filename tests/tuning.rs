@@ -1,0 +1,245 @@
+//! The table of link speeds: measured, agreed, kept in a file, and what comes of it.
+
+#![allow(clippy::unwrap_used)]
+
+use ringtree::plan::calibration::{LinkClass, probes};
+use ringtree::plan::select::TuningTable;
+use ringtree::plan::{Collective, Topology};
+use ringtree::sim::network::Network;
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Dtype, Result};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the ranks of a simulated world measure, how long that took, and what rank 0 sent.
+fn measured(world: &World) -> (TuningTable, Duration, u64) {
+    let network = Network::new(world.network.clone(), world.world_size);
+    let network = Arc::new(Mutex::new(network));
+    let ends = world.run_on(&network, |comm| {
+        let start = comm.clock();
+        let table = comm.measure()?;
+        Ok::<_, ringtree::Error>((table, comm.clock() - start))
+    });
+    let (first, took) = ends[0].clone().unwrap();
+    for end in &ends {
+        assert_eq!(end.as_ref().unwrap().0, first);
+    }
+    let sent = network.lock().unwrap().bytes_sent(0);
+    (first, took, sent)
+}
+
+#[test]
+fn the_numbers_are_those_of_the_network() {
+    for world_size in [2, 3, 8] {
+        let mut world = World::new(world_size);
+        world.network.latency = Duration::from_micros(100);
+        world.network.bandwidth_bytes_per_s = 1e9;
+        let (table, ..) = measured(&world);
+        let (alpha_s, beta_s_per_byte) = (table.tcp.alpha_s, table.tcp.beta_s_per_byte);
+        assert!((0.9e-4..1.2e-4).contains(&alpha_s), "{world_size}: {table}");
+        let lowest = if world_size.is_power_of_two() {
+            0.9e-9
+        } else {
+            0.6e-9
+        };
+        assert!(
+            (lowest..1.3e-9).contains(&beta_s_per_byte),
+            "{world_size}: {table}"
+        );
+        assert_eq!(table.shm, TuningTable::default().shm);
+    }
+}
+
+#[test]
+fn all_ranks_measure_the_same_on_hosts_of_any_size() {
+    for (world_size, ranks_per_host) in [(3, 3), (4, 2), (6, 3), (1, 1)] {
+        let mut world = World::new(world_size);
+        world.ranks_per_host = ranks_per_host;
+        let (table, ..) = measured(&world);
+        let topology = Topology {
+            world_size,
+            ranks_per_host,
+        };
+        let built_in = TuningTable::default();
+        let has = |class| probes(topology).iter().any(|probe| probe.class == class);
+        let is_new = table.tcp != built_in.tcp;
+        assert_eq!(is_new, has(LinkClass::Tcp), "{topology:?}: {table}");
+        // What a simulated link takes may be out of all reason for shared memory.
+        let is_new = table.shm != built_in.shm;
+        assert!(!is_new || has(LinkClass::Shm), "{topology:?}: {table}");
+    }
+}
+
+#[test]
+fn a_slow_network_is_asked_only_a_few_times() {
+    let mut world = World::new(8);
+    world.network.latency = Duration::from_millis(5);
+    world.network.bandwidth_bytes_per_s = 1e8;
+    let (table, took, sent) = measured(&world);
+    assert!(
+        (4.9e-3..6e-3).contains(&table.tcp.alpha_s),
+        "{}",
+        table.tcp.alpha_s
+    );
+    // In virtual time, so this is a count: each of the three rounds of a call takes 5 ms.
+    assert!(took < Duration::from_millis(600), "{took:?}");
+    // A call of 1 MiB over 8 ranks is 3 MiB.
+    assert!(sent < 16 << 20, "{sent}");
+}
+
+/// Runs `code` on ranks that are threads of this process.
+fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = free.local_addr().unwrap().to_string();
+    drop(free);
+    let rank = |rank| {
+        let builder = Communicator::builder().rank(rank).world_size(world_size);
+        code(builder.rendezvous(&rendezvous).connect().unwrap())
+    };
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> = (0..world_size)
+            .map(|number| scope.spawn(move || rank(number)))
+            .collect();
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn real_ranks_agree_and_choose_by_what_they_agreed() {
+    let ends = ranks(3, |comm| -> Result<_> {
+        let preview = comm.preview(Collective::AllReduce, 1 << 20, Dtype::F32, 0)?;
+        let duplicate = comm.duplicate()?;
+        Ok((comm.tuning(), duplicate.tuning(), preview))
+    });
+    let first = ends[0].clone().unwrap();
+    assert_eq!(first.0, first.1);
+    assert!(ends.iter().all(|end| *end == Ok(first)), "{ends:?}");
+}
+
+/// The command line, without what this process's environment says.
+fn ringtree(arguments: &[&str], tuning: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    for name in ["RANK", "RINGTREE_TRANSPORT", "RINGTREE_HOST_ID"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).env("RINGTREE_TUNING", tuning);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a barrier of two ranks is predicted to take under this setting, in microseconds.
+fn predicted_us(tuning: &Path) -> f64 {
+    let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv";
+    let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last = text.trim().rsplit(',').next().unwrap();
+    last.parse().unwrap()
+}
+
+#[test]
+fn the_measured_table_is_kept_in_the_file_and_used_from_then_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    predicted_us(&path);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let table = TuningTable::parse(&text).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+
+    let mut slower = table;
+    slower.shm.alpha_s = 1.0;
+    slower.tcp.alpha_s = 1.0;
+    std::fs::write(&path, slower.to_string()).unwrap();
+    assert!(predicted_us(&path) >= 1e6);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), slower.to_string());
+
+    // 1.25 hand-overs in shared memory, one message over TCP.
+    let built_in = TuningTable::default();
+    let usual = [1.25 * built_in.shm.alpha_s, built_in.tcp.alpha_s];
+    let found = predicted_us(Path::new("built-in"));
+    assert!(
+        usual.iter().any(|one| (one * 1e6 - found).abs() < 1e-3),
+        "{found}"
+    );
+}
+
+/// Two ranks under these settings, of which `script` changes those of each; what they said.
+fn of_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_ringtree");
+    let script = format!("{script} exec \"$0\" bench barrier --iters 1");
+    let line = [
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        &script,
+        program,
+    ];
+    let output = ringtree(&line, tuning);
+    (output.status.code(), said(&output))
+}
+
+#[test]
+fn ranks_with_and_without_the_file_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    std::fs::write(&path, TuningTable::default().to_string()).unwrap();
+    let script = "[ $RANK = 0 ] || export RINGTREE_TUNING=$RINGTREE_TUNING.other;";
+    let (code, said) = of_two(script, &path);
+    assert_ne!(code, Some(0));
+    assert!(
+        said.contains("RINGTREE_TUNING differs") && said.contains("not there yet"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn hosts_keep_a_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    let script = "export RINGTREE_HOST_ID=$RANK RINGTREE_TUNING=$RINGTREE_TUNING.$RANK;";
+    let (code, said) = of_two(script, &path);
+    assert_eq!(code, Some(0), "{said}");
+    let kept = |rank: usize| {
+        let path = folder.path().join(format!("tuning.json.{rank}"));
+        TuningTable::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    assert_eq!(kept(0), kept(1));
+    assert_eq!(kept(0).shm, TuningTable::default().shm);
+    assert_ne!(kept(0).tcp, TuningTable::default().tcp);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_one_clear_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, said) = of_two("", &folder.path().join("none/tuning.json"));
+    assert_ne!(code, Some(0));
+    assert!(said.contains("rank 0 cannot write"), "{said}");
+}
+
+#[test]
+fn the_doctor_says_where_the_table_comes_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    let doctor = |tuning: &Path| {
+        let output = ringtree(&["doctor"], tuning);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(doctor(Path::new("")).contains("measured when ranks meet (the default)"));
+    assert!(doctor(Path::new("built-in")).contains("built-in (RINGTREE_TUNING)"));
+    assert!(doctor(&path).contains("then written to"));
+    std::fs::write(&path, TuningTable::default().to_string()).unwrap();
+    assert!(doctor(&path).contains("read from"));
+    std::fs::write(&path, "nonsense").unwrap();
+    assert!(doctor(&path).contains("malformed"));
+}
