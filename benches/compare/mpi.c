@@ -3,7 +3,8 @@
  *   mpirun -np N mpi LIMIT_S COLLECTIVE BYTES...
  *
  * COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter, of f32, by sum, from
- * or to rank 0. BYTES is the whole buffer, of all ranks' blocks for the last two. Rank 0 prints CSV.
+ * or to rank 0. BYTES is the whole buffer, of all ranks' blocks for the last two. Rank 0
+ * prints CSV.
  *
  * A call's time in a batch is the mean of each rank, of which the slowest counts; the median batch
  * is reported. Checked calls come before the batches and after each; batches run on zeros, so that
