@@ -1,0 +1,217 @@
+"""One collective of Gloo through PyTorch, timed as `ringtree bench --in-place` times ringtree's.
+
+    gloo.py RANKS COLLECTIVE BYTES...
+
+COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter, of f32, by sum, from or
+to rank 0. BYTES is the whole buffer, of all ranks' blocks for the last two. Rank 0 prints CSV.
+
+A call's time in a batch is the mean of each rank, of which the slowest counts; the median batch is
+reported. Checked calls come before the batches and after each; batches run on zeros, so that
+repeated sums stay numbers. The time of a call is what a Python program waits for it.
+
+Exit code: 0, 1 (wrong results, or a failure), 2 (wrong usage) or 3 (this PyTorch's Gloo has no such
+collective).
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+BATCHES = 5
+CALLS_MIN = 3
+CALLS_MAX = 200_000
+GROWTH = 16  # of the calls tried, until they tell how many a batch needs
+POINT_S = 0.5  # all batches of a size together
+PERIOD = 17  # of the inputs of the checked calls
+COLLECTIVES = ("all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter")
+ABSENT = 3
+
+
+class Absent(Exception):
+    """Gloo does not offer the collective."""
+
+
+class Point:
+    """One size: its buffer and what is called on it."""
+
+    def __init__(self, torch, collective, byte_count):
+        self.torch, self.gloo, self.collective = torch, torch.distributed, collective
+        self.ranks, self.rank = self.gloo.get_world_size(), self.gloo.get_rank()
+        self.bytes = byte_count
+        self.count = max(byte_count // 4, 1)
+        is_blocked = collective in ("all-gather", "reduce-scatter")
+        self.block = max(self.count // self.ranks, 1) if is_blocked else self.count
+        if is_blocked:
+            self.count = self.block * self.ranks
+        self.buffer = torch.zeros(self.count)
+        self.own = slice(self.rank * self.block, (self.rank + 1) * self.block)
+        # PyTorch wants a second buffer for the block that is one rank's share.
+        self.share = torch.zeros(self.block) if is_blocked else None
+        self.call = self.chosen_call()
+
+    def chosen_call(self):
+        gloo, buffer, share = self.gloo, self.buffer, self.share
+        if self.collective == "all-gather":
+            try:
+                gloo.all_gather_into_tensor(buffer, share)
+            except (AttributeError, RuntimeError):
+                # Older ones have it only into the blocks one by one.
+                blocks = list(buffer.chunk(self.ranks))
+                return lambda: gloo.all_gather(blocks, share)
+        return {
+            "all-reduce": lambda: gloo.all_reduce(buffer),
+            "broadcast": lambda: gloo.broadcast(buffer, 0),
+            "reduce": lambda: gloo.reduce(buffer, 0),
+            "all-gather": lambda: gloo.all_gather_into_tensor(buffer, share),
+            "reduce-scatter": lambda: gloo.reduce_scatter_tensor(share, buffer),
+        }[self.collective]
+
+    def input(self, owner):
+        """What a rank holds before a checked call: small whole numbers, whose sums are exact."""
+        indices = self.torch.arange(self.count)
+        return ((indices * 5 + owner * 3) % PERIOD).float()
+
+    def checked_call(self):
+        """One call on predictable inputs: how many elements of this rank came out wrong."""
+        self.buffer.copy_(self.input(self.rank))
+        if self.collective == "all-gather":
+            self.share.copy_(self.buffer[self.own])
+        try:
+            self.call()
+        except (AttributeError, RuntimeError) as error:
+            if any(word in str(error) for word in ("support", "implement", "no attribute")):
+                raise Absent from error
+            raise
+        found = self.buffer
+        if self.collective == "broadcast":
+            expected = self.input(0)
+        elif self.collective == "all-gather":
+            expected = self.torch.cat([self.input(owner)[owner * self.block :][: self.block]
+                                       for owner in range(self.ranks)])
+        else:
+            expected = sum(self.input(owner) for owner in range(self.ranks))
+        if self.collective == "reduce" and self.rank != 0:
+            return 0
+        if self.collective == "reduce-scatter":
+            found, expected = self.share, expected[self.own]
+        return int((found != expected).sum())
+
+    def batch(self, calls):
+        """The mean time of a call, of the slowest rank, in seconds; the same on every rank."""
+        self.buffer.zero_()
+        if self.share is not None:
+            self.share.zero_()
+        call, barrier, clock = self.call, self.gloo.barrier, time.perf_counter
+        barrier()
+        if self.collective in ("broadcast", "reduce"):
+            # One end could run ahead of the others: only calls between barriers tell a time.
+            elapsed_s = 0.0
+            for _ in range(calls):
+                barrier()
+                start_s = clock()
+                call()
+                elapsed_s += clock() - start_s
+        else:
+            start_s = clock()
+            for _ in range(calls):
+                call()
+            elapsed_s = clock() - start_s
+        return self.over_ranks(elapsed_s / calls, self.gloo.ReduceOp.MAX)
+
+    def over_ranks(self, number, operator):
+        value = self.torch.tensor([number], dtype=self.torch.float64)
+        self.gloo.all_reduce(value, operator)
+        return value.item()
+
+    def choose_calls(self):
+        calls = CALLS_MIN
+        while True:
+            wanted = int(min(POINT_S / BATCHES / max(self.batch(calls), 1e-9), CALLS_MAX))
+            if wanted <= calls * GROWTH:
+                return max(wanted, CALLS_MIN)
+            calls *= GROWTH
+
+    def measure(self):
+        """Prints the point's line; how many elements were wrong on all ranks."""
+        wrong = self.checked_call()
+        calls = self.choose_calls()
+        times_s = []
+        for _ in range(BATCHES):
+            times_s.append(self.batch(calls))
+            wrong += self.checked_call()
+        wrong = int(self.over_ranks(wrong, self.gloo.ReduceOp.SUM))
+        if self.rank == 0:
+            time_us = statistics.median(times_s) * 1e6
+            print(self.collective, self.ranks, self.bytes, self.count, calls, f"{time_us:.4f}",
+                  wrong, sep=",", flush=True)
+        return wrong
+
+
+def one_rank(rank, ranks, meeting, collective, sizes):
+    """Measures as one of the ranks; the exit code."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
+                                         world_size=ranks)
+    if rank == 0:
+        print("collective,ranks,bytes,count,iters,time_us,wrong", flush=True)
+    try:
+        wrong = sum(Point(torch, collective, size).measure() for size in sizes)
+    except Absent:
+        return ABSENT
+    torch.distributed.barrier()
+    return 1 if wrong else 0
+
+
+def guarded_rank(*arguments):
+    """Leaves the process with a code and at most one line, whatever happens in it."""
+    code = 1
+    try:
+        code = one_rank(*arguments)
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        print(f"gloo.py: {type(error).__name__}: {first}", file=sys.stderr)
+    finally:
+        # Not through PyTorch's destructors, some of which wait for ranks that are gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main(arguments):
+    usage = "usage: gloo.py RANKS COLLECTIVE BYTES..."
+    numbers = arguments[:1] + arguments[2:]
+    is_understood = len(numbers) >= 2 and all(text.isdigit() for text in numbers)
+    if not is_understood or arguments[1] not in COLLECTIVES:
+        print(usage, file=sys.stderr)
+        return 2
+    collective, ranks, *sizes = arguments[1], *map(int, numbers)
+    with tempfile.TemporaryDirectory() as folder:
+        # Forked before PyTorch has threads.
+        processes = []
+        for rank in range(ranks):
+            process = os.fork()
+            if process == 0:
+                guarded_rank(rank, ranks, os.path.join(folder, "meeting"), collective, sizes)
+            processes.append(process)
+        codes = []
+        while len(codes) < ranks:
+            process, status = os.wait()
+            processes.remove(process)
+            codes.append(os.waitstatus_to_exitcode(status))
+            if codes[-1] != 0:
+                # The others would wait for this one.
+                for other in processes:
+                    os.kill(other, 15)
+    if ABSENT in codes:
+        return ABSENT
+    return 0 if not any(codes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
