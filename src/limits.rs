@@ -141,8 +141,8 @@ pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
 /// recycled, so that they stay in cache.
 pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;
-/// Fruitless looks that a call run step by step spins for, where every rank has a core: some tens
-/// of microseconds.
-pub const LINGER_SPINS: u32 = 2_000;
+/// Fruitless looks that a call run step by step spins for, where every rank has a core: some ten
+/// microseconds, which is also what a hand-over costs when another program takes one of the cores.
+pub const LINGER_SPINS: u32 = 300;
 /// Then so many with the core given away after each, before the call lets go of the engine.
 pub const LINGER_YIELDS: u32 = 100;

@@ -1,5 +1,5 @@
-//! Ranks as real processes, over TCP, through shared memory and with both: this test binary starts itself, and the environment turns
-//! the copy's `child_entry` into a rank.
+//! Ranks as real processes, over TCP, through shared memory and with both: this test binary starts
+//! itself, and the environment turns the copy's `child_entry` into a rank.
 
 #![allow(clippy::unwrap_used)]
 

@@ -31,8 +31,15 @@ pub(crate) trait Host: Send + Sync {
     /// Ends a sleep in `give_way` early.
     fn wake(&self);
 
-    /// A poller has found what it waited for, and does not sleep any more.
+    /// Who holds the token polls: nobody need wake this process.
     fn awake(&self) {}
+
+    /// Who holds the token is about to stop polling though work is under way: from now on peers
+    /// wake this process. True if they did not know: then one more look is due, for what they sent
+    /// before. It may be let go of the token after that.
+    fn lie_down(&self) -> bool {
+        false
+    }
 
     /// Operations are under way and the caller goes on without polling them.
     fn background_work(&self);

@@ -78,13 +78,17 @@ impl Neighbourhood {
 
     /// Tells the neighbours that nobody here polls: who sends something from now on wakes this
     /// process. What they sent before may have gone unnoticed, so look once more. False if they
-    /// know already.
+    /// know already; then what has come to wake this process stays and does so.
+    ///
+    /// This and [`Neighbourhood::rise`] are for the one thread that may poll.
     pub(super) fn lie_down(&self) -> bool {
-        self.near.drain();
-        self.turn(1) && {
-            fence_of_sleeper();
-            true
+        if self.sleeps.load(Ordering::Relaxed) % 2 == 1 {
+            return false;
         }
+        self.near.drain();
+        self.turn(1);
+        fence_of_sleeper();
+        true
     }
 
     /// Somebody polls.
@@ -92,18 +96,14 @@ impl Neighbourhood {
         self.turn(0);
     }
 
-    /// Makes the number of sleeps odd (1) or even (0); false if it is.
-    fn turn(&self, parity: u64) -> bool {
+    /// Makes the number of sleeps odd (1) or even (0), if it is not.
+    fn turn(&self, parity: u64) {
         if self.sleeps.load(Ordering::Relaxed) % 2 == parity {
-            return false;
+            return;
         }
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        let sleeps = self.sleeps.load(Ordering::Relaxed);
-        if sleeps % 2 == parity {
-            return false;
-        }
-        self.sleeps.store(sleeps + 1, Ordering::Relaxed);
-        bells.iter().for_each(|bell| bell.set(sleeps + 1));
-        true
+        let sleeps = self.sleeps.load(Ordering::Relaxed) + 1;
+        self.sleeps.store(sleeps, Ordering::Relaxed);
+        bells.iter().for_each(|bell| bell.set(sleeps));
     }
 }

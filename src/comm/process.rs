@@ -159,6 +159,10 @@ impl Host for ProcessHost {
         self.links.rise();
     }
 
+    fn lie_down(&self) -> bool {
+        self.links.lie_down()
+    }
+
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {
         let Some(control) = self.links.control.get() else {
             return;
@@ -218,10 +222,6 @@ impl Handler for Callbacks {
 
     fn wake_after(&self) -> Option<Duration> {
         self.with(|runtime| {
-            if runtime.wants_poller() && self.links.lie_down() {
-                // One more look, now that neighbours know that nobody polls.
-                runtime.poll_in_background();
-            }
             let sleep = if runtime.is_unfinished() {
                 Duration::ZERO
             } else {
@@ -232,7 +232,6 @@ impl Handler for Callbacks {
     }
 
     fn awake(&self) {
-        self.links.rise();
         self.with(Runtime::poll_in_background);
     }
 

@@ -74,7 +74,11 @@ impl Runtime {
 
     fn take_token(&self) -> Option<Polling<'_>> {
         let is_free = !self.token.load(Ordering::Relaxed);
-        (is_free && !self.token.swap(true, Ordering::Acquire)).then_some(Polling(self))
+        let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then_some(Polling(self));
+        if taken.is_some() {
+            self.host.awake();
+        }
+        taken
     }
 
     /// Adds a group, under the number that all its ranks use for it.
@@ -208,7 +212,7 @@ impl Runtime {
         let mut idle_passes = 0;
         let mut waited = Waited::Briefly;
         loop {
-            let mut engine = self.lock();
+            let mut engine = self.lock_beside_poller();
             self.hear(&mut engine);
             let advanced = engine.poll();
             if !advanced && (idle_passes % PASSES_PER_TICK == 1 || waited == Waited::Asleep) {
@@ -250,7 +254,7 @@ impl Runtime {
         let Some(token) = self.take_token() else {
             return;
         };
-        let mut engine = self.lock();
+        let mut engine = self.lock_beside_poller();
         let mut passes = 0;
         let mut is_unfinished = engine.poll();
         while is_unfinished && passes < BACKGROUND_PASSES {
@@ -259,7 +263,10 @@ impl Runtime {
             self.send_controls(&mut engine);
             drop(engine);
             self.let_others_look();
-            engine = self.lock();
+            engine = self.lock_beside_poller();
+            is_unfinished = engine.poll();
+        }
+        if !is_unfinished && engine.is_busy() && self.host.lie_down() {
             is_unfinished = engine.poll();
         }
         self.stamp(&mut engine);

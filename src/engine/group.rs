@@ -433,11 +433,12 @@ impl Channel {
         let mut at = 0;
         while let Some(index) = self.queue.get(at).copied() {
             let operation = &mut self.slots[index].operation;
-            match operation.poll(&mut *self.transport, &mut self.turns) {
+            let polled = operation.poll(&mut *self.transport, &mut self.turns);
+            self.transport.settle();
+            match polled {
                 Ok(moved) => advanced |= moved,
                 Err(broken) => return Err((index, broken)),
             }
-            self.transport.settle();
             if operation.is_done() {
                 self.queue.remove(at);
                 self.finish(index, Ok(()));

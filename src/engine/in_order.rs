@@ -24,6 +24,9 @@ pub struct Progress {
     pub(super) bytes: usize,
 }
 
+/// A step of so many bytes takes longer than asking whether to go on.
+const LONG_STEP_BYTES: usize = 32 << 10;
+
 /// Why a run ends early.
 enum Stop {
     /// The caller has no more patience.
@@ -80,6 +83,10 @@ impl Run<'_> {
     fn all(&mut self, program: &Program) -> Done {
         for step in &program.order[self.progress.at..] {
             let step = &program.steps[*step];
+            // A long call lets others in between its steps.
+            if step.bytes >= LONG_STEP_BYTES && !(self.patience)(0) {
+                return Err(Stop::Patience);
+            }
             match &step.action {
                 Action::Send { to, .. } => self.send(step, to)?,
                 Action::Store(operand) => self.store(step, operand)?,

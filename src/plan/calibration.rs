@@ -188,8 +188,26 @@ pub fn table_from(topology: Topology, times_s: &[f64]) -> Result<TuningTable, St
             *probe.class.link(&mut table) = *probe.class.link(&mut built_in.clone());
         }
     }
+    balance(&mut table.shm);
     Ok(table)
 }
+
+/// Copying a byte and folding one of an operand cost about the same; measured far apart, one has
+/// got what the other lacks. They keep their product, and the larger is at most so many times the
+/// smaller.
+fn balance(shm: &mut LinkCost) {
+    let (beta, gamma) = (shm.beta_s_per_byte, shm.gamma_s_per_byte);
+    let mean = (beta * gamma).sqrt();
+    let (least, most) = (
+        mean / SHM_IMBALANCE_MAX.sqrt(),
+        mean * SHM_IMBALANCE_MAX.sqrt(),
+    );
+    shm.beta_s_per_byte = beta.clamp(least, most);
+    shm.gamma_s_per_byte = gamma.clamp(least, most);
+}
+
+/// How many times more a byte copied can cost than a byte folded, or the other way round.
+const SHM_IMBALANCE_MAX: f64 = 4.0;
 
 /// Each sweep leaves at most a third of the error, and what is left is rounded away.
 const SWEEPS: usize = 12;
@@ -319,6 +337,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_found_predicts_what_was_timed((truth, topology) in (tables(), worlds())) {
+            let shares = truth.shm.beta_s_per_byte / truth.shm.gamma_s_per_byte;
+            prop_assume!((1.0 / SHM_IMBALANCE_MAX..=SHM_IMBALANCE_MAX).contains(&shares));
             let price_s = |probe: &Probe, table| probe.price_s(topology, table).unwrap();
             let times_s: Vec<f64> =
                 probes(topology).iter().map(|probe| price_s(probe, &truth)).collect();
