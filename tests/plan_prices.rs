@@ -384,3 +384,22 @@ proptest! {
         }
     }
 }
+
+/// Where a byte folded is cheap, the prices of shared memory say that a flat all-reduce of two
+/// ranks is faster than one in pieces; it is not once its messages are longer than a segment.
+#[test]
+fn long_buffers_in_shared_memory_go_in_pieces() {
+    let mut table = TuningTable::default();
+    table.shm.gamma_s_per_byte = table.shm.beta_s_per_byte / 4.0;
+    let chosen = |bytes| {
+        let topology = Topology::together(2);
+        choose(Collective::AllReduce, topology, bytes, 4, &table, None).unwrap()
+    };
+    assert_eq!(chosen(64 << 10).algorithm, Algorithm::Flat);
+    for bytes in [256 << 10, 4 << 20, 256 << 20] {
+        let choice = chosen(bytes);
+        assert_eq!(choice.algorithm, Algorithm::TwoShot, "{bytes}");
+        let (next, next_s) = choice.runner_up.unwrap();
+        assert!(next == Algorithm::Flat && next_s < choice.predicted_s);
+    }
+}
