@@ -1,4 +1,4 @@
-//! In the steady state a call allocates nothing: three real ranks over TCP, each on a thread, with
+//! In the steady state a call allocates nothing: three real ranks, each on a thread, with
 //! an allocator that counts what the calling threads ask for.
 
 use ringtree::{Communicator, ReduceOp};

@@ -81,6 +81,8 @@ struct Channel {
     transport: Box<dyn Transport>,
     /// The longest message that all links take whole.
     holds_bytes: usize,
+    /// The largest program that a place was made for.
+    room: usize,
     slots: Vec<Slot>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
@@ -162,6 +164,7 @@ impl Group {
         if !is_alone || !channel.allows_order(prepared) {
             return false;
         }
+        channel.make_room(&prepared.program);
         let transport = &mut *channel.transport;
         let ran = in_order::run(prepared, sequence, buffer, progress, transport, patience);
         // A broken link breaks again, for the operation to tell.
@@ -377,6 +380,7 @@ impl Channel {
         let held = peers.map(|peer| transport.holds_bytes(peer)).min();
         Self {
             holds_bytes: held.unwrap_or(0),
+            room: 0,
             transport,
             slots: Vec::new(),
             free: Vec::new(),
@@ -404,6 +408,24 @@ impl Channel {
                 longest <= self.holds_bytes
                     || peers.all(|peer| longest <= self.transport.holds_bytes(peer))
             })
+    }
+
+    /// Makes a place in which an operation of the program can start without allocating: a call that
+    /// is run in order may have to go on as one at any time.
+    fn make_room(&mut self, program: &Program) {
+        let size = program.size();
+        if size <= self.room {
+            return;
+        }
+        self.room = size;
+        if self.free.is_empty() {
+            self.slots.push(Slot::default());
+            self.free.push(self.slots.len() - 1);
+        }
+        if let Some(next) = self.free.last() {
+            self.slots[*next].operation.reserve(size);
+        }
+        self.queue.reserve(1);
     }
 
     /// Starts an operation, which may have come some way already.

@@ -103,6 +103,18 @@ impl Operation {
         self.buffer = Some(posting.buffer);
     }
 
+    /// Makes room for the counters of a program of this size.
+    pub(super) fn reserve(&mut self, size: usize) {
+        for counters in [
+            &mut self.done,
+            &mut self.sent,
+            &mut self.send_at,
+            &mut self.receive_at,
+        ] {
+            counters.reserve(size.saturating_sub(counters.len()));
+        }
+    }
+
     /// Counts as done what was done in order.
     fn go_to(&mut self, program: &Program, progress: Progress) {
         let Progress { at, flow, bytes } = progress;

@@ -184,6 +184,13 @@ impl Program {
         program
     }
 
+    /// As many as there are steps, flows or lanes, whatever is more.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let lanes = self.sends.len().max(self.receives.len());
+        self.steps.len().max(self.flows).max(lanes)
+    }
+
     /// Every rank this one exchanges messages with.
     pub fn peers(&self) -> impl Iterator<Item = usize> + '_ {
         self.sends
