@@ -26,7 +26,8 @@ impl Communicator {
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
-    ///     ///
+    /// use std::time::Duration;
+    ///
     /// let mut world = World::new(4);
     /// world.network.latency = Duration::from_millis(5);
     /// let tables = world.run(|comm| comm.measure());
