@@ -4,7 +4,8 @@
 
 use crate::sys::shared::{ReadWords, WriteWords};
 
-/// Words of a line, which is one cache line.
+/// Words of a line: two cache lines, as caches fetch neighbours together. What is used is in the
+/// first.
 pub const LINE_WORDS: usize = 16;
 /// Lines of a lane. A power of two, so that the count may wrap.
 pub const LINES: usize = 16;
