@@ -3,8 +3,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::engine::Engine;
-use ringtree::engine::group::{ChannelKind, Group, Posting, Prepared, Progress};
-use ringtree::engine::operation::Arithmetic;
+use ringtree::engine::group::{ChannelKind, Group};
+use ringtree::engine::posting::Arithmetic;
+use ringtree::engine::posting::{Posting, Prepared, Progress};
 use ringtree::engine::program::Program;
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::{Algorithm, Collective, Plan, Request, Topology, plan};

@@ -3,8 +3,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::engine::Engine;
-use ringtree::engine::group::{Group, Prepared, Progress};
-use ringtree::engine::operation::Arithmetic;
+use ringtree::engine::group::Group;
+use ringtree::engine::posting::Arithmetic;
+use ringtree::engine::posting::{Prepared, Progress};
 use ringtree::engine::program::Program;
 use ringtree::plan::{Algorithm, Collective, Request, plan};
 use ringtree::protocol::call::Call;

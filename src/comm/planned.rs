@@ -1,8 +1,8 @@
 //! Choosing, building and remembering programs.
 
 use crate::dtype::Dtype;
-use crate::engine::group::{Posting, Prepared, Progress};
-use crate::engine::operation::Arithmetic;
+use crate::engine::posting::Arithmetic;
+use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::program::Program;
 use crate::error::{Error, Result};
 use crate::limits::PROGRAMS_CACHED_MAX;

@@ -5,7 +5,8 @@
 //! free. The control thread takes it when operations are under way and nobody is blocked.
 
 use super::host::{Host, Waited};
-use crate::engine::group::{ChannelKind, Group, Posting, Prepared, Progress};
+use crate::engine::group::{ChannelKind, Group};
+use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};

@@ -1,6 +1,6 @@
 //! Folding what has arrived.
 
-use super::operation::{Arithmetic, Broken};
+use super::posting::{Arithmetic, Broken};
 use super::program::Operand;
 use crate::transport::{Message, Transport};
 

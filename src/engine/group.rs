@@ -1,8 +1,8 @@
 //! The operations of one set of ranks.
 
 use super::in_order;
-pub use super::in_order::Progress;
-use super::operation::{Arithmetic, Broken, Operation, Turns};
+use super::operation::{Operation, Turns};
+use super::posting::{Broken, Posting, Prepared, Progress};
 use super::program::Program;
 use crate::error::{Error, Result};
 use crate::limits::WAITING_NOTICE_AFTER;
@@ -12,7 +12,6 @@ use crate::protocol::session::{Agreement, Session, To};
 use crate::sys::memory::Region;
 use crate::transport::{LinkError, Transport};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Which of a group's two orders an operation belongs to.
@@ -22,43 +21,6 @@ pub enum ChannelKind {
     Collectives,
     /// Send and receive: one order for each directed pair of ranks.
     Pairs,
-}
-
-/// A call, described once and made any number of times.
-pub struct Prepared {
-    /// What all ranks must agree on; its sequence number means nothing here.
-    pub call: Call,
-    /// The call's digest.
-    pub digest: u32,
-    /// What to do.
-    pub program: Arc<Program>,
-    /// How to fold.
-    pub arithmetic: Arithmetic,
-}
-
-impl Prepared {
-    /// The call under the number it was given.
-    #[must_use]
-    pub fn numbered(&self, sequence: u64) -> Call {
-        Call {
-            sequence,
-            ..self.call.clone()
-        }
-    }
-}
-
-/// What it takes to start an operation.
-pub struct Posting {
-    /// The call.
-    pub prepared: Arc<Prepared>,
-    /// Its number.
-    pub sequence: u64,
-    /// What to do it on.
-    pub buffer: Region,
-    /// How far [`super::Engine::run`] has come with it.
-    pub progress: Progress,
-    /// How long it may take.
-    pub timeout: Duration,
 }
 
 /// A place for an operation. Places are reused.

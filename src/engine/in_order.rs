@@ -7,22 +7,10 @@
 //! from a [`Progress`].
 
 use super::fold::Fold;
-use super::group::Prepared;
-use super::operation::{Arithmetic, Broken};
+use super::posting::{Arithmetic, Broken, Prepared, Progress};
 use super::program::{Action, Operand, Program, ProgramStep};
 use crate::transport::{Addressee, LinkError, Message, Transport};
 use std::ops::Range;
-
-/// How far a program has been run in order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The place in the order.
-    pub(super) at: usize,
-    /// For a send to several peers, one by one: which of them it is at.
-    pub(super) flow: Option<usize>,
-    /// Bytes of this step, or of this flow of it, that are done.
-    pub(super) bytes: usize,
-}
 
 /// A step of so many bytes takes longer than asking whether to go on.
 const LONG_STEP_BYTES: usize = 32 << 10;

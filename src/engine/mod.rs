@@ -1,9 +1,9 @@
 //! Running plans over links.
 //!
 //! *Purpose.* One polled state machine for every algorithm and every transport. [`program`] binds
-//! a plan to byte offsets, [`operation`] is one collective under way, `in_order` runs one step by
-//! step while its caller waits, [`group`] the operations of one set of ranks, [`Engine`] all groups
-//! of a process.
+//! a plan to byte offsets, [`posting`] is a call as it comes in, `operation` one under way,
+//! `in_order` runs one step by step while its caller waits, [`group`] holds the operations of one
+//! set of ranks, [`Engine`] all groups of a process.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a plan, so a segment is folded
@@ -18,15 +18,17 @@
 mod fold;
 pub mod group;
 mod in_order;
-pub mod operation;
+mod operation;
 mod pieces;
+pub mod posting;
 pub mod program;
 
 use crate::error::{Error, Result};
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use crate::sys::memory::Region;
-use group::{ChannelKind, Group, Posting, Prepared, Progress};
+use group::{ChannelKind, Group};
+use posting::{Posting, Prepared, Progress};
 use std::time::Duration;
 
 /// Every group of a process, polled together.
@@ -202,7 +204,7 @@ mod tests {
     use crate::plan::{Algorithm, Collective, Request, plan};
     use crate::protocol::call::Call;
     use crate::transport::{self, LinkError, Transport};
-    use operation::Arithmetic;
+    use posting::Arithmetic;
     use program::Program;
     use std::sync::Arc;
 

@@ -1,22 +1,14 @@
 //! One collective under way: a program, its buffer, and how far each step has come.
 
 use super::fold::Fold;
-use super::group::{Posting, Prepared};
-use super::in_order::Progress;
 use super::pieces::{pair, read, rest, whole, write};
+use super::posting::{Arithmetic, Broken, Posting, Prepared, Progress};
 use super::program::{Action, Lane, Operand, Piece, Program, ProgramStep};
 use crate::limits::SEND_GRAIN_BYTES;
 use crate::protocol::call::Call;
-use crate::reduce::Kernel;
 use crate::sys::memory::Region;
-use crate::transport::{Addressee, LinkError, Message, Transport};
+use crate::transport::{Addressee, Message, Transport};
 use std::sync::Arc;
-
-/// A link that failed an operation.
-pub(super) struct Broken {
-    pub(super) peer: usize,
-    pub(super) error: LinkError,
-}
 
 type Moved = Result<bool, Broken>;
 
@@ -45,17 +37,6 @@ impl Turns {
         self.pass += 1;
         self.is_blocked = false;
     }
-}
-
-/// What an operation does to bytes: its kernel, its element size and what `avg` divides by.
-#[derive(Clone, Copy)]
-pub struct Arithmetic {
-    /// The kernel, where the collective reduces.
-    pub kernel: Option<Kernel>,
-    /// Bytes per element.
-    pub element_bytes: usize,
-    /// What the complete result is divided by.
-    pub divisor: Option<usize>,
 }
 
 /// One operation. Finished ones are reused, with everything they have allocated.

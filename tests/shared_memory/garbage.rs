@@ -3,7 +3,8 @@
 use crate::world::{Case, Random, channel};
 use proptest::prelude::*;
 use ringtree::engine::Engine;
-use ringtree::engine::group::{ChannelKind, Group, Posting, Progress};
+use ringtree::engine::group::{ChannelKind, Group};
+use ringtree::engine::posting::{Posting, Progress};
 use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sys::memory::Region;

@@ -1,8 +1,9 @@
 //! Ranks in one process, each a thread with an engine and regions of its own, and calls whose
 //! results are known exactly.
 
-use ringtree::engine::group::{ChannelKind, Group, Posting, Prepared, Progress};
-use ringtree::engine::operation::Arithmetic;
+use ringtree::engine::group::{ChannelKind, Group};
+use ringtree::engine::posting::Arithmetic;
+use ringtree::engine::posting::{Posting, Prepared, Progress};
 use ringtree::engine::program::Program;
 use ringtree::engine::{Engine, Ticket};
 use ringtree::plan::layout::part_start;
