@@ -82,6 +82,7 @@ pub mod transport;
 pub mod wire;
 
 pub use comm::Communicator;
+pub use comm::shared_buffer::SharedBuffer;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use op::ReduceOp;
