@@ -5,7 +5,7 @@ use crate::engine::posting::Arithmetic;
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::program::Program;
 use crate::error::{Error, Result};
-use crate::limits::{LENT_BYTES_MIN, PROGRAMS_CACHED_MAX};
+use crate::limits::{LENT_BYTES_MIN, LENT_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::ir::{ChunkRange, Request, Step};
 use crate::plan::select::{self, Choice, TuningTable};
@@ -147,10 +147,7 @@ pub(crate) fn make(
         op: op.filter(|_| collective != Collective::Barrier),
         root: collective.is_rooted().then(|| narrow(root)),
     };
-    let kernel = match op {
-        Some(op) => Some(kernel(dtype, op)?),
-        None => None,
-    };
+    let kernel = op.map(|op| kernel(dtype, op)).transpose()?;
     let divisor = (op == Some(ReduceOp::Avg)).then_some(world_size);
     let prepared = Prepared {
         digest: call.digest(),
@@ -172,7 +169,8 @@ pub(crate) fn make(
 fn program(plan: &Plan, wanted: &Wanted) -> Program {
     let program = Program::bind(plan, wanted.count, wanted.dtype.size());
     if wanted.lends {
-        program.lending(LENT_BYTES_MIN)
+        let bytes = wanted.count * wanted.dtype.size();
+        program.lending(LENT_BYTES_MIN, bytes >= LENT_OVERWRITTEN_BYTES_MIN)
     } else {
         program
     }

@@ -6,16 +6,16 @@ impl Program {
     /// The same program for a buffer in memory that peers can read: sends of `bytes_min` bytes and
     /// more lend their bytes instead of having them copied, and a *release* follows each, which
     /// ends when the readers are through. Whatever overwrites the bytes waits for that; and so
-    /// does the end.
+    /// does the end. What the program overwrites itself is lent only if `overwritten_too`.
     ///
     /// A send is lent only if nothing of its own round overwrites its bytes: two ranks that
     /// exchange what they hold would wait for each other. What overwrites them in a later round
     /// waits for receives of an earlier one, as all waiting in [`in_order`] does.
     #[must_use]
-    pub fn lending(mut self, bytes_min: usize) -> Self {
+    pub fn lending(mut self, bytes_min: usize, overwritten_too: bool) -> Self {
         let count = self.steps.len();
         let is_lent: Vec<_> = (0..count)
-            .map(|step| self.is_lendable(step, bytes_min))
+            .map(|step| self.is_lendable(step, bytes_min, overwritten_too))
             .collect();
         // By step, its release.
         let release_of: Vec<_> = is_lent
@@ -34,17 +34,18 @@ impl Program {
         self
     }
 
-    fn is_lendable(&self, send: usize, bytes_min: usize) -> bool {
+    fn is_lendable(&self, send: usize, bytes_min: usize, overwritten_too: bool) -> bool {
         let step = &self.steps[send];
         let lies_in_buffer = step.pieces.iter().all(|one| one.space == Space::Buffer);
         let is_send = matches!(step.action, Action::Send { .. });
         if !is_send || !lies_in_buffer || step.bytes < bytes_min {
             return false;
         }
-        let same_round = self.steps[send..].iter();
-        !same_round
-            .take_while(|later| later.round == step.round)
-            .any(|later| later.dependencies.iter().any(|one| one.step == send))
+        let mut later = self.steps[send..].iter();
+        !later.any(|later| {
+            let overwrites = later.dependencies.iter().any(|one| one.step == send);
+            overwrites && (later.round == step.round || !overwritten_too)
+        })
     }
 
     /// Makes step `send` lend; returns its release, at the end of the steps.

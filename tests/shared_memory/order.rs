@@ -14,7 +14,7 @@ fn program() -> impl Strategy<Value = Program> {
 
 /// The same for buffers that can be lent.
 fn lending() -> impl Strategy<Value = Program> {
-    programs().prop_map(|(_, _, program)| program.lending(8))
+    (programs(), any::<bool>()).prop_map(|((_, _, program), too)| program.lending(8, too))
 }
 
 fn either() -> impl Strategy<Value = Program> {
