@@ -1,8 +1,8 @@
 //! Memory of the caller's that peers can read: what lies in it need not be copied to be sent.
 //!
 //! All ranks allocate together and hand each other what they made, so that each can read every
-//! other's. A line then says where in it the payload lies ([`Locator`]) instead of carrying it, and
-//! whoever sent it leaves the bytes alone until the reader is through ([`Loans`]).
+//! other's. A line then says where in it the payload lies (a locator) instead of carrying it, and
+//! whoever sent it leaves the bytes alone until the reader is through (a loan).
 
 use crate::sys::shared::{Division, Extent, OwnRegion, PeerRegion, WORD_BYTES};
 use std::collections::VecDeque;
