@@ -66,7 +66,8 @@ pub(crate) fn random_elements(dtype: Dtype, count: usize, random: &mut Random) -
             (2, Some((exponent_bits, mantissa_bits))) => {
                 let one: u64 = ((1 << (exponent_bits - 1)) - 1) << mantissa_bits;
                 let bits = random.bits();
-                one + bits % (3 << mantissa_bits) | (bits >> 63) << (exponent_bits + mantissa_bits)
+                let sign = (bits >> 63) << (exponent_bits + mantissa_bits);
+                sign | (one + bits % (3 << mantissa_bits))
             }
             _ => random.bits(),
         };
