@@ -151,3 +151,9 @@ pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;
 pub const LINGER_SPINS: u32 = 300;
 /// Then so many with the core given away after each, before the call lets go of the engine.
 pub const LINGER_YIELDS: u32 = 100;
+
+/// Operands of one fold on a device: their addresses travel with the launch. More are folded in
+/// several launches.
+pub const DEVICE_SOURCES_MAX: usize = 64;
+/// Buffers that one fold on a device writes its result to: the ranks of a host that read it there.
+pub const DEVICE_DESTINATIONS_MAX: usize = 8;
