@@ -15,6 +15,7 @@ pub mod barrier;
 pub mod inherit;
 pub mod interfaces;
 pub mod memory;
+pub mod pages;
 pub mod process;
 pub mod shared;
 pub(crate) mod simd;
