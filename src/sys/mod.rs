@@ -12,6 +12,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod barrier;
+pub mod cuda;
 pub mod inherit;
 pub mod interfaces;
 pub mod memory;
