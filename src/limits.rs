@@ -146,9 +146,11 @@ pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;
 pub const LINGER_SPINS: u32 = 300;
 /// Then so many with the core given away after each, before the call lets go of the engine.
 pub const LINGER_YIELDS: u32 = 100;
-/// Operands that one fold of a device has at most, as its kernels do.
+
+/// Operands of one fold on a device: their addresses travel with the launch. More are folded in
+/// several launches.
 pub const DEVICE_SOURCES_MAX: usize = 64;
-/// Destinations that one fold of a device has at most.
+/// Buffers that one fold on a device writes its result to: the ranks of a host that read it there.
 pub const DEVICE_DESTINATIONS_MAX: usize = 8;
 /// Memory that a pretended device has.
 pub const FAKE_DEVICE_BYTES: usize = 4 << 30;

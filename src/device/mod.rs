@@ -18,6 +18,7 @@
 //!
 //! *May import* `reduce`, `sys` and the base files.
 
+pub mod cuda;
 pub mod fake;
 mod memory;
 mod orders;
@@ -26,6 +27,7 @@ pub use memory::{Event, Memory, Pinned, PinnedSpan, Span, Word, Words};
 pub use orders::{Cast, Fold};
 
 use crate::error::{Error, Result};
+use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -115,7 +117,7 @@ pub trait Device: Debug + Send + Sync {
 ///
 /// Each returns [`Error::Usage`] for what belongs to another device, or does not fit, and
 /// [`Error::Device`] when the device has failed.
-pub trait Stream: Debug + Send + Sync {
+pub trait Stream: Any + Debug + Send + Sync {
     /// Copies between memories of equal length that do not overlap, imported ones among them.
     ///
     /// # Errors

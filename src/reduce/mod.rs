@@ -1,4 +1,5 @@
-//! Reduction kernels: folding operands element by element, on the CPU.
+//! Reduction kernels: folding operands element by element, on the CPU; what a GPU does the same
+//! with is in `gpu.rs`, as values.
 //!
 //! Purpose: every element type times every operator, from the one table of each (`dtype.rs`,
 //! `op.rs`), at the speed of memory. A loop is written once (`fold.rs`) over how elements lie in
@@ -19,6 +20,7 @@
 mod cell;
 pub mod exact;
 mod fold;
+pub mod gpu;
 mod number;
 #[cfg(test)]
 mod tests;

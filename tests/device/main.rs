@@ -9,9 +9,10 @@ mod memory;
 mod processes;
 mod streams;
 
+use ringtree::device::cuda::Cuda;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Device, Event, Memory, Span, Stream, Words};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes this long, on any machine.
@@ -19,11 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The devices to test: each with the name by which a child process makes one like it.
 fn devices() -> Vec<(&'static str, Arc<dyn Device>)> {
-    ["fake", "pausing"]
-        .into_iter()
-        .map(|name| (name, device(name)))
-        .collect()
+    let mut names = vec!["fake", "pausing"];
+    match Cuda::describe(0) {
+        Ok(_) => names.push("cuda"),
+        // Said once, however many tests there are.
+        Err(why) => SKIPPED.call_once(|| eprintln!("not tested on a GPU: {why}")),
+    }
+    names.into_iter().map(|name| (name, device(name))).collect()
 }
+
+static SKIPPED: Once = Once::new();
 
 fn device(name: &str) -> Arc<dyn Device> {
     match name {
@@ -32,6 +38,7 @@ fn device(name: &str) -> Arc<dyn Device> {
             pauses: Some(1),
             ..Options::default()
         })),
+        "cuda" => Arc::new(Cuda::open(0).unwrap()),
         other => panic!("no device is called {other}"),
     }
 }

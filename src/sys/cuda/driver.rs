@@ -197,7 +197,10 @@ mod tests {
         match gpu_count() {
             Ok(count) => assert!(count > 0),
             Err(Error::NoDevice(why)) => {
-                assert!(why.starts_with("no CUDA here: ") && !why.contains('\n'), "{why}");
+                assert!(
+                    why.starts_with("no CUDA here: ") && !why.contains('\n'),
+                    "{why}"
+                );
             }
             Err(other) => panic!("{other:?}"),
         }

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 
 /// A driver's event, without timing, which would make it slow.
 #[derive(Debug)]
-pub(super) struct RawEvent(CUevent);
+pub(super) struct RawEvent {
+    gpu: Arc<Gpu>,
+    event: CUevent,
+}
 
 // SAFETY: the driver's calls on events may come from any thread.
 unsafe impl Send for RawEvent {}
@@ -17,24 +20,28 @@ unsafe impl Send for RawEvent {}
 unsafe impl Sync for RawEvent {}
 
 impl RawEvent {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let _entered = gpu.enter()?;
         let mut event = std::ptr::null_mut();
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the context is current; there is room for the pointer.
         let code = unsafe { raw::cuEventCreate(&raw mut event, flags) };
         check(code, "cuEventCreate")?;
-        Ok(Self(event))
+        Ok(Self {
+            gpu: gpu.clone(),
+            event,
+        })
     }
 
     pub(super) fn raw(&self) -> CUevent {
-        self.0
+        self.event
     }
 
     /// Whether the latest recording is done, or there is none.
     pub(super) fn is_done(&self) -> Result<bool> {
+        let _entered = self.gpu.enter()?;
         // SAFETY: the event is destroyed by `drop` alone.
-        match unsafe { raw::cuEventQuery(self.0) } {
+        match unsafe { raw::cuEventQuery(self.event) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             code => check(code, "cuEventQuery").map(|()| true),
         }
@@ -43,16 +50,18 @@ impl RawEvent {
 
 impl Drop for RawEvent {
     fn drop(&mut self) {
+        let Ok(_entered) = self.gpu.enter() else {
+            return;
+        };
         // SAFETY: made by `new`, destroyed once. If it is recorded and not done yet, or a stream
         // waits for it, the driver keeps what it needs.
-        let _ = unsafe { raw::cuEventDestroy_v2(self.0) };
+        let _ = unsafe { raw::cuEventDestroy_v2(self.event) };
     }
 }
 
 /// An event that lets go, when it is seen done, of what the operations before it used.
 #[derive(Debug)]
 pub struct Event {
-    gpu: Arc<Gpu>,
     event: RawEvent,
     /// Where it was recorded last, if that was not seen done yet.
     latest: Mutex<Option<(Arc<Ledger>, u64)>>,
@@ -66,13 +75,12 @@ impl Event {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         Ok(Self {
             event: RawEvent::new(gpu)?,
-            gpu: gpu.clone(),
             latest: Mutex::default(),
         })
     }
 
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
-        &self.gpu
+        &self.event.gpu
     }
 
     pub(super) fn raw(&self) -> CUevent {
@@ -98,7 +106,6 @@ impl Event {
         let Some((ledger, number)) = latest.as_ref() else {
             return Ok(true);
         };
-        let _entered = self.gpu.enter()?;
         let is_done = self.event.is_done()?;
         if is_done {
             ledger.release(*number);

@@ -230,7 +230,11 @@ impl Drop for Wait {
 
 impl fmt::Debug for Gpu {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Gpu({}, {})", self.facts.ordinal, self.facts.name)
+        write!(
+            formatter,
+            "Gpu({}, {})",
+            self.facts.ordinal, self.facts.name
+        )
     }
 }
 

@@ -44,9 +44,8 @@ impl Gpu {
             let mut function = std::ptr::null_mut();
             // SAFETY: the module is loaded and is never unloaded; the name ends with zero; there is
             // room for the pointer.
-            let code = unsafe {
-                raw::cuModuleGetFunction(&raw mut function, module, symbol.as_ptr())
-            };
+            let code =
+                unsafe { raw::cuModuleGetFunction(&raw mut function, module, symbol.as_ptr()) };
             check(code, name)?;
             // SAFETY: the function is of that module.
             check(unsafe { raw::cuFuncLoad(function) }, name)?;

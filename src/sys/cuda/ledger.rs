@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 const MARK_EVERY: u64 = 256;
 
 /// Something that an operation uses.
+#[expect(dead_code, reason = "it is there to be dropped")]
 pub(super) enum Kept {
     Memory(Arc<Memory>),
     Pinned(Arc<Pinned>),
@@ -48,7 +49,7 @@ impl Book {
         self.kept.drain(..count).map(|(_, kept)| kept).collect()
     }
 
-    fn mark(&mut self, gpu: &Gpu, stream: CUstream) -> Result<()> {
+    fn mark(&mut self, gpu: &Arc<Gpu>, stream: CUstream) -> Result<()> {
         let event = RawEvent::new(gpu)?;
         // SAFETY: the caller's stream is alive, and so is the event.
         check(
@@ -71,7 +72,7 @@ impl Ledger {
     /// context current.
     pub(super) fn enqueue(
         &self,
-        gpu: &Gpu,
+        gpu: &Arc<Gpu>,
         stream: CUstream,
         kept: impl IntoIterator<Item = Kept>,
         what: &str,
@@ -126,7 +127,7 @@ impl Ledger {
     }
 
     /// The stream goes; a last mark says when what it was told is done.
-    pub(super) fn close(&self, gpu: &Gpu, stream: CUstream) {
+    pub(super) fn close(&self, gpu: &Arc<Gpu>, stream: CUstream) {
         let mut book = lock(&self.book);
         book.is_closed = true;
         // If this fails, what is kept stays for ever, which is safe.

@@ -43,9 +43,8 @@ impl Memory {
         let mut address = 0;
         // SAFETY: the context is current; there is room for the address. Nothing is no length.
         let code = unsafe { raw::cuMemAlloc_v2(&raw mut address, bytes.max(1)) };
-        check(code, "cuMemAlloc").map_err(|error| {
-            Error::Device(format!("{bytes} bytes of device memory: {error}"))
-        })?;
+        check(code, "cuMemAlloc")
+            .map_err(|error| Error::Device(format!("{bytes} bytes of device memory: {error}")))?;
         Ok(Self {
             gpu: gpu.clone(),
             address,
@@ -188,7 +187,9 @@ impl Memory {
 
 fn check_range(at: usize, bytes: usize, of_bytes: usize) -> Result<()> {
     if at.checked_add(bytes).is_none_or(|end| end > of_bytes) {
-        return Err(Error::Usage(format!("{bytes} bytes from {at} on of {of_bytes}")));
+        return Err(Error::Usage(format!(
+            "{bytes} bytes from {at} on of {of_bytes}"
+        )));
     }
     Ok(())
 }
@@ -310,9 +311,8 @@ impl Words {
             address: 0,
         };
         // SAFETY: the memory was just registered for this; there is room for the address.
-        let code = unsafe {
-            raw::cuMemHostGetDevicePointer_v2(&raw mut words.address, start.cast(), 0)
-        };
+        let code =
+            unsafe { raw::cuMemHostGetDevicePointer_v2(&raw mut words.address, start.cast(), 0) };
         check(code, "cuMemHostGetDevicePointer")?;
         Ok(words)
     }

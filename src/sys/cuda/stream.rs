@@ -1,12 +1,12 @@
 //! Streams: every operation the GPU is told to do.
 
 use super::event::Event;
-use super::gpu::Gpu;
+use super::gpu::{Facts, Gpu};
 use super::ledger::{Kept, Ledger};
 use super::memory::{Memory, Pinned, Words};
 use super::{check, lock};
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self as raw, CUresult, CUstream, CUstreamCaptureStatus, CUstream_flags};
+use cudarc::driver::sys::{self as raw, CUresult, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -69,6 +69,12 @@ impl Stream {
         self.stream == stream
     }
 
+    /// What its GPU is.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        self.gpu.facts()
+    }
+
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
@@ -90,7 +96,8 @@ impl Stream {
         call: impl FnOnce() -> CUresult,
     ) -> Result<()> {
         let _entered = self.gpu.enter()?;
-        self.ledger.enqueue(&self.gpu, self.stream, kept, what, call)
+        self.ledger
+            .enqueue(&self.gpu, self.stream, kept, what, call)
     }
 
     /// Copies `bytes` bytes between memories of this GPU.
@@ -110,8 +117,7 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: both ranges lie in memories that live until the operation is done.
-        let call =
-            || unsafe { raw::cuMemcpyDtoDAsync_v2(destination, source, bytes, self.stream) };
+        let call = || unsafe { raw::cuMemcpyDtoDAsync_v2(destination, source, bytes, self.stream) };
         let kept = [Kept::Memory(from), Kept::Memory(to)];
         self.enqueue(kept, "cuMemcpyDtoDAsync", call)
     }
@@ -133,8 +139,7 @@ impl Stream {
         }
         // SAFETY: both ranges lie in memory that lives until the operation is done; as the stream
         // shares the pinned one, the host does not reach its bytes meanwhile.
-        let call =
-            || unsafe { raw::cuMemcpyDtoHAsync_v2(destination, source, bytes, self.stream) };
+        let call = || unsafe { raw::cuMemcpyDtoHAsync_v2(destination, source, bytes, self.stream) };
         let kept = [Kept::Memory(from), Kept::Pinned(to)];
         self.enqueue(kept, "cuMemcpyDtoHAsync", call)
     }
@@ -155,8 +160,7 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: as in `copy_to_host`.
-        let call =
-            || unsafe { raw::cuMemcpyHtoDAsync_v2(destination, source, bytes, self.stream) };
+        let call = || unsafe { raw::cuMemcpyHtoDAsync_v2(destination, source, bytes, self.stream) };
         let kept = [Kept::Pinned(from), Kept::Memory(to)];
         self.enqueue(kept, "cuMemcpyHtoDAsync", call)
     }
@@ -235,8 +239,7 @@ impl Stream {
         let flags = raw::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
         // SAFETY: the word is registered until the operation is done; everybody reaches it as an
         // atomic.
-        let call =
-            || unsafe { raw::cuStreamWriteValue32_v2(self.stream, address, value, flags) };
+        let call = || unsafe { raw::cuStreamWriteValue32_v2(self.stream, address, value, flags) };
         self.enqueue([Kept::Words(words)], "cuStreamWriteValue32", call)
     }
 

@@ -5,7 +5,7 @@ use super::memory::{Memory, Words};
 use super::stream::Stream;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut, DeviceSlice};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use std::sync::Arc;
 
 fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
@@ -89,8 +89,7 @@ pub fn lend_slice<T: Element>(
     // is `value`: freeing a slice comes after the event that `recording` records below, behind the
     // stream's wait for that word. If there is no wait, as enqueueing it failed, nobody gets the
     // memory.
-    let memory =
-        unsafe { Memory::lent(gpu, address, bytes, (words.clone(), at, value)) };
+    let memory = unsafe { Memory::lent(gpu, address, bytes, (words.clone(), at, value)) };
     stream.wait_word(words, at, value)?;
     drop(recording);
     Ok(memory)
