@@ -118,7 +118,7 @@ impl Cuda {
     /// [`Error::Usage`]: another context's, or a word that is there already; [`Error::Device`].
     pub fn lend_slice<T: Element>(
         slice: &mut CudaSlice<T>,
-        user: &CudaStream,
+        user: &Arc<CudaStream>,
         stream: &dyn Stream,
         (word, value): (&Word, u32),
     ) -> Result<Memory> {

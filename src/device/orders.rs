@@ -43,7 +43,7 @@ impl<'a> Fold<'a> {
             let other = other.bytes();
             return refuse(format!("a fold of {bytes} bytes with {other}"));
         }
-        if bytes % dtype.size() != 0 {
+        if !bytes.is_multiple_of(dtype.size()) {
             return refuse(format!("{bytes} bytes are not whole elements of {dtype}"));
         }
         if let Some(divisor) = divisor

@@ -1,14 +1,17 @@
 //! What every device does, pretended or real. The suite runs on the fake always, with and without
-//! random pauses, and on a GPU where there is one.
+//! random pauses; on a GPU where there is one; and through the calls of CUDA on a pretended driver.
 
 #![allow(clippy::unwrap_used)]
 
 mod faults;
 mod folds;
 mod memory;
+mod pretended;
 mod processes;
+mod slices;
 mod streams;
 
+use ringtree::Error;
 use ringtree::device::cuda::Cuda;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Device, Event, Memory, Span, Stream, Words};
@@ -22,14 +25,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The devices to test: each with the name by which a child process makes one like it.
 fn devices() -> Vec<(&'static str, Arc<dyn Device>)> {
     let mut names = vec!["fake", "pausing"];
-    match Cuda::describe(0) {
-        Ok(_) => names.push("cuda"),
+    names.extend(gpu().map(|_| "cuda"));
+    names.into_iter().map(|name| (name, device(name))).collect()
+}
+
+/// The GPU, if there is one.
+fn gpu() -> Option<Cuda> {
+    match Cuda::open(0) {
+        Ok(gpu) => return Some(gpu),
+        Err(why) if std::env::var_os(pretended::REQUIRED).is_some() => panic!("{why}"),
+        Err(why @ Error::Device(_)) => panic!("there is a GPU, but {why}"),
         // Said once, past the harness, which keeps to itself what a test that passes prints.
         Err(why) => SKIPPED.call_once(|| {
             let _ = writeln!(std::io::stderr(), "not tested on a GPU: {why}");
         }),
     }
-    names.into_iter().map(|name| (name, device(name))).collect()
+    None
 }
 
 static SKIPPED: Once = Once::new();

@@ -110,10 +110,8 @@ fn find() -> std::result::Result<Driver, String> {
         ));
     }
     // SAFETY: as above.
-    works(
-        unsafe { raw::cuDeviceGetCount(&raw mut gpus) },
-        "cuDeviceGetCount",
-    )?;
+    let code = unsafe { raw::cuDeviceGetCount(&raw mut gpus) };
+    works(code, "cuDeviceGetCount")?;
     match usize::try_from(gpus) {
         Ok(gpus) if gpus > 0 => Ok(Driver {
             version: version as u32,

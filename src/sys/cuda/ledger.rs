@@ -52,10 +52,8 @@ impl Book {
     fn mark(&mut self, gpu: &Arc<Gpu>, stream: CUstream) -> Result<()> {
         let event = RawEvent::new(gpu)?;
         // SAFETY: the caller's stream is alive, and so is the event.
-        check(
-            unsafe { raw::cuEventRecord(event.raw(), stream) },
-            "cuEventRecord",
-        )?;
+        let code = unsafe { raw::cuEventRecord(event.raw(), stream) };
+        check(code, "cuEventRecord")?;
         self.marked = self.enqueued;
         self.marks.push_back((self.enqueued, event));
         Ok(())

@@ -27,8 +27,11 @@ enum Owner {
     Imported(CUdeviceptr),
     /// A user's value, to be dropped.
     User(Box<dyn Any + Send + Sync>),
-    /// A user's that has been lent; the user's stream waits for this word.
-    Lent(Arc<Words>, usize, u32),
+    /// A user's that has been lent, with the user's stream, which waits for this word.
+    Lent(
+        (Arc<Words>, usize, u32),
+        #[expect(dead_code)] Box<dyn Any + Send + Sync>,
+    ),
 }
 
 impl Memory {
@@ -134,21 +137,23 @@ impl Memory {
         }
     }
 
-    /// A user's memory until this is dropped, when the word becomes `value`.
+    /// A user's memory until this is dropped: then the word of `gate` becomes its value.
     ///
     /// # Safety
-    /// The memory is of this GPU's primary context and lives until the word is `value`.
+    /// The memory is of this GPU's primary context and lives until the word has that value and
+    /// `stream` was dropped.
     pub(super) unsafe fn lent(
         gpu: &Arc<Gpu>,
         address: CUdeviceptr,
         bytes: usize,
-        (words, at, value): (Arc<Words>, usize, u32),
+        gate: (Arc<Words>, usize, u32),
+        stream: Box<dyn Any + Send + Sync>,
     ) -> Self {
         Self {
             gpu: gpu.clone(),
             address,
             bytes,
-            owner: Owner::Lent(words, at, value),
+            owner: Owner::Lent(gate, stream),
         }
     }
 
@@ -209,7 +214,7 @@ impl Drop for Memory {
             Owner::Own => self.gpu.discard(Piece::Allocation(self.address)),
             Owner::Imported(base) => self.gpu.discard(Piece::Imported(*base)),
             Owner::User(_) => {}
-            Owner::Lent(words, at, value) => words.shared().store(*at, *value),
+            Owner::Lent((words, at, value), _) => words.shared().store(*at, *value),
         }
     }
 }

@@ -70,7 +70,7 @@ pub fn unwrap_slice<T: Element>(
 /// [`Error::Usage`]: another context's, or the word has that value; the driver's.
 pub fn lend_slice<T: Element>(
     slice: &mut CudaSlice<T>,
-    (user, stream): (&CudaStream, &Stream),
+    (user, stream): (&Arc<CudaStream>, &Stream),
     (words, at, value): (Arc<Words>, usize, u32),
 ) -> Result<Memory> {
     let gpu = stream.gpu();
@@ -85,11 +85,14 @@ pub fn lend_slice<T: Element>(
     }
     let bytes = slice.num_bytes();
     let (address, recording) = slice.device_ptr_mut(user);
+    let gate = (words.clone(), at, value);
+    // cudarc waits for events only while there are streams beside the default one.
+    let kept = Box::new(user.clone());
     // SAFETY: the memory is of the primary context and has so many bytes. It lives until the word
     // is `value`: freeing a slice comes after the event that `recording` records below, behind the
     // stream's wait for that word. If there is no wait, as enqueueing it failed, nobody gets the
     // memory.
-    let memory = unsafe { Memory::lent(gpu, address, bytes, (words.clone(), at, value)) };
+    let memory = unsafe { Memory::lent(gpu, address, bytes, gate, kept) };
     stream.wait_word(words, at, value)?;
     drop(recording);
     Ok(memory)
