@@ -36,6 +36,12 @@ pub enum Error {
     Protocol(String),
     /// The operating system refused something. *The message names the call and the cause.*
     System(String),
+    /// There is no GPU that could be used here; the message says why. *Use host memory, or mend
+    /// what the message names.*
+    NoDevice(String),
+    /// A GPU, or its driver, refused or failed something. *The message names the call and the
+    /// cause; after a failed kernel the process must be started again.*
+    Device(String),
 }
 
 impl Error {
@@ -56,6 +62,8 @@ impl fmt::Display for Error {
             | Error::Deadline(message)
             | Error::Protocol(message)
             | Error::System(message)
+            | Error::NoDevice(message)
+            | Error::Device(message)
             | Error::PeerLost { message, .. } => formatter.write_str(message),
         }
     }

@@ -42,6 +42,7 @@
 //! | [`bootstrap`] | settings, the join, the control thread | [`bootstrap::Settings`] |
 //! | [`engine`] | running plans over links | [`engine::program`] |
 //! | [`transport`] | moving the bytes of messages | [`transport::Transport`] |
+//! | [`device`] | memory and streams of a GPU, or of a pretended one | [`device::Device`] |
 //! | [`reduce`] | folding elements on the CPU | [`reduce::Kernel`] |
 //! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
 //! | [`protocol`] | handshake, calls, the first cause | [`protocol::session`] |
@@ -66,6 +67,7 @@ compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 pub mod bootstrap;
 pub mod comm;
 pub mod ddp;
+pub mod device;
 pub mod dtype;
 pub mod engine;
 pub mod error;

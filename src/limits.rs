@@ -157,3 +157,5 @@ pub const LINGER_YIELDS: u32 = 100;
 pub const DEVICE_SOURCES_MAX: usize = 64;
 /// Buffers that one fold on a device writes its result to: the ranks of a host that read it there.
 pub const DEVICE_DESTINATIONS_MAX: usize = 8;
+/// Memory that a pretended device has.
+pub const FAKE_DEVICE_BYTES: usize = 4 << 30;

@@ -91,6 +91,7 @@ fn the_doctor_tells_what_memory_is_shared_by() {
         "here (RINGTREE_HOST_ID)",
         "boot id",
         "user",
+        "\nGPU ",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -22,6 +22,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("sys", &[]),
     ("reduce", &["sys"]),
+    ("device", &["reduce", "sys"]),
     ("transport", &["sys", "wire"]),
     (
         "engine",

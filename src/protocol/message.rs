@@ -142,6 +142,8 @@ fn encode_error(error: &Error) -> Vec<u8> {
         Error::Deadline(_) => (5, 0),
         Error::Protocol(_) => (6, 0),
         Error::System(_) => (7, 0),
+        Error::NoDevice(_) => (8, 0),
+        Error::Device(_) => (9, 0),
     };
     let mut bytes = vec![kind];
     bytes.extend_from_slice(&rank.to_le_bytes());
@@ -165,6 +167,8 @@ fn decode_error(bytes: &[u8]) -> Option<Error> {
         5 => Error::Deadline(message),
         6 => Error::Protocol(message),
         7 => Error::System(message),
+        8 => Error::NoDevice(message),
+        9 => Error::Device(message),
         _ => return None,
     })
 }

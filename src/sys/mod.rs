@@ -12,9 +12,11 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod barrier;
+pub mod cuda;
 pub mod inherit;
 pub mod interfaces;
 pub mod memory;
+pub mod pages;
 pub mod process;
 pub mod shared;
 pub(crate) mod simd;

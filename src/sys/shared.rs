@@ -42,19 +42,20 @@ pub trait WriteWords {
 
 /// Pages of a file that this process has mapped.
 #[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
+pub(super) struct Mapping {
+    pub(super) start: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
-// through `&mut OwnRegion` and `&PeerRegion`, whose borrows the compiler checks.
+// through `&mut OwnRegion` and `&PeerRegion`, whose borrows the compiler checks, or, in
+// `sys::pages`, through atomics alone.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; a shared `Mapping` reaches its words as atomics only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(file: BorrowedFd<'_>, bytes: usize, access: libc::c_int) -> io::Result<Self> {
+    pub(super) fn new(file: BorrowedFd<'_>, bytes: usize, access: libc::c_int) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe {
             libc::mmap(

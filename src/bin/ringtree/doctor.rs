@@ -1,7 +1,9 @@
-//! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory.
+//! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory, GPUs.
 
 use ringtree::bootstrap::sharing::Findings;
 use ringtree::bootstrap::{TransportChoice, TuningSource};
+use ringtree::device::Device;
+use ringtree::device::cuda::{self, Cuda};
 use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -38,6 +40,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             asked.is_some(),
             choice,
             &tuning(setting("RINGTREE_TUNING").as_deref()),
+            &gpus(),
         )
     );
     match (findings.place(), choice) {
@@ -58,6 +61,7 @@ fn report(
     is_chosen: bool,
     choice: TransportChoice,
     tuning: &str,
+    gpus: &str,
 ) -> String {
     let origin = if is_chosen {
         "RINGTREE_TRANSPORT"
@@ -95,7 +99,32 @@ fn report(
     for (name, found) in lines {
         text += &format!("{name:<19}{found}\n");
     }
-    format!("{text}{last}\n{:<19}{tuning}\n", "tuning")
+    format!(
+        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n",
+        "tuning", "GPU"
+    )
+}
+
+/// The GPUs that this process may use, or why there is none, in one line.
+fn gpus() -> String {
+    let one = |ordinal| match Cuda::describe(ordinal) {
+        Ok(gpu) => {
+            let found = gpu.description();
+            let (gib, version) = (found.memory_bytes >> 30, found.driver_version);
+            format!(
+                "{ordinal}: {}, {gib} GiB, {} multiprocessors, driver for CUDA {}.{}",
+                found.name,
+                found.multiprocessors,
+                version / 1000,
+                version % 1000 / 10
+            )
+        }
+        Err(error) => format!("{ordinal}: {error}"),
+    };
+    match cuda::count() {
+        Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
+        Err(error) => error.to_string(),
+    }
 }
 
 /// Where the speeds come from that algorithms are chosen by.

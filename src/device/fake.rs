@@ -1,0 +1,330 @@
+//! A device pretended in host memory: for tests, for machines without a GPU, and for finding out
+//! whether a check finds faults. It is as slow and as strict as it can be:
+//!
+//! - Each stream is a thread that does its operations in order, with random pauses if asked for,
+//!   so that what was not waited for shows as a wrong result.
+//! - Its memory is in files without a name, reached by those threads alone. The host gets at it
+//!   through pinned memory only.
+//! - A handle names this process and a descriptor; another process of the same user opens it
+//!   through `/proc` and finds the memory, or an error if it was freed. Nothing is left behind.
+//! - As on a GPU, a process cannot import its own memory.
+
+mod stream;
+
+use super::memory::{Event, HostBytes, HostWords, Memory, Pinned, Words};
+use super::{Description, Device, Exported, HANDLE_BYTES, Stream};
+use crate::error::{Error, Result};
+use crate::limits::FAKE_DEVICE_BYTES;
+use crate::sys::pages::{SharedBytes, SharedWords};
+use rustix::fs::fstat;
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stream::{FakeEvent, FakeStream};
+
+/// What a handle begins with.
+const HANDLE_MARK: &[u8; 8] = b"rt-fake\n";
+
+/// What goes wrong on purpose, so that a check can be seen to find it. Operations are counted over
+/// the device, from 0, in the order in which they are enqueued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// This fold leaves its destinations as they are.
+    pub skip_fold: Option<u64>,
+    /// This wait, for an event or a word, does not wait.
+    pub skip_wait: Option<u64>,
+}
+
+/// How a pretended device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Pretended devices of equal number, in whatever process, are one GPU.
+    pub gpu: u8,
+    /// Pauses before operations, drawn from this seed.
+    pub pauses: Option<u64>,
+    /// Whether streams can write words and wait for them.
+    pub word_operations: bool,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            gpu: 0,
+            pauses: None,
+            word_operations: true,
+            faults: Faults::default(),
+        }
+    }
+}
+
+/// The pretended device; clones are one.
+#[derive(Clone, Debug)]
+pub struct Fake {
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    options: Options,
+    description: Description,
+    allocated_bytes: AtomicUsize,
+    folds: AtomicU64,
+    waits: AtomicU64,
+    streams: AtomicU64,
+}
+
+impl State {
+    /// Whether the operation counted by `counter` is the one to go wrong.
+    fn is_faulty(counter: &AtomicU64, planted: Option<u64>) -> bool {
+        Some(counter.fetch_add(1, Ordering::Relaxed)) == planted
+    }
+
+    fn check_word_operations(&self) -> Result<()> {
+        if self.options.word_operations {
+            return Ok(());
+        }
+        Err(Error::Device(
+            "this pretended device has no word operations".into(),
+        ))
+    }
+}
+
+impl Fake {
+    /// A device without pauses or faults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    /// A device that is as `options` say.
+    #[must_use]
+    pub fn with(options: Options) -> Self {
+        let mut unique_id = *b"ringtree fake  0";
+        unique_id[15] = options.gpu;
+        let description = Description {
+            name: "a pretended device in host memory".into(),
+            ordinal: usize::from(options.gpu),
+            unique_id,
+            driver_version: 0,
+            memory_bytes: FAKE_DEVICE_BYTES,
+            multiprocessors: 1,
+            word_operations: options.word_operations,
+            word_operations_64_bit: false,
+        };
+        let state = State {
+            options,
+            description,
+            allocated_bytes: AtomicUsize::new(0),
+            folds: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            streams: AtomicU64::new(0),
+        };
+        Self {
+            state: Arc::new(state),
+        }
+    }
+
+    /// Bytes allocated here and not freed yet.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> usize {
+        self.state.allocated_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Folds and waits enqueued so far: what [`Faults`] count.
+    #[must_use]
+    pub fn folds_and_waits(&self) -> (u64, u64) {
+        let counters = [&self.state.folds, &self.state.waits];
+        let [folds, waits] = counters.map(|counter| counter.load(Ordering::Relaxed));
+        (folds, waits)
+    }
+
+    /// A stream that says it is being captured.
+    ///
+    /// # Errors
+    /// [`Error::System`]: no thread.
+    pub fn captured_stream(&self) -> Result<Arc<dyn Stream>> {
+        Ok(Arc::new(FakeStream::new(self.state.clone(), true)?))
+    }
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Device for Fake {
+    fn description(&self) -> &Description {
+        &self.state.description
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Memory> {
+        let state = self.state.clone();
+        let taken = state.allocated_bytes.fetch_add(bytes, Ordering::SeqCst);
+        // Made first, so that dropping it takes the bytes off the count again.
+        let allocation = Allocation { state, bytes };
+        if taken.saturating_add(bytes) > FAKE_DEVICE_BYTES {
+            return Err(Error::Device(format!(
+                "{bytes} bytes of device memory: {taken} of {FAKE_DEVICE_BYTES} are taken"
+            )));
+        }
+        let pages = SharedBytes::new(bytes)
+            .map_err(|error| Error::system("memory for a pretended device", &error))?;
+        // Whoever reads what nobody wrote shall see that it is undefined.
+        pages.write(0, &vec![0xa5; bytes]);
+        let memory = FakeMemory {
+            pages,
+            unique_id: self.state.description.unique_id,
+            owner: Some(allocation),
+        };
+        Ok(Memory::new(Arc::new(memory), bytes))
+    }
+
+    fn export(&self, memory: &Memory) -> Result<Exported> {
+        let fake = memory.backing::<FakeMemory>()?;
+        if fake.owner.is_none() {
+            return Err(Error::Usage(
+                "imported memory is exported by its owner alone".into(),
+            ));
+        }
+        let file = fake.pages.file();
+        let parts = [
+            u64::from(std::process::id()),
+            file.as_raw_fd() as u64,
+            inode(&file)?,
+            memory.bytes() as u64,
+        ];
+        let mut handle = [0; HANDLE_BYTES];
+        handle[..8].copy_from_slice(HANDLE_MARK);
+        for (place, part) in handle[8..].chunks_mut(8).zip(parts) {
+            place.copy_from_slice(&part.to_le_bytes());
+        }
+        // Which GPU it is of.
+        handle[40..56].copy_from_slice(&fake.unique_id);
+        Ok(Exported { handle, offset: 0 })
+    }
+
+    fn import(&self, exported: &Exported, bytes: usize) -> Result<Memory> {
+        let refused = |why: &str| Error::Device(format!("a peer's memory: {why}"));
+        let handle = &exported.handle;
+        if handle[..8] != *HANDLE_MARK || exported.offset != 0 {
+            return Err(refused("the handle is none of a pretended device"));
+        }
+        if handle[40..56] != self.state.description.unique_id {
+            return Err(refused("it is on another GPU"));
+        }
+        let mut parts = handle[8..40].chunks(8).map(|part| {
+            let part = part.try_into().expect("invariant: chunks of eight");
+            u64::from_le_bytes(part)
+        });
+        let mut next = || parts.next().expect("invariant: four parts");
+        let (process, descriptor, expected_inode, length) = (next(), next(), next(), next());
+        if process == u64::from(std::process::id()) {
+            return Err(refused("it is this process's own, which needs no import"));
+        }
+        if bytes as u64 > length {
+            return Err(refused(&format!("{bytes} bytes of {length}")));
+        }
+        let path = format!("/proc/{process}/fd/{descriptor}");
+        let opened = OpenOptions::new().read(true).write(true).open(path);
+        let file = opened.map_err(|error| refused(&format!("it is not there: {error}")))?;
+        if inode(&file)? != expected_inode {
+            return Err(refused("it was freed"));
+        }
+        let pages =
+            SharedBytes::open(OwnedFd::from(file)).map_err(|error| refused(&error.to_string()))?;
+        let memory = FakeMemory {
+            pages,
+            unique_id: self.state.description.unique_id,
+            owner: None,
+        };
+        Ok(Memory::new(Arc::new(memory), bytes))
+    }
+
+    fn pin(&self, bytes: usize) -> Result<Pinned> {
+        let pinned = FakePinned {
+            bytes: Mutex::new(vec![0; bytes]),
+        };
+        Ok(Pinned::new(Arc::new(pinned), bytes))
+    }
+
+    fn words(&self, count: usize) -> Result<Words> {
+        let shared = SharedWords::new(count);
+        let shared = shared.map_err(|error| Error::system("words to wait for", &error))?;
+        Ok(Words::new(Arc::new(FakeWords { shared })))
+    }
+
+    fn open_words(&self, file: OwnedFd) -> Result<Words> {
+        let shared = SharedWords::open(file);
+        let shared = shared.map_err(|error| Error::system("a peer's words", &error))?;
+        Ok(Words::new(Arc::new(FakeWords { shared })))
+    }
+
+    fn stream(&self) -> Result<Arc<dyn Stream>> {
+        Ok(Arc::new(FakeStream::new(self.state.clone(), false)?))
+    }
+
+    fn event(&self) -> Result<Event> {
+        Ok(Event::new(Arc::new(FakeEvent::default())))
+    }
+}
+
+/// By which a file is told from another that later has its number.
+fn inode(file: &impl std::os::fd::AsFd) -> Result<u64> {
+    let found = fstat(file).map_err(|error| Error::system("memory of a device", &error.into()))?;
+    Ok(found.st_ino)
+}
+
+/// Bytes counted as taken.
+#[derive(Debug)]
+struct Allocation {
+    state: Arc<State>,
+    bytes: usize,
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let taken = &self.state.allocated_bytes;
+        taken.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug)]
+struct FakeMemory {
+    pages: SharedBytes,
+    unique_id: [u8; 16],
+    /// None for a peer's memory.
+    owner: Option<Allocation>,
+}
+
+#[derive(Debug)]
+struct FakePinned {
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl FakePinned {
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HostBytes for FakePinned {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.bytes.get_mut();
+        bytes.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct FakeWords {
+    shared: SharedWords,
+}
+
+impl HostWords for FakeWords {
+    fn shared(&self) -> &SharedWords {
+        &self.shared
+    }
+}
