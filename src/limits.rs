@@ -157,5 +157,14 @@ pub const LINGER_YIELDS: u32 = 100;
 pub const DEVICE_SOURCES_MAX: usize = 64;
 /// Buffers that one fold on a device writes its result to: the ranks of a host that read it there.
 pub const DEVICE_DESTINATIONS_MAX: usize = 8;
+/// What ranks hand each other of a message on devices at once; a multiple of 16. A hand-over takes
+/// tens of microseconds, in which a GPU moves about this much.
+pub const DEVICE_SEGMENT_BYTES: usize = 4 << 20;
+/// Collectives on device buffers that may be under way at once; another waits for the oldest.
+pub const DEVICE_CALLS_MAX: usize = 256;
+/// Looks at a device that is at work before there are naps between them.
+pub const DEVICE_LOOKS: u32 = 100;
+/// Between two looks at a device that is at work.
+pub const DEVICE_NAP: Duration = Duration::from_micros(20);
 /// Memory that a pretended device has.
 pub const FAKE_DEVICE_BYTES: usize = 4 << 30;

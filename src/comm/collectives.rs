@@ -4,7 +4,7 @@
 //! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
 //! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
 
-use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::buffer::{Buffer, BufferMut, MemoryMut};
 use super::planned::{Cache, Planned, Wanted};
 use super::work::Work;
 use super::{Communicator, Issued, Parts};
@@ -22,9 +22,9 @@ use crate::sys::memory::{Region, lend};
 /// What a collective is asked to do, beside its buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
-    collective: Collective,
-    op: Option<ReduceOp>,
-    root: usize,
+    pub(super) collective: Collective,
+    pub(super) op: Option<ReduceOp>,
+    pub(super) root: usize,
 }
 
 impl Ask {
@@ -194,8 +194,8 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        let Memory::Host(input) = input.memory();
-        let MemoryMut::Host(output) = output.memory_mut();
+        let input = input.memory().on_host()?;
+        let output = output.memory_mut().on_host()?;
         let block = self.block(input.len());
         check_length("output", output.len(), block.len())?;
         let mut whole = input.to_vec();
@@ -240,8 +240,8 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        let Memory::Host(input) = input.memory();
-        let MemoryMut::Host(output) = output.memory_mut();
+        let input = input.memory().on_host()?;
+        let output = output.memory_mut().on_host()?;
         let block = self.block(output.len());
         check_length("input", input.len(), block.len())?;
         output[block].copy_from_slice(input);
@@ -362,7 +362,12 @@ impl Communicator {
         B: BufferMut + ?Sized,
     {
         let mut issued = self.enter()?;
-        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let slice = match buffer.memory_mut() {
+            MemoryMut::Host(slice) => slice,
+            MemoryMut::Device(memory) => {
+                return self.on_device(&mut issued, ask, B::Element::DTYPE, memory);
+            }
+        };
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
         let bytes = bytemuck::cast_slice_mut(slice);
@@ -420,7 +425,7 @@ impl Communicator {
             .post(self.0.parts.group, ChannelKind::Collectives, posting)
     }
 
-    fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
+    pub(super) fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
         let Ask {
             collective,
             op,
@@ -435,6 +440,7 @@ impl Communicator {
             root,
             forced: None,
             lends: false,
+            on_device: false,
         })
     }
 
@@ -456,7 +462,11 @@ impl Communicator {
     }
 
     /// The next call of the group's order, with its number.
-    fn issue<'a>(&self, issued: &'a mut Issued, wanted: Wanted) -> Result<(u64, &'a Planned)> {
+    pub(super) fn issue<'a>(
+        &self,
+        issued: &'a mut Issued,
+        wanted: Wanted,
+    ) -> Result<(u64, &'a Planned)> {
         let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
         issued.collectives += 1;
         Ok((issued.collectives, planned))
@@ -517,8 +527,8 @@ where
     I: Buffer + ?Sized,
     O: BufferMut<Element = I::Element> + ?Sized,
 {
-    let Memory::Host(input) = input.memory();
-    let MemoryMut::Host(output) = output.memory_mut();
+    let input = input.memory().on_host()?;
+    let output = output.memory_mut().on_host()?;
     check_length("output", output.len(), input.len())?;
     output.copy_from_slice(input);
     Ok(())

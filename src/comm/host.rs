@@ -60,6 +60,11 @@ pub(crate) trait Host: Send + Sync {
         at_most: Duration,
     ) -> Result<[Box<dyn Transport>; 2]>;
 
+    /// The ranks that share memory with this one, itself included, ascending.
+    fn neighbours(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// Memory of `bytes` bytes that the group's ranks on this host can read, and theirs; `None`
     /// where there is nobody to share with. All of them ask, one allocation after the other, and
     /// wait for each other, at most `at_most`.

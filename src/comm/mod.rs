@@ -17,9 +17,11 @@
 pub mod buffer;
 pub mod builder;
 pub mod collectives;
+pub mod device_buffer;
 pub(crate) mod host;
 mod measure;
 mod neighbourhood;
+mod on_device;
 pub mod pairs;
 pub(crate) mod planned;
 mod process;
@@ -87,6 +89,8 @@ struct Issued {
     /// Allocations so far, and where those that are there lie.
     allocations: u64,
     extents: Vec<Extent>,
+    /// The device that buffers may be on.
+    attached: Option<on_device::Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
     duplicates: u32,
@@ -306,10 +310,8 @@ impl Communicator {
         let parts = {
             let mut issued = self.enter()?;
             let parts = &self.0.parts;
-            let number = duplicate_number(parts.group, issued.duplicates)?;
-            issued.duplicates += 1;
             Parts {
-                group: number,
+                group: self.next_number(&mut issued)?,
                 runtime: Arc::clone(&parts.runtime),
                 algorithm: issued.algorithm,
                 ..*parts
@@ -327,6 +329,13 @@ impl Communicator {
         // Nobody sends to a group that some rank does not know yet.
         self.barrier()?;
         Ok(duplicate)
+    }
+
+    /// The number of the next group made from this one.
+    fn next_number(&self, issued: &mut Issued) -> Result<u32> {
+        let number = duplicate_number(self.0.parts.group, issued.duplicates)?;
+        issued.duplicates += 1;
+        Ok(number)
     }
 
     /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.

@@ -40,6 +40,11 @@ impl Neighbourhood {
         })
     }
 
+    /// The ranks, ascending.
+    pub(super) fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
     pub(super) fn size(&self) -> usize {
         self.ranks.len()
     }

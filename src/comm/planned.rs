@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::limits::{LENT_BYTES_MIN, LENT_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::ir::{ChunkRange, Request, Step};
-use crate::plan::select::{self, Choice, TuningTable};
+use crate::plan::on_device;
+use crate::plan::select::{self, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
 use crate::protocol::call::{Call, PAIR};
@@ -30,6 +31,8 @@ pub(crate) struct Wanted {
     pub(crate) forced: Option<Algorithm>,
     /// Whether the buffer lies where peers can read it.
     pub(crate) lends: bool,
+    /// Whether the buffer is a device's.
+    pub(crate) on_device: bool,
 }
 
 /// A call, ready to be posted but for its sequence number.
@@ -116,13 +119,16 @@ pub(crate) fn make(
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
         .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))?;
-    let Choice {
-        algorithm,
-        pieces,
-        predicted_s,
-        ..
-    } = select::choose(collective, topology, bytes, dtype.size(), tuning, forced)
-        .map_err(Error::Usage)?;
+    let (algorithm, pieces, predicted_s) = if wanted.on_device {
+        let world_size = topology.world_size;
+        let chosen = forced.unwrap_or_else(|| on_device::choose(collective, world_size, bytes));
+        // The device's engine cuts messages into segments; what it takes was never measured.
+        (chosen, 1, 0.0)
+    } else {
+        let choice = select::choose(collective, topology, bytes, dtype.size(), tuning, forced)
+            .map_err(Error::Usage)?;
+        (choice.algorithm, choice.pieces, choice.predicted_s)
+    };
     let Topology {
         world_size,
         ranks_per_host,
@@ -140,7 +146,12 @@ pub(crate) fn make(
     let call = Call {
         sequence: 0,
         collective: collective.name().into(),
-        algorithm: algorithm.name().into(),
+        // Segments travel otherwise than between hosts: a rank with a host buffer is in another call.
+        algorithm: if wanted.on_device {
+            format!("{algorithm} on devices").into()
+        } else {
+            algorithm.name().into()
+        },
         pieces: narrow(pieces),
         count: count as u64,
         dtype,

@@ -145,6 +145,11 @@ impl Host for ProcessHost {
         Ok([transport(0)?, transport(1)?])
     }
 
+    fn neighbours(&self) -> Vec<usize> {
+        let neighbourhood = self.links.neighbourhood.as_ref();
+        neighbourhood.map_or_else(Vec::new, |one| one.ranks().to_vec())
+    }
+
     fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<Option<Shared>> {
         let neighbourhood = self.links.neighbourhood.as_ref();
         let shared = neighbourhood.map(|one| one.allocate(group, bytes, at_most));

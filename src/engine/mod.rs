@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod device;
 mod fold;
 pub mod group;
 mod in_order;
@@ -28,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use crate::sys::memory::Region;
+use device::OnDevice;
 use group::{ChannelKind, Group};
 use posting::{Posting, Prepared, Progress};
 use std::time::Duration;
@@ -88,6 +90,32 @@ impl Engine {
             channel,
             slot,
         })
+    }
+
+    /// As [`Engine::post`], on a device's memory; the posting's buffer means nothing then.
+    ///
+    /// # Errors
+    /// As there; and [`Error::Usage`] where the group has no device.
+    pub fn post_on_device(
+        &mut self,
+        number: u32,
+        posting: Posting,
+        on: OnDevice,
+    ) -> Result<Ticket> {
+        let closed = || Error::Usage("the communicator is closed".into());
+        let group = self.group(number).ok_or_else(closed)?;
+        let slot = group.post_on_device(posting, on)?;
+        Ok(Ticket {
+            group: number,
+            channel: ChannelKind::Collectives,
+            slot,
+        })
+    }
+
+    /// Whether something is under way on a device, which wakes nobody when it is done.
+    #[must_use]
+    pub fn awaits_device(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.awaits_device())
     }
 
     /// Runs a collective on `buffer` step by step while the caller waits, where nothing of the

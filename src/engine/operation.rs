@@ -33,6 +33,24 @@ impl Turns {
         }
     }
 
+    /// The link to `peer` is an earlier operation's for this pass.
+    pub(super) fn hold_sending(&mut self, peer: usize) {
+        self.sending[peer] = self.pass;
+    }
+
+    /// The same for what comes from `peer`.
+    pub(super) fn hold_receiving(&mut self, peer: usize) {
+        self.receiving[peer] = self.pass;
+    }
+
+    pub(super) fn is_sending_held(&self, peer: usize) -> bool {
+        self.sending[peer] == self.pass
+    }
+
+    pub(super) fn is_receiving_held(&self, peer: usize) -> bool {
+        self.receiving[peer] == self.pass
+    }
+
     pub(super) fn begin_pass(&mut self) {
         self.pass += 1;
         self.is_blocked = false;
@@ -211,12 +229,12 @@ impl Operation {
     pub(super) fn claim(&self, turns: &mut Turns) {
         for (lane, at) in self.program.sends.iter().zip(&self.send_at) {
             if *at < lane.messages.len() {
-                turns.sending[lane.peer] = turns.pass;
+                turns.hold_sending(lane.peer);
             }
         }
         for (lane, at) in self.program.receives.iter().zip(&self.receive_at) {
             if *at < lane.messages.len() {
-                turns.receiving[lane.peer] = turns.pass;
+                turns.hold_receiving(lane.peer);
             }
         }
     }
@@ -269,7 +287,7 @@ impl Operation {
     ) -> Option<(usize, usize)> {
         let Lane { peer, messages } = &self.program.sends[lane];
         let (step, flow) = *messages.get(self.send_at[lane])?;
-        if turns.sending[*peer] == turns.pass {
+        if turns.is_sending_held(*peer) {
             return None;
         }
         let to = self.published(step, transport);
@@ -295,9 +313,8 @@ impl Operation {
     fn are_at(&self, to: &[Addressee], turns: &Turns) -> bool {
         let is_at = |(lane, at): (&Lane, &usize)| {
             let addressee = to.iter().find(|one| one.peer == lane.peer);
-            addressee.is_none_or(|one| {
-                *at == one.number as usize && turns.sending[one.peer] != turns.pass
-            })
+            addressee
+                .is_none_or(|one| *at == one.number as usize && !turns.is_sending_held(one.peer))
         };
         self.program.sends.iter().zip(&self.send_at).all(is_at)
     }
@@ -428,7 +445,7 @@ impl Operation {
     fn all_at(&self, operands: &[Operand], turns: &Turns) -> bool {
         operands.iter().all(|operand| {
             self.receive_at[operand.lane] == operand.number as usize
-                && turns.receiving[operand.peer] != turns.pass
+                && !turns.is_receiving_held(operand.peer)
         })
     }
 

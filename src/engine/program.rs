@@ -203,7 +203,7 @@ impl Program {
     }
 
     /// Every rank this one exchanges messages with.
-    pub fn peers(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn peers(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.sends
             .iter()
             .chain(&self.receives)

@@ -1,0 +1,1 @@
+//! How calls end that cannot end well.
