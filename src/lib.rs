@@ -84,6 +84,7 @@ pub mod transport;
 pub mod wire;
 
 pub use comm::Communicator;
+pub use comm::shared_buffer::SharedBuffer;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use op::ReduceOp;

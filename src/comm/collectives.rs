@@ -365,9 +365,13 @@ impl Communicator {
         let MemoryMut::Host(slice) = buffer.memory_mut();
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
+        let bytes = bytemuck::cast_slice_mut(slice);
+        let wanted = Wanted {
+            lends: issued.lends(bytes),
+            ..wanted
+        };
         let (sequence, planned) = self.issue(&mut issued, wanted)?;
         let mut progress = Progress::default();
-        let bytes = bytemuck::cast_slice_mut(slice);
         let Parts { group, timeout, .. } = self.0.parts;
         if runtime.run_in_order(group, &planned.prepared, sequence, bytes, &mut progress) {
             return Ok(());
@@ -403,7 +407,8 @@ impl Communicator {
             Err(error) => return Err((error, region)),
         };
         let wanted = self.wanted(ask, count, region.dtype());
-        let next = wanted.and_then(|wanted| self.issue(&mut issued, wanted));
+        let lends = issued.lends(region.bytes());
+        let next = wanted.and_then(|wanted| self.issue(&mut issued, Wanted { lends, ..wanted }));
         let (sequence, planned) = match next {
             Ok((sequence, planned)) => (sequence, planned.clone()),
             Err(error) => return Err((error, region)),
@@ -429,6 +434,7 @@ impl Communicator {
             op,
             root,
             forced: None,
+            lends: false,
         })
     }
 

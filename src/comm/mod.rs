@@ -1,10 +1,10 @@
 //! The public API: communicators, collectives, point-to-point, handles.
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
-//! comes in, [`collectives`] and [`pairs`] the calls, [`work`] the handles of asynchronous ones,
-//! [`builder`] the ways to get a communicator; `measure` finds what its links cost; `planned`
-//! chooses, builds and caches programs; `runtime` polls the engine for blocked callers and for the
-//! control thread.
+//! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
+//! [`work`] the handles of asynchronous ones, [`builder`] the ways to get a communicator; `measure`
+//! finds what its links cost; `planned` chooses, builds and caches programs; `runtime` polls the
+//! engine for blocked callers and for the control thread.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
@@ -25,12 +25,14 @@ pub(crate) mod planned;
 mod process;
 pub(crate) mod runtime;
 pub mod scope;
+pub mod shared_buffer;
 pub mod work;
 
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
+use crate::sys::shared::Extent;
 use runtime::Runtime;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -82,9 +84,20 @@ struct Issued {
     collectives: u64,
     pairs: HashMap<(usize, usize), u64>,
     planned: planned::Cache,
+    /// Allocations so far, and where those that are there lie.
+    allocations: u64,
+    extents: Vec<Extent>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
     duplicates: u32,
+}
+
+impl Issued {
+    /// Whether peers can read `data` where it lies.
+    fn lends(&self, data: &[u8]) -> bool {
+        let mut extents = self.extents.iter();
+        extents.any(|extent| extent.offset_of(data).is_some())
+    }
 }
 
 impl Communicator {

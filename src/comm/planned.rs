@@ -5,7 +5,7 @@ use crate::engine::posting::Arithmetic;
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::program::Program;
 use crate::error::{Error, Result};
-use crate::limits::PROGRAMS_CACHED_MAX;
+use crate::limits::{LENT_BYTES_MIN, LENT_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::ir::{ChunkRange, Request, Step};
 use crate::plan::select::{self, Choice, TuningTable};
@@ -28,6 +28,8 @@ pub(crate) struct Wanted {
     pub(crate) root: usize,
     /// The algorithm and the pieces, where the caller chooses.
     pub(crate) forced: Option<Algorithm>,
+    /// Whether the buffer lies where peers can read it.
+    pub(crate) lends: bool,
 }
 
 /// A call, ready to be posted but for its sequence number.
@@ -108,6 +110,7 @@ pub(crate) fn make(
         op,
         root,
         forced,
+        ..
     } = wanted;
     let bytes = count
         .checked_mul(dtype.size())
@@ -144,15 +147,12 @@ pub(crate) fn make(
         op: op.filter(|_| collective != Collective::Barrier),
         root: collective.is_rooted().then(|| narrow(root)),
     };
-    let kernel = match op {
-        Some(op) => Some(kernel(dtype, op)?),
-        None => None,
-    };
+    let kernel = op.map(|op| kernel(dtype, op)).transpose()?;
     let divisor = (op == Some(ReduceOp::Avg)).then_some(world_size);
     let prepared = Prepared {
         digest: call.digest(),
         call,
-        program: Arc::new(Program::bind(&plan, count, dtype.size())),
+        program: Arc::new(program(&plan, &wanted)),
         arithmetic: Arithmetic {
             kernel,
             element_bytes: dtype.size(),
@@ -164,6 +164,16 @@ pub(crate) fn make(
         algorithm,
         predicted_s,
     })
+}
+
+fn program(plan: &Plan, wanted: &Wanted) -> Program {
+    let program = Program::bind(plan, wanted.count, wanted.dtype.size());
+    if wanted.lends {
+        let bytes = wanted.count * wanted.dtype.size();
+        program.lending(LENT_BYTES_MIN, bytes >= LENT_OVERWRITTEN_BYTES_MIN)
+    } else {
+        program
+    }
 }
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {

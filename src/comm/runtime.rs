@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
 use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
+use crate::sys::shared::OwnRegion;
+use crate::transport::shm::lent::Allocation;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -97,6 +99,32 @@ impl Runtime {
         let group = Group::new(rank, world_size, collectives, pairs);
         self.lock_beside_poller().add_group(number, group);
         Ok(())
+    }
+
+    /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
+    /// where there are none.
+    ///
+    /// # Errors
+    /// They did not all take part within `at_most`; or the system's.
+    pub(crate) fn allocate(
+        &self,
+        group: u32,
+        number: u64,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Option<OwnRegion>> {
+        let Some((own, theirs)) = self.host.allocate(group, bytes, at_most)? else {
+            return Ok(None);
+        };
+        let allocation = Allocation {
+            number,
+            own: own.extent(),
+            theirs,
+        };
+        if let Some(group) = self.lock_beside_poller().group(group) {
+            group.admit(allocation);
+        }
+        Ok(Some(own))
     }
 
     /// Starts an operation and leaves it to whoever polls.

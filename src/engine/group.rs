@@ -10,6 +10,7 @@ use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use crate::protocol::session::{Agreement, Session, To};
 use crate::sys::memory::Region;
+use crate::transport::shm::lent::Allocation;
 use crate::transport::{LinkError, Transport};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -76,6 +77,11 @@ impl Group {
             collectives: Channel::new(collectives, rank, world_size),
             pairs: Channel::new(pairs, rank, world_size),
         }
+    }
+
+    /// Collectives can lend what lies in this memory.
+    pub fn admit(&mut self, allocation: Allocation) {
+        self.collectives.transport.admit(allocation);
     }
 
     fn channel(&mut self, kind: ChannelKind) -> &mut Channel {

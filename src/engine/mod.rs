@@ -18,6 +18,7 @@
 mod fold;
 pub mod group;
 mod in_order;
+mod lending;
 mod operation;
 mod pieces;
 pub mod posting;

@@ -323,6 +323,7 @@ impl Rank {
             dtype,
             op,
             root: call.root,
+            lends: false,
             forced: call
                 .algorithm
                 .or(usual.filter(|usual| entry(collective, *usual).is_some())),
