@@ -79,9 +79,9 @@ impl Piece {
     fn free(self) {
         // A failure leaves nothing to do: either the context has failed, and with it everything in
         // it is gone, or the piece leaks.
-        // SAFETY: each piece came from the driver's matching call, is freed once, as it is consumed,
-        // and no operation uses it: its last owner has dropped it, and operations own what they
-        // name until they are done.
+        // SAFETY: each piece came from the driver's matching call, is freed once, as it is
+        // consumed, and no operation uses it: its last owner has dropped it, and operations own
+        // what they name until they are done.
         let _ = unsafe {
             match &self {
                 Piece::Allocation(address) => raw::cuMemFree_v2(*address),

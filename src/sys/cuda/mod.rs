@@ -1,13 +1,13 @@
 //! CUDA's driver, as far as collectives need it: one file a thing, all of its unsafe calls.
 //!
-//! The bindings are cudarc's; the library `libcuda` is opened at run time. What the bindings do when
-//! it, or a symbol of it, is missing is to panic. So [`driver`] looks for all of them first, and
-//! every other value here can only be made through it.
+//! The bindings are cudarc's; the library `libcuda` is opened at run time. If it, or a symbol of
+//! it, is missing, the bindings panic. So `driver.rs` looks for all of them first, and every other
+//! value here can only be made through it.
 //!
 //! *What is safe and why.* Addresses of device memory never become references. Every operation is
-//! enqueued through a [`Stream`], which keeps what the operation names until the operation is known
-//! to be done (`ledger.rs`), so memory is neither freed nor, if it is pinned, lent to the host while
-//! the device may use it. Ranges are checked where an address is made. What kernels do with the
+//! enqueued through a [`Stream`], which keeps what the operation names until it is known to be done
+//! (`ledger.rs`), so memory is neither freed nor, if it is pinned, lent to the host while the
+//! device may use it. Ranges are checked where an address is made. What kernels do with the
 //! addresses they are given is the word of `reduce::gpu`'s tests; only this crate can launch.
 //!
 //! *Nothing is freed while a stream waits for a word.* The driver's calls that free memory may wait
