@@ -4,15 +4,14 @@ use super::buffer::DeviceMemory;
 use super::collectives::Ask;
 use super::planned::Wanted;
 use super::{Communicator, Issued, Parts};
-use crate::device::published::{self, Published};
-use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Words};
+use crate::device::published::Published;
+use crate::device::{Device, Words};
 use crate::dtype::Dtype;
 use crate::engine::Ticket;
-use crate::engine::device::links::{DeviceLinks, Path, SLOTS};
 use crate::engine::device::{Gate, OnDevice};
 use crate::engine::posting::Posting;
 use crate::error::{Error, Result};
-use crate::limits::{DEVICE_CALLS_MAX, DEVICE_SEGMENT_BYTES};
+use crate::limits::DEVICE_CALLS_MAX;
 use crate::plan::on_device::FAN_IN_MAX;
 use crate::plan::spec::Algorithm;
 use std::collections::VecDeque;
@@ -28,215 +27,19 @@ pub(super) struct Attached {
     _published: Option<Published>,
 }
 
-/// What a rank tells the others of its device.
-const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
-
-/// A rank's device, as the others must know it.
-struct Record {
-    unique_id: [u8; 16],
-    segment_bytes: u64,
-    /// The slots that peers on the same GPU may map.
-    exported: Option<Exported>,
-}
-
-impl Record {
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut bytes = [0; RECORD_BYTES];
-        bytes[1..17].copy_from_slice(&self.unique_id);
-        bytes[17..25].copy_from_slice(&self.segment_bytes.to_le_bytes());
-        if let Some(exported) = &self.exported {
-            bytes[0] = 1;
-            bytes[25..33].copy_from_slice(&exported.offset.to_le_bytes());
-            bytes[33..].copy_from_slice(&exported.handle);
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Self {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        let mut unique_id = [0; 16];
-        unique_id.copy_from_slice(&bytes[1..17]);
-        let mut handle = [0; HANDLE_BYTES];
-        handle.copy_from_slice(&bytes[33..RECORD_BYTES]);
-        Self {
-            unique_id,
-            segment_bytes: word(17),
-            exported: (bytes[0] == 1).then(|| Exported {
-                handle,
-                offset: word(25),
-            }),
-        }
-    }
-}
-
-impl Communicator {
-    /// From now on collectives take buffers on `device` too, in place: all-reduce, broadcast,
-    /// reduce, reduce-scatter and all-gather. All ranks call it, each with its device, in the order
-    /// of their calls on this communicator. Ranks on one host that use one GPU hand each other
-    /// segments in its memory; all others through their hosts, in pinned memory and over whatever
-    /// the communicator goes over.
-    ///
-    /// Such a collective returns at once. It begins when what the buffer's stream was told before
-    /// is done, and what that stream is told afterwards begins when it has ended, well or not: after
-    /// the communicator's timeout at the latest, or when the job has failed, the stream goes on, and
-    /// the buffer's content is unspecified. [`Communicator::synchronize`] says how it ended, and
-    /// after a failure so does every later call. Where the device has no word operations, the call
-    /// itself waits.
-    ///
-    /// ```
-    /// use ringtree::comm::device_buffer::DeviceBuffer;
-    /// use ringtree::device::{Device, fake::Fake};
-    /// use ringtree::{Communicator, ReduceOp};
-    /// use std::sync::Arc;
-    ///
-    /// # fn rank(comm: &Communicator) -> ringtree::Result<()> {
-    /// // On a machine with a GPU: ringtree::device::cuda::Cuda::open(comm.local_rank())?
-    /// let device: Arc<dyn Device> = Arc::new(Fake::new());
-    /// comm.attach(&device)?;
-    /// let stream = device.stream()?;
-    /// let mut gradients = DeviceBuffer::new(&device, &stream, &[1.0f32; 1000])?;
-    /// comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
-    /// comm.synchronize()?;
-    /// assert_eq!(gradients.read()?[999], comm.world_size() as f32);
-    /// # Ok(()) }
-    /// # let comm = Communicator::builder().rank(0).world_size(1).rendezvous("127.0.0.1:0").connect();
-    /// # rank(&comm.unwrap()).unwrap();
-    /// ```
-    ///
-    /// # Errors
-    /// Any of [`Error`]; [`Error::Device`] is the device's. After any but [`Error::Usage`] the
-    /// communicator has failed.
-    pub fn attach(&self, device: &Arc<dyn Device>) -> Result<()> {
-        self.attach_in_segments(device, DEVICE_SEGMENT_BYTES)
-    }
-
-    /// As [`Communicator::attach`], with another length of what ranks hand each other at once, a
-    /// multiple of 16, the same on all ranks. A slot takes as much memory, and each peer has
-    /// several.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attach_in_segments(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
-        if segment_bytes == 0 || !segment_bytes.is_multiple_of(16) {
-            let why = format!("segments of {segment_bytes} bytes: a multiple of 16 is needed");
-            return Err(Error::Usage(why));
-        }
-        self.try_attach(device, segment_bytes).inspect_err(|error| {
-            if !matches!(error, Error::Usage(_)) {
-                self.fail(error);
-            }
-        })
-    }
-
-    fn try_attach(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
-        let (rank, world_size) = (self.rank(), self.world_size());
-        let neighbours = self.0.parts.runtime.neighbours();
-        let row_bytes = SLOTS * segment_bytes;
-        let own = match neighbours.len() {
-            0 | 1 => None,
-            places => Some(device.allocate(places * row_bytes)?),
-        };
-        let exported = own.as_ref().map(|own| device.export(own)).transpose()?;
-        let record = Record {
-            unique_id: device.description().unique_id,
-            segment_bytes: segment_bytes as u64,
-            exported,
-        };
-        let published = own.as_ref().zip(record.exported.as_ref());
-        let published = published.map(|(own, exported)| Published::new(exported, own));
-        let mut records = vec![0; world_size * RECORD_BYTES];
-        records[rank * RECORD_BYTES..][..RECORD_BYTES].copy_from_slice(&record.encode());
-        self.all_gather(&mut records)?;
-        let records: Vec<_> = records.chunks(RECORD_BYTES).map(Record::decode).collect();
-        if let Some(other) = records
-            .iter()
-            .position(|one| one.segment_bytes != segment_bytes as u64)
-        {
-            return Err(Error::Mismatch(format!(
-                "rank {rank} attaches its device in segments of {segment_bytes} bytes, rank \
-                 {other} of {}",
-                records[other].segment_bytes
-            )));
-        }
-        let is_near = |peer: &usize| {
-            *peer != rank
-                && neighbours.contains(peer)
-                && records[*peer].unique_id == record.unique_id
-        };
-        let memory_bytes = neighbours.len() * row_bytes;
-        let theirs = (0..world_size).map(|peer| {
-            let exported = records[peer].exported.as_ref().filter(|_| is_near(&peer));
-            let exported = exported?;
-            published::find(exported).or_else(|| device.import(exported, memory_bytes).ok())
-        });
-        let theirs: Vec<Option<Memory>> = theirs.collect();
-        let mapped = self.agreed(&theirs)?;
-        let place = |rank: usize| neighbours.iter().position(|each| *each == rank);
-        let row = |memory: &Memory, of: usize| {
-            let place = place(of).ok_or_else(|| Error::Usage("no neighbour".into()))?;
-            memory.span(place * row_bytes, row_bytes)
-        };
-        let path = |peer: usize| -> Result<Option<Path>> {
-            Ok(match (&own, &theirs[peer]) {
-                _ if peer == rank => None,
-                (Some(own), Some(theirs)) if mapped[peer] => Some(Path::Mapped {
-                    own: row(own, peer)?,
-                    theirs: row(theirs, rank)?,
-                }),
-                _ => Some(Path::Staged),
-            })
-        };
-        let paths = (0..world_size).map(path).collect::<Result<_>>()?;
-        self.link(device, segment_bytes, paths, published)?;
-        // Nobody hands over what some rank cannot take yet.
-        self.barrier()
-    }
-
-    /// Which peers can be read and can read: both ends must know.
-    fn agreed(&self, theirs: &[Option<Memory>]) -> Result<Vec<bool>> {
-        let (rank, world_size) = (self.rank(), self.world_size());
-        let mut maps = vec![0u8; world_size * world_size];
-        for (to, theirs) in maps[rank * world_size..].iter_mut().zip(theirs) {
-            *to = u8::from(theirs.is_some());
-        }
-        self.all_gather(&mut maps)?;
-        let maps = |rank: usize, peer: usize| maps[rank * world_size + peer] == 1;
-        Ok((0..world_size)
-            .map(|peer| maps(rank, peer) && maps(peer, rank))
-            .collect())
-    }
-
-    fn link(
-        &self,
-        device: &Arc<dyn Device>,
-        segment_bytes: usize,
-        paths: Vec<Option<Path>>,
-        published: Option<Published>,
-    ) -> Result<()> {
-        let mut issued = self.enter()?;
-        let number = self.next_number(&mut issued)?;
-        let Parts {
-            runtime,
-            group,
-            timeout,
-            ..
-        } = &self.0.parts;
-        let acknowledgements = runtime.transport(number, self.world_size(), *timeout)?;
-        let links = DeviceLinks::new(Arc::clone(device), segment_bytes, paths, acknowledgements)?;
-        runtime.with_group(*group, |group| group.attach(links));
-        issued.attached = Some(Attached {
+impl Attached {
+    /// Nothing is under way yet.
+    pub(super) fn new(device: &Arc<dyn Device>, published: Option<Published>) -> Result<Self> {
+        Ok(Self {
             device: Arc::clone(device),
             words: device.words(DEVICE_CALLS_MAX)?,
             tickets: VecDeque::new(),
             _published: published,
-        });
-        Ok(())
+        })
     }
+}
 
+impl Communicator {
     /// Waits until all collectives on device buffers have ended, and says how.
     ///
     /// # Errors
@@ -369,7 +172,7 @@ impl Communicator {
             let Some(links) = group.device_links() else {
                 return Ok(());
             };
-            peers.map(|peer| links.make(peer)).collect()
+            peers.clone().try_for_each(|peer| links.make(peer))
         });
         made.unwrap_or(Ok(()))
     }

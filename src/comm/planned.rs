@@ -112,23 +112,13 @@ pub(crate) fn make(
         dtype,
         op,
         root,
-        forced,
         ..
     } = wanted;
     let bytes = count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
         .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))?;
-    let (algorithm, pieces, predicted_s) = if wanted.on_device {
-        let world_size = topology.world_size;
-        let chosen = forced.unwrap_or_else(|| on_device::choose(collective, world_size, bytes));
-        // The device's engine cuts messages into segments; what it takes was never measured.
-        (chosen, 1, 0.0)
-    } else {
-        let choice = select::choose(collective, topology, bytes, dtype.size(), tuning, forced)
-            .map_err(Error::Usage)?;
-        (choice.algorithm, choice.pieces, choice.predicted_s)
-    };
+    let (algorithm, pieces, predicted_s) = choose(&wanted, bytes, topology, tuning)?;
     let Topology {
         world_size,
         ranks_per_host,
@@ -146,12 +136,7 @@ pub(crate) fn make(
     let call = Call {
         sequence: 0,
         collective: collective.name().into(),
-        // Segments travel otherwise than between hosts: a rank with a host buffer is in another call.
-        algorithm: if wanted.on_device {
-            format!("{algorithm} on devices").into()
-        } else {
-            algorithm.name().into()
-        },
+        algorithm: named(algorithm, &wanted),
         pieces: narrow(pieces),
         count: count as u64,
         dtype,
@@ -175,6 +160,40 @@ pub(crate) fn make(
         algorithm,
         predicted_s,
     })
+}
+
+/// The algorithm, the pieces, and the seconds it is expected to take.
+fn choose(
+    wanted: &Wanted,
+    bytes: usize,
+    topology: Topology,
+    tuning: &TuningTable,
+) -> Result<(Algorithm, usize, f64)> {
+    let Wanted {
+        collective,
+        dtype,
+        forced,
+        ..
+    } = *wanted;
+    if wanted.on_device {
+        let world_size = topology.world_size;
+        let chosen = forced.unwrap_or_else(|| on_device::choose(collective, world_size, bytes));
+        // The device's engine cuts messages into segments; what it takes was never measured.
+        return Ok((chosen, 1, 0.0));
+    }
+    let choice = select::choose(collective, topology, bytes, dtype.size(), tuning, forced);
+    let choice = choice.map_err(Error::Usage)?;
+    Ok((choice.algorithm, choice.pieces, choice.predicted_s))
+}
+
+/// What ranks must agree on. Segments travel otherwise than messages between hosts: with a host's
+/// buffer it is another call.
+fn named(algorithm: Algorithm, wanted: &Wanted) -> std::borrow::Cow<'static, str> {
+    if wanted.on_device {
+        format!("{algorithm} on devices").into()
+    } else {
+        algorithm.name().into()
+    }
 }
 
 fn program(plan: &Plan, wanted: &Wanted) -> Program {

@@ -3,9 +3,10 @@
 use super::device::links::DeviceLinks;
 use super::device::{DeviceOperation, OnDevice};
 use super::in_order;
-use super::operation::{Operation, Turns};
+use super::operation::Operation;
 use super::posting::{Broken, Failure, Posting, Prepared, Progress};
 use super::program::Program;
+use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::limits::WAITING_NOTICE_AFTER;
 use crate::protocol::call::Call;

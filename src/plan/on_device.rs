@@ -23,10 +23,12 @@ pub const FAN_IN_MAX: usize = 64;
 #[must_use]
 pub fn choose(collective: Collective, world_size: usize, bytes: usize) -> Algorithm {
     let is_narrow = world_size <= FAN_IN_MAX;
-    let order = match bytes {
-        ..=FLAT_BYTES_MAX => [Algorithm::Flat, Algorithm::TwoShot, Algorithm::Circulant],
-        ..=TWO_SHOT_BYTES_MAX => [Algorithm::TwoShot, Algorithm::Circulant, Algorithm::Flat],
-        _ => [Algorithm::Circulant, Algorithm::TwoShot, Algorithm::Flat],
+    let order = if bytes <= FLAT_BYTES_MAX {
+        [Algorithm::Flat, Algorithm::TwoShot, Algorithm::Circulant]
+    } else if bytes <= TWO_SHOT_BYTES_MAX {
+        [Algorithm::TwoShot, Algorithm::Circulant, Algorithm::Flat]
+    } else {
+        [Algorithm::Circulant, Algorithm::TwoShot, Algorithm::Flat]
     };
     let fits = |algorithm: &Algorithm| {
         let is_wide = matches!(algorithm, Algorithm::Flat | Algorithm::TwoShot);

@@ -10,10 +10,10 @@
 
 pub mod links;
 
-use super::operation::Turns;
 use super::pieces::rest;
 use super::posting::{Broken, Failure, Prepared};
 use super::program::{Action, Lane, Operand, Program, ProgramStep, Space};
+use super::turns::Turns;
 use crate::device::{Event, Fold, Span, Word};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
