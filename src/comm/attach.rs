@@ -95,9 +95,9 @@ impl Communicator {
     /// Such a collective returns at once. It begins when what the buffer's stream was told before
     /// is done, and what that stream is told afterwards begins when it has ended, well or not:
     /// after the communicator's timeout at the latest, or when the job has failed, the stream goes
-    /// on, and the buffer's content is unspecified. [`Communicator::synchronize`] says how it ended,
-    /// and after a failure so does every later call. Where the device has no word operations, the call
-    /// itself waits.
+    /// on, and the buffer's content is unspecified. [`Communicator::synchronize`] says how it
+    /// ended, and after a failure so does every later call. Where the device has no word
+    /// operations, the call itself waits.
     ///
     /// ```
     /// use ringtree::comm::device_buffer::DeviceBuffer;
