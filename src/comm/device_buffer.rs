@@ -66,6 +66,12 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
+    /// The memory, which is kept as long as anybody has it.
+    #[must_use]
+    pub fn device_memory(&self) -> &device::Memory {
+        &self.memory
+    }
+
     /// How many elements.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -108,7 +114,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(content)
     }
 
-    fn device_memory(&self) -> DeviceMemory {
+    fn part(&self) -> DeviceMemory {
         DeviceMemory {
             span: self.memory.whole(),
             count: self.len(),
@@ -121,13 +127,13 @@ impl<T: Element> Buffer for DeviceBuffer<T> {
     type Element = T;
 
     fn memory(&self) -> Memory<'_, T> {
-        Memory::Device(self.device_memory())
+        Memory::Device(self.part())
     }
 }
 
 impl<T: Element> BufferMut for DeviceBuffer<T> {
     fn memory_mut(&mut self) -> MemoryMut<'_, T> {
-        MemoryMut::Device(self.device_memory())
+        MemoryMut::Device(self.part())
     }
 }
 
