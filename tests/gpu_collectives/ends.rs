@@ -1,17 +1,17 @@
 //! How calls end that cannot end well.
 
 use crate::SEGMENT_BYTES;
-use crate::ranks::{Rank, Way, rendezvous, transport};
+use crate::ranks::{Rank, Way, device, rendezvous, transport};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::fake::Fake;
-use ringtree::device::{Device, Stream};
+use ringtree::device::Stream;
+use ringtree::device::fake::{Fake, Options};
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Two ranks that give up early, each a thread; what their scripts return.
 fn pair<R: Send>(way: Way, script: impl Fn(&Rank) -> Result<R> + Sync) -> Vec<Result<R>> {
-    let device: Arc<dyn Device> = Arc::new(Fake::new());
+    let device = device(Options::default()).unwrap();
     let rendezvous = rendezvous();
     let rank = |rank: usize| {
         let builder = Communicator::builder().rank(rank).world_size(2);
@@ -69,8 +69,7 @@ fn a_host_buffer_where_others_have_a_devices_is_another_call() {
 
 #[test]
 fn what_devices_do_not_do_is_refused_and_nothing_is_lost() {
-    let fake = Fake::new();
-    let captured: Arc<dyn Stream> = fake.captured_stream().unwrap();
+    let captured: Arc<dyn Stream> = Fake::new().captured_stream().unwrap();
     let ends = pair(Way::Mapped, |rank| {
         let comm = &rank.comm;
         let mut buffer = buffer(rank)?;
@@ -105,7 +104,7 @@ fn what_devices_do_not_do_is_refused_and_nothing_is_lost() {
 
 #[test]
 fn without_a_device_a_devices_buffer_is_refused() {
-    let device: Arc<dyn Device> = Arc::new(Fake::new());
+    let device = device(Options::default()).unwrap();
     let builder = Communicator::builder().rank(0).world_size(1);
     let comm = builder.rendezvous("127.0.0.1:0").connect().unwrap();
     let stream = device.stream().unwrap();

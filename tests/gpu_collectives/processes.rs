@@ -1,13 +1,11 @@
-//! Ranks as processes with a fake device each, all of them one GPU: this test binary starts itself.
+//! Ranks as processes, all of them on one GPU: this test binary starts itself.
 
 use crate::every_case;
-use crate::ranks::{Rank, rendezvous};
+use crate::ranks::{Rank, device, rendezvous};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::Device;
-use ringtree::device::fake::{Fake, Options};
+use ringtree::device::fake::Options;
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "RINGTREE_TEST_ROLE";
@@ -33,10 +31,13 @@ fn child(role: &str) -> Result<String> {
     } else {
         0
     };
-    let device: Arc<dyn Device> = Arc::new(Fake::with(Options {
+    let options = Options {
         gpu,
         ..Options::default()
-    }));
+    };
+    // A GPU cannot be several.
+    let device = device(options).or_else(|| device(Options::default()));
+    let device = device.expect("there is one");
     let rank = Rank::new(comm, &device)?;
     let said = match role {
         "killed" => bereaved(&rank)?,

@@ -1,7 +1,9 @@
 //! Ranks with a device each, or one in common.
 
 use crate::SEGMENT_BYTES;
+use crate::pretended::REQUIRED;
 use ringtree::bootstrap::TransportChoice;
+use ringtree::device::cuda::Cuda;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Device, Stream};
 use ringtree::{Communicator, Result};
@@ -39,6 +41,16 @@ impl Rank {
     }
 }
 
+/// The device to test on; none where it cannot be as `options` say, which a GPU cannot.
+pub(crate) fn device(options: Options) -> Option<Arc<dyn Device>> {
+    let is_cuda = std::env::var_os(REQUIRED).is_some();
+    if !is_cuda {
+        return Some(Arc::new(Fake::with(options)));
+    }
+    let usual = options == Options::default();
+    usual.then(|| -> Arc<dyn Device> { Arc::new(Cuda::open(0).unwrap()) })
+}
+
 /// An address that nobody uses.
 pub(crate) fn rendezvous() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -52,20 +64,19 @@ pub(crate) fn transport(way: Way) -> TransportChoice {
     }
 }
 
-/// Runs `script` on every rank, each a thread of this process with a fake device in common.
+/// Runs `script` on every rank, each a thread of this process with a device in common.
 pub(crate) fn on_threads<R: Send>(
     world_size: usize,
     way: Way,
-    options: Options,
+    device: &Arc<dyn Device>,
     script: impl Fn(&Rank) -> Result<R> + Sync,
 ) -> Vec<Result<R>> {
-    let device: Arc<dyn Device> = Arc::new(Fake::with(options));
     let rendezvous = rendezvous();
     let rank = |rank: usize| {
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
         let comm = builder.transport(transport(way)).connect()?;
-        let rank = Rank::new(comm, &device)?;
+        let rank = Rank::new(comm, device)?;
         let end = script(&rank);
         // Nobody drops what a peer still reads.
         let _ = rank.comm.barrier();
