@@ -144,8 +144,11 @@ impl Group {
         if !posting.prepared.program.peers().all(made) {
             return Err(Error::Usage("no device is attached".into()));
         }
+        let Some(links) = &self.collectives.device else {
+            return Err(Error::Usage("no device is attached".into()));
+        };
         let prepared = Arc::clone(&posting.prepared);
-        let operation = DeviceOperation::new(prepared, posting.sequence, on);
+        let operation = DeviceOperation::new(prepared, posting.sequence, on, links);
         let slot = self.post(ChannelKind::Collectives, posting);
         let slot = slot.map_err(|(error, _)| error)?;
         self.collectives.slots[slot].on_device = Some(Box::new(operation));

@@ -8,6 +8,10 @@
 //! behind tokens. Elsewhere the slots are pinned host memory, the bytes themselves are sent, and
 //! what comes is copied to the device, which folds it there.
 //!
+//! Memory that the ranks have *registered* is mapped by all that use the GPU. What lies there needs
+//! no slot: the message's first token says where it is, the others say nothing, and all of it is
+//! read at once.
+//!
 //! Nothing of this trusts a peer with more than the content of its messages: how many segments come
 //! and where they lie follows from the plan.
 
@@ -16,11 +20,59 @@ use crate::engine::posting::{Broken, Failure};
 use crate::error::Result;
 use crate::transport::{LinkError, Message, Transport};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Slots of a link in one direction: one is filled, one travels, one is read, one is on its way
 /// back.
 pub const SLOTS: usize = 4;
+
+/// What is said of tokens: nothing but how many.
+const ACKNOWLEDGEMENTS: [u8; 64] = [0; 64];
+
+/// Bytes of a token.
+pub(super) const TOKEN_BYTES: usize = 16;
+
+/// What a token says: nothing more than that a segment is in its slot, or where the whole message
+/// lies in registered memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Token {
+    /// The registration's number; 0 for a slot.
+    pub(super) number: u64,
+    pub(super) start: usize,
+}
+
+impl Token {
+    pub(super) fn encode(self) -> [u8; TOKEN_BYTES] {
+        let mut bytes = [0; TOKEN_BYTES];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..].copy_from_slice(&(self.start as u64).to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; TOKEN_BYTES]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        Self {
+            number: word(0),
+            start: usize::try_from(word(8)).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// Memory that the ranks have registered, as one of them sees it.
+pub struct Registration {
+    /// The same on all ranks, and no other's; not 0.
+    pub number: u64,
+    /// The own memory.
+    pub own: Memory,
+    /// By rank, what peers that use the same GPU have registered, where each has mapped the
+    /// other's.
+    pub theirs: Vec<Option<Memory>>,
+}
 
 /// The way to a peer.
 pub enum Path {
@@ -43,8 +95,9 @@ pub struct DeviceLinks {
     links: Vec<Option<Link>>,
     /// Where acknowledgements travel.
     acknowledgements: Box<dyn Transport>,
-    /// An owed acknowledgement or an event is outstanding.
+    /// Events that nobody uses.
     events: Vec<Event>,
+    registrations: Vec<Registration>,
 }
 
 struct Link {
@@ -77,9 +130,9 @@ enum Slots {
 }
 
 struct Reading {
-    /// The message that the token came in, and its number there.
+    /// The message that the tokens came in, and which of them they are.
     message: Message,
-    at: usize,
+    tokens: Range<usize>,
     /// Done when the segment is read.
     event: Event,
 }
@@ -116,6 +169,7 @@ impl DeviceLinks {
             links: paths.into_iter().map(|path| path.map(link)).collect(),
             acknowledgements,
             events: Vec::new(),
+            registrations: Vec::new(),
         })
     }
 
@@ -148,6 +202,39 @@ impl DeviceLinks {
             link.memory = staged;
         }
         Ok(())
+    }
+
+    /// What lies in this memory is read where it is from now on.
+    pub fn register(&mut self, registration: Registration) {
+        self.registrations.push(registration);
+    }
+
+    /// Forgets a registration, once no call is under way.
+    pub fn unregister(&mut self, number: u64) {
+        self.registrations.retain(|one| one.number != number);
+    }
+
+    /// The registration that `memory` is the own part of.
+    #[must_use]
+    pub fn registered(&self, memory: &Memory) -> Option<u64> {
+        let mut all = self.registrations.iter();
+        all.find(|one| one.own.is_same(memory))
+            .map(|one| one.number)
+    }
+
+    /// Whether `peer` reads what this rank has registered so.
+    pub(super) fn lends(&self, number: u64, peer: usize) -> bool {
+        let mut all = self.registrations.iter();
+        let registration = all.find(|one| one.number == number);
+        self.is_mapped(peer) && registration.is_some_and(|one| one.theirs[peer].is_some())
+    }
+
+    /// The bytes that `peer` says a message of `bytes` bytes is.
+    pub(super) fn lent(&self, peer: usize, token: Token, bytes: usize) -> Option<Span> {
+        let mut all = self.registrations.iter();
+        let registration = all.find(|one| one.number == token.number)?;
+        let theirs = registration.theirs[peer].as_ref()?;
+        theirs.span(token.start, bytes).ok()
     }
 
     pub(super) fn stream(&self) -> &Arc<dyn Stream> {
@@ -191,6 +278,20 @@ impl DeviceLinks {
         }
         link.taken += 1;
         Some((link.taken - 1) % SLOTS)
+    }
+
+    /// Counts a message of so many tokens as sent, which needs no slots.
+    pub(super) fn take_none(&mut self, peer: usize, tokens: usize) {
+        if let Some(link) = self.link(peer) {
+            link.taken += tokens;
+        }
+    }
+
+    /// Whether all of a message's tokens were acknowledged.
+    pub(super) fn is_back(&self, peer: usize, sequence: u64, number: u32) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        let is_it = |one: &Message| (one.sequence, one.number) == (sequence, number);
+        link.is_none_or(|link| !link.lent.iter().any(is_it))
     }
 
     /// Enqueues the copy of `from` to byte `at` of a slot to `peer`.
@@ -269,8 +370,16 @@ impl DeviceLinks {
         }
     }
 
-    /// Where the device finds a segment of `peer`; what came through the hosts is to be landed.
-    pub(super) fn source(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
+    /// Where the device finds a segment of `peer`; what came through the hosts is copied there.
+    pub(super) fn landed(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
+        let span = self.source(peer, slot, at, bytes)?;
+        if !self.is_mapped(peer) {
+            self.copy_in(peer, slot, at, &span)?;
+        }
+        Ok(span)
+    }
+
+    fn source(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
         let start = slot * self.segment_bytes + at;
         match self.links.get(peer).and_then(Option::as_ref) {
             Some(Link {
@@ -287,11 +396,21 @@ impl DeviceLinks {
         }
     }
 
-    /// A segment of `peer` is being read until `event` is done; then `message`'s token number `at`
-    /// is acknowledged.
-    pub(super) fn reads(&mut self, peer: usize, message: Message, at: usize, event: Event) {
+    /// What `tokens` of `message` from `peer` tell of is being read until `event` is done; then
+    /// they are acknowledged.
+    pub(super) fn reads(
+        &mut self,
+        peer: usize,
+        message: Message,
+        tokens: Range<usize>,
+        event: Event,
+    ) {
         if let Some(link) = self.link(peer) {
-            link.reading.push_back(Reading { message, at, event });
+            link.reading.push_back(Reading {
+                message,
+                tokens,
+                event,
+            });
         }
     }
 
@@ -310,23 +429,34 @@ impl DeviceLinks {
             };
             let is_mapped = matches!(link.memory, Slots::Mapped { .. });
             let broken = |error: LinkError| Failure::Link(Broken { peer, error });
-            while let Some(Reading { message, at, event }) = link.reading.front() {
-                if !event.is_done().map_err(Failure::Own)? {
+            while let Some(reading) = link.reading.front_mut() {
+                if !reading.event.is_done().map_err(Failure::Own)? {
                     break;
                 }
-                if is_mapped {
-                    let sent = self.acknowledgements.send(peer, message, *at, &[0]);
-                    if sent.map_err(broken)? == 0 {
-                        break;
-                    }
+                let Range { start, end } = reading.tokens;
+                let some = (end - start).min(ACKNOWLEDGEMENTS.len());
+                let acknowledged = if is_mapped {
+                    let data = &ACKNOWLEDGEMENTS[..some];
+                    let message = &reading.message;
+                    self.acknowledgements
+                        .send(peer, message, start, data)
+                        .map_err(broken)?
+                } else {
+                    end - start
+                };
+                if acknowledged == 0 {
+                    break;
                 }
-                link.reading.pop_front();
-                link.read += 1;
+                link.read += acknowledged;
+                reading.tokens.start += acknowledged;
+                if reading.tokens.is_empty() {
+                    link.reading.pop_front();
+                }
                 advanced = true;
             }
             while let Some(token) = link.lent.front() {
-                let mut bytes = [0; SLOTS];
-                let most = (token.bytes - link.back).min(SLOTS);
+                let mut bytes = [0; ACKNOWLEDGEMENTS.len()];
+                let most = (token.bytes - link.back).min(bytes.len());
                 let into = &mut bytes[..most];
                 let came = self.acknowledgements.receive(peer, token, link.back, into);
                 let came = came.map_err(broken)?;

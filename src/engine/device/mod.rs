@@ -18,9 +18,10 @@ use crate::device::{Event, Fold, Span, Word};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
-use crate::transport::{Message, Transport};
-use links::DeviceLinks;
+use crate::transport::{Addressee, LinkError, Message, Transport};
+use links::{DeviceLinks, TOKEN_BYTES, Token};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a user's stream waits for: the word gets the value when this is dropped.
@@ -64,6 +65,9 @@ struct Flying {
     bytes: usize,
     slot: usize,
     event: Option<Event>,
+    /// What a peer with the same GPU is told, and how many tokens that takes.
+    token: Token,
+    tokens: usize,
     /// Bytes that the link has taken.
     taken: usize,
 }
@@ -74,8 +78,11 @@ struct Incoming {
     /// Whole segments, and where the first of them that was not read lies.
     segments: usize,
     first_slot: usize,
-    /// Bytes of the next one.
+    /// Bytes of the next one, or of its token.
     bytes: usize,
+    token: [u8; TOKEN_BYTES],
+    /// Where all of it lies, if it needs no slots.
+    lent: Option<Token>,
 }
 
 /// One collective under way on a device.
@@ -83,6 +90,8 @@ pub(super) struct DeviceOperation {
     prepared: Arc<Prepared>,
     sequence: u64,
     on: OnDevice,
+    /// The registration that the buffer lies in.
+    registered: Option<u64>,
     has_begun: bool,
     /// Bytes of each step, and of each flow, that the stream was told of.
     done: Vec<usize>,
@@ -98,11 +107,17 @@ pub(super) struct DeviceOperation {
 }
 
 impl DeviceOperation {
-    pub(super) fn new(prepared: Arc<Prepared>, sequence: u64, on: OnDevice) -> Self {
+    pub(super) fn new(
+        prepared: Arc<Prepared>,
+        sequence: u64,
+        on: OnDevice,
+        links: &DeviceLinks,
+    ) -> Self {
         let program = &prepared.program;
         let (sends, receives) = (program.sends.len(), program.receives.len());
         Self {
             sequence,
+            registered: links.registered(on.buffer.memory()),
             on,
             has_begun: false,
             done: vec![0; program.steps.len()],
@@ -143,6 +158,7 @@ impl DeviceOperation {
             moved |= self.hand_over(&program, transport, links)?;
             moved |= self.take_in(&program, transport, turns, links)?;
             moved |= self.consume(&program, turns, links)?;
+            moved |= self.releases(&program, links);
             moved |= self.locals(&program, links).map_err(Failure::Own)?;
             if !moved {
                 break;
@@ -236,10 +252,15 @@ impl DeviceOperation {
         links: &DeviceLinks,
     ) -> Message {
         let bytes = match links.is_mapped(peer) {
-            true => step.bytes.div_ceil(links.segment_bytes()),
+            true => step.bytes.div_ceil(links.segment_bytes()) * TOKEN_BYTES,
             false => step.bytes,
         };
         self.message(number, bytes)
+    }
+
+    /// The message in which the tokens of a step are acknowledged.
+    fn receipt(&self, step: &ProgramStep, number: u32, links: &DeviceLinks) -> Message {
+        self.message(number, step.bytes.div_ceil(links.segment_bytes()))
     }
 
     /// The runs of the buffer that bytes `from..to` of a step's stream are: (place in the segment,
@@ -285,24 +306,37 @@ impl DeviceOperation {
             while let Some((index, flow)) = messages.get(self.send_at[lane]).copied() {
                 let step = &program.steps[index];
                 let from = self.sent[flow];
-                let to = step.bytes.min(from + links.segment_bytes());
+                let token = self.loan(step, *peer, links);
+                let to = match token {
+                    Some(_) => step.bytes,
+                    None => step.bytes.min(from + links.segment_bytes()),
+                };
                 if self.limit(step) < to {
                     break;
                 }
-                let Some(slot) = links.take_slot(*peer) else {
-                    break;
-                };
-                let event = self.copy_out(step, (from, to), *peer, slot, links);
-                self.flying[lane].push_back(Flying {
+                let mut flying = Flying {
                     step: index,
                     // Far fewer messages than 2^32.
                     number: self.send_at[lane] as u32,
                     segment: from / links.segment_bytes(),
                     bytes: to - from,
-                    slot,
-                    event: Some(event.map_err(Failure::Own)?),
+                    slot: 0,
+                    event: None,
+                    token: token.unwrap_or_default(),
+                    tokens: (to - from).div_ceil(links.segment_bytes()),
                     taken: 0,
-                });
+                };
+                let event = if token.is_some() {
+                    links.take_none(*peer, flying.tokens);
+                    links.recorded()
+                } else if let Some(slot) = links.take_slot(*peer) {
+                    flying.slot = slot;
+                    self.copy_out(step, (from, to), *peer, slot, links)
+                } else {
+                    break;
+                };
+                flying.event = Some(event.map_err(Failure::Own)?);
+                self.flying[lane].push_back(flying);
                 self.sent[flow] = to;
                 if let Action::Send { first_flow, to } = &step.action {
                     let flows = &self.sent[*first_flow..first_flow + to.len()];
@@ -314,6 +348,18 @@ impl DeviceOperation {
             }
         }
         Ok(advanced)
+    }
+
+    /// Where `peer` can read a step's bytes, if it can and they are to be lent.
+    fn loan(&self, step: &ProgramStep, peer: usize, links: &DeviceLinks) -> Option<Token> {
+        let number = self.registered.filter(|_| step.is_lent)?;
+        let [piece] = step.pieces.as_slice() else {
+            return None;
+        };
+        links.lends(number, peer).then(|| Token {
+            number,
+            start: self.on.buffer.offset() + piece.offset,
+        })
     }
 
     fn copy_out(
@@ -354,27 +400,36 @@ impl DeviceOperation {
                     segment,
                     bytes,
                     slot,
+                    token,
+                    tokens,
                     taken,
                     ..
                 } = first;
-                let message = self.carrier(&program.steps[step], number, peer, links);
+                let step = &program.steps[step];
+                let message = self.carrier(step, number, peer, links);
                 let is_mapped = links.is_mapped(peer);
-                let sent = if is_mapped {
-                    transport.send(peer, &message, segment, &[0])
+                let (sent, of) = if is_mapped {
+                    // The first token says it all.
+                    let mut said = vec![0; tokens * TOKEN_BYTES];
+                    said[..TOKEN_BYTES].copy_from_slice(&token.encode());
+                    let offset = segment * TOKEN_BYTES + taken;
+                    let sent = transport.send(peer, &message, offset, &said[taken..]);
+                    (sent, said.len())
                 } else {
                     let data = links.outgoing(peer, slot).map_err(Failure::Own)?;
                     let offset = segment * data.len() + taken;
-                    transport.send(peer, &message, offset, &data[taken..bytes])
+                    let sent = transport.send(peer, &message, offset, &data[taken..bytes]);
+                    (sent, bytes)
                 };
                 let sent = sent.map_err(|error| Failure::Link(Broken { peer, error }))?;
                 if sent == 0 {
                     break;
                 }
                 advanced = true;
-                let is_whole = is_mapped || taken + sent == bytes;
-                if is_whole {
+                if taken + sent == of {
                     self.flying[lane].pop_front();
-                    links.sent(peer, is_mapped.then_some(message));
+                    let receipt = self.receipt(step, number, links);
+                    links.sent(peer, is_mapped.then_some(receipt));
                 } else {
                     self.flying[lane][0].taken += sent;
                     break;
@@ -404,40 +459,66 @@ impl DeviceOperation {
             let step = &program.steps[*index];
             // Far fewer messages than 2^32.
             let message = self.carrier(step, self.receive_at[lane] as u32, peer, links);
-            while !turns.is_receiving_held(peer) {
-                let Incoming {
-                    segments, bytes, ..
-                } = self.incoming[lane];
-                let start = segments * links.segment_bytes();
-                let Some(slot) = links.room(peer).filter(|_| start < step.bytes) else {
-                    break;
-                };
-                let length = links.segment_bytes().min(step.bytes - start);
-                let came = if links.is_mapped(peer) {
-                    let token = transport.receive(peer, &message, segments, &mut [0]);
-                    token.map(|came| came * length)
-                } else {
-                    let into = links.incoming(peer, slot).map_err(Failure::Own)?;
-                    transport.receive(peer, &message, start + bytes, &mut into[bytes..length])
-                };
-                let came = came.map_err(|error| Failure::Link(Broken { peer, error }))?;
-                if came == 0 {
-                    break;
-                }
+            while !turns.is_receiving_held(peer)
+                && self.take_one(step, lane, peer, &message, transport, links)?
+            {
                 advanced = true;
-                let incoming = &mut self.incoming[lane];
-                incoming.bytes += came;
-                if incoming.bytes == length {
-                    let slot = links.came(peer);
-                    if incoming.segments == 0 {
-                        incoming.first_slot = slot;
-                    }
-                    incoming.segments += 1;
-                    incoming.bytes = 0;
-                }
             }
         }
         Ok(advanced)
+    }
+
+    /// Takes a token, or what has come of a segment; false if nothing has.
+    fn take_one(
+        &mut self,
+        step: &ProgramStep,
+        lane: usize,
+        peer: usize,
+        message: &Message,
+        transport: &mut dyn Transport,
+        links: &mut DeviceLinks,
+    ) -> Moved {
+        let broken = |error| Failure::Link(Broken { peer, error });
+        let incoming = &mut self.incoming[lane];
+        let start = incoming.segments * links.segment_bytes();
+        if start >= step.bytes {
+            return Ok(false);
+        }
+        // What is lent needs no slot.
+        let slot = match (incoming.lent, links.room(peer)) {
+            (Some(_), _) => 0,
+            (None, Some(slot)) => slot,
+            (None, None) => return Ok(false),
+        };
+        let (came, of) = if links.is_mapped(peer) {
+            let offset = incoming.segments * TOKEN_BYTES + incoming.bytes;
+            let into = &mut incoming.token[incoming.bytes..];
+            (transport.receive(peer, message, offset, into), TOKEN_BYTES)
+        } else {
+            let length = links.segment_bytes().min(step.bytes - start);
+            let into = links.incoming(peer, slot).map_err(Failure::Own)?;
+            let into = &mut into[incoming.bytes..length];
+            let came = transport.receive(peer, message, start + incoming.bytes, into);
+            (came, length)
+        };
+        let came = came.map_err(broken)?;
+        incoming.bytes += came;
+        if came > 0 && incoming.bytes == of {
+            let slot = links.came(peer);
+            if incoming.segments == 0 {
+                incoming.first_slot = slot;
+                let token = Token::decode(&incoming.token);
+                let is_lent = links.is_mapped(peer) && token.number > 0;
+                incoming.lent = is_lent.then_some(token);
+                if is_lent && links.lent(peer, token, step.bytes).is_none() {
+                    let why = format!("it lends memory that is not registered: {token:?}");
+                    return Err(broken(LinkError::Garbage(why)));
+                }
+            }
+            incoming.segments += 1;
+            incoming.bytes = 0;
+        }
+        Ok(came > 0)
     }
 
     /// Has segments that are there stored or folded.
@@ -453,7 +534,12 @@ impl DeviceOperation {
                 };
                 let from = self.done[*index];
                 let segment = from / links.segment_bytes();
-                let to = step.bytes.min(from + links.segment_bytes());
+                let is_lent = |one: &Operand| self.incoming[one.lane].lent.is_some();
+                let to = match operands.iter().all(is_lent) {
+                    true => step.bytes,
+                    false => step.bytes.min(from + links.segment_bytes()),
+                };
+                let last = to.div_ceil(links.segment_bytes()) - 1;
                 // A fold of several messages is done on the lane of its first.
                 let is_due = operands[0].lane == lane
                     && self.limit(step) >= to
@@ -463,7 +549,7 @@ impl DeviceOperation {
                 if !is_due {
                     break;
                 }
-                let read = self.read(step, operands, segment, (from, to), links);
+                let read = self.read(step, operands, segment..last + 1, (from, to), links);
                 read.map_err(Failure::Own)?;
                 self.advance(*index, to - from, step.bytes);
                 advanced = true;
@@ -484,36 +570,41 @@ impl DeviceOperation {
             && !turns.is_receiving_held(operand.peer)
     }
 
-    /// Enqueues the store or the fold of one segment.
+    /// Enqueues the store or the fold of what `tokens` tell of.
     fn read(
         &self,
         step: &ProgramStep,
         operands: &[Operand],
-        segment: usize,
+        tokens: Range<usize>,
         (from, to): (usize, usize),
         links: &mut DeviceLinks,
     ) -> Result<()> {
-        let slot = |one: &Operand| (self.incoming[one.lane].first_slot + segment) % links::SLOTS;
         for (at, span) in self.runs(step, from, to)? {
-            match &step.action {
-                Action::Fold { own, completes, .. } => {
-                    let mut sources = Vec::with_capacity(operands.len() + 1);
-                    for one in operands {
-                        let source = links.source(one.peer, slot(one), at, span.bytes())?;
-                        if !links.is_mapped(one.peer) {
-                            links.copy_in(one.peer, slot(one), at, &source)?;
-                        }
-                        sources.push(source);
+            let mut sources = Vec::with_capacity(operands.len() + 1);
+            for one in operands {
+                let incoming = &self.incoming[one.lane];
+                let slot = (incoming.first_slot + tokens.start) % links::SLOTS;
+                let lent = incoming.lent.and_then(|token| {
+                    let whole = links.lent(one.peer, token, step.bytes)?;
+                    whole.part(from + at, span.bytes()).ok()
+                });
+                match (&step.action, lent) {
+                    (Action::Fold { .. }, Some(source)) => sources.push(source),
+                    (Action::Fold { .. }, None) => {
+                        sources.push(links.landed(one.peer, slot, at, span.bytes())?);
                     }
-                    self.fold(sources, *own, &span, *completes, links)?;
+                    (_, Some(source)) => links.stream().copy(&source, &span)?,
+                    (_, None) => links.copy_in(one.peer, slot, at, &span)?,
                 }
-                _ => links.copy_in(operands[0].peer, slot(&operands[0]), at, &span)?,
+            }
+            if let Action::Fold { own, completes, .. } = &step.action {
+                self.fold(sources, *own, &span, *completes, links)?;
             }
         }
         let event = links.recorded()?;
         for one in operands {
-            let message = self.carrier(step, one.number, one.peer, links);
-            links.reads(one.peer, message, segment, event.clone());
+            let receipt = self.receipt(step, one.number, links);
+            links.reads(one.peer, receipt, tokens.clone(), event.clone());
         }
         Ok(())
     }
@@ -534,6 +625,31 @@ impl DeviceOperation {
         let into = std::slice::from_ref(into);
         let fold = Fold::new(self.on.dtype, op, &sources, into, divisor)?;
         links.stream().fold(&fold)
+    }
+
+    /// Counts as done the releases of what peers are through with.
+    fn releases(&mut self, program: &Program, links: &DeviceLinks) -> bool {
+        let mut advanced = false;
+        for index in &program.releases {
+            let step = &program.steps[*index];
+            let Action::Release { to, .. } = &step.action else {
+                continue;
+            };
+            let is_due = self.done[*index] < step.bytes && self.limit(step) == step.bytes;
+            let flies = |one: &Addressee| {
+                let mut lanes = program.sends.iter().zip(&self.flying);
+                lanes.any(|(lane, flying)| {
+                    lane.peer == one.peer && flying.iter().any(|each| each.number == one.number)
+                })
+            };
+            let is_back =
+                |one: &Addressee| !flies(one) && links.is_back(one.peer, self.sequence, one.number);
+            if is_due && to.iter().all(is_back) {
+                self.advance(*index, step.bytes, step.bytes);
+                advanced = true;
+            }
+        }
+        advanced
     }
 
     /// Has local steps done.
