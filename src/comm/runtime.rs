@@ -13,7 +13,7 @@ use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
 use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
-use crate::transport::shm::lent::Allocation;
+use crate::transport::shm::lent::{Allocation, Own};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Runtime {
         };
         let allocation = Allocation {
             number,
-            own: own.extent(),
+            own: Own::new(&own),
             theirs,
         };
         if let Some(group) = self.lock_beside_poller().group(group) {
