@@ -62,7 +62,7 @@ pub(super) fn is_as_lent(theirs: &PeerRegion) -> bool {
 fn division(bytes: usize) -> Division {
     Division {
         words: PAGE_BYTES / WORD_BYTES,
-        bytes: bytes.next_multiple_of(PAGE_BYTES),
+        bytes,
     }
 }
 
