@@ -15,7 +15,7 @@ use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
 use crate::transport::Transport;
-use crate::transport::shm::lent::Allocation;
+use crate::transport::shm::lent::{Allocation, Own};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -162,7 +162,7 @@ impl Runtime {
         };
         let allocation = Allocation {
             number,
-            own: own.extent(),
+            own: Own::new(&own),
             theirs,
         };
         if let Some(group) = self.lock_beside_poller().group(group) {

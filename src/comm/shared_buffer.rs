@@ -118,23 +118,27 @@ impl Communicator {
                 let dtype = T::DTYPE;
                 Error::Usage(format!("no memory holds {count} elements of {dtype}"))
             })?;
-        let home = self.allocate(bytes).inspect_err(|error| {
-            if !matches!(error, Error::Usage(_)) {
-                self.fail(error);
-            }
-        })?;
-        let mut buffer = SharedBuffer {
-            home: match home {
-                Some(region) => Home::Shared(region),
-                None => Home::Private(vec![T::zeroed(); count]),
-            },
-            count,
+        let home = match self.allocate(bytes) {
+            Ok(Some(region)) => Ok(Home::Shared(region)),
+            Ok(None) => private(count).map(Home::Private),
+            Err(error) => Err(error),
         };
+        let home = home.map_err(|error| self.first_cause(error))?;
+        let mut buffer = SharedBuffer { home, count };
         // Touched now, not by the first call.
         buffer.fill(T::zeroed());
         // Nobody lends from memory that some rank does not know yet.
         self.barrier()?;
         Ok(buffer)
+    }
+
+    /// The communicator fails because of `error`, unless something was before; what that is.
+    fn first_cause(&self, error: Error) -> Error {
+        if matches!(error, Error::Usage(_)) {
+            return error;
+        }
+        self.fail(&error);
+        self.barrier().err().unwrap_or(error)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Option<OwnRegion>> {
@@ -153,4 +157,17 @@ impl Communicator {
         }
         Ok(own)
     }
+}
+
+/// Ordinary memory, all zero.
+fn private<T: Element>(count: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(count).map_err(|_| {
+        let bytes = count * size_of::<T>();
+        Error::System(format!(
+            "this machine has no memory for a buffer of {bytes} bytes"
+        ))
+    })?;
+    elements.resize(count, T::zeroed());
+    Ok(elements)
 }

@@ -105,8 +105,10 @@ impl Group {
         kind: ChannelKind,
         posting: Posting,
     ) -> std::result::Result<usize, (Error, Region)> {
-        if let Some(error) = self.session.verdict() {
-            return Err((error.clone(), posting.buffer));
+        if let Some(error) = self.session.verdict().cloned() {
+            // What was run in order may have lent the buffer.
+            self.collectives.transport.withdraw();
+            return Err((error, posting.buffer));
         }
         let Prepared {
             call,
@@ -252,6 +254,8 @@ impl Group {
         let Some(error) = self.session.verdict().cloned() else {
             return false;
         };
+        // Before the callers have their buffers back.
+        self.collectives.transport.withdraw();
         let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
         self.session.idle();
         ended

@@ -48,8 +48,8 @@ pub(super) struct Mapping {
 }
 
 // SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
-// through `&mut OwnRegion` and `&PeerRegion`, whose borrows the compiler checks, or, in
-// `sys::pages`, through atomics alone.
+// through `OwnRegion` and `PeerRegion`, neither of which can be cloned, and whose borrows the
+// compiler checks, or, in `sys::pages`, through atomics alone.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; a shared `Mapping` reaches its words as atomics only.
 unsafe impl Sync for Mapping {}
@@ -162,7 +162,8 @@ impl OwnRegion {
         // processes read it, but only what has been published and not yet acknowledged, and that
         // the owner does not write (the rings' protocol; memory that was lent is borrowed by the
         // call until it is released). After a call has failed a reader may still be at it: what
-        // it reads then is as `PeerRegion::bytes` says, and it throws it away.
+        // it reads then is as `PeerRegion::bytes` says, and it throws it away, for the failed call
+        // has said before that the memory is withdrawn.
         unsafe {
             let start = self.mapping.start.as_ptr().add(offset);
             std::slice::from_raw_parts_mut(start, length)

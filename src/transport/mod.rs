@@ -114,6 +114,15 @@ pub trait Transport: Send {
     /// The first `bytes` bytes that [`Transport::fetch`] made visible.
     fn view(&self, peer: usize, bytes: usize) -> &[u8];
 
+    /// Whether what has been read of what is visible was as `peer` sent it: asked before it is
+    /// consumed.
+    ///
+    /// # Errors
+    /// The peer has taken back what it lent, so anything may have been read.
+    fn confirm(&self, _peer: usize) -> Result<(), LinkError> {
+        Ok(())
+    }
+
     /// Consumes `bytes` bytes of what was visible.
     fn consume(&mut self, peer: usize, bytes: usize);
 
@@ -178,6 +187,10 @@ pub trait Transport: Send {
     fn is_released(&mut self, _to: Addressee, _sequence: u64) -> bool {
         true
     }
+
+    /// Takes back what is lent, since the calls have failed: who reads it from now on is told by
+    /// [`Transport::confirm`]. Nothing is lent any more.
+    fn withdraw(&mut self) {}
 
     /// What was sent is to be noticed: wakes the peers it is for, where they sleep.
     fn settle(&mut self) {}

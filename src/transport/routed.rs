@@ -71,6 +71,10 @@ impl<F: Transport> Transport for RoutedTransport<F> {
         self.of(peer).view(peer, bytes)
     }
 
+    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
+        self.of(peer).confirm(peer)
+    }
+
     fn consume(&mut self, peer: usize, bytes: usize) {
         self.to(peer).consume(peer, bytes);
     }
@@ -117,6 +121,10 @@ impl<F: Transport> Transport for RoutedTransport<F> {
 
     fn is_released(&mut self, to: Addressee, sequence: u64) -> bool {
         self.near.is_released(to, sequence)
+    }
+
+    fn withdraw(&mut self) {
+        self.near.withdraw();
     }
 
     fn settle(&mut self) {

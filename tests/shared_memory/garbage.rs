@@ -11,7 +11,7 @@ use ringtree::sys::memory::Region;
 use ringtree::sys::shared::{OwnRegion, WriteWords};
 use ringtree::transport::shm::lane::{INLINE_BYTES, LINE_WORDS, LINES};
 use ringtree::transport::shm::layout::Layout;
-use ringtree::transport::shm::lent::{Allocation, memory, peer_memory};
+use ringtree::transport::shm::lent::{Allocation, Own, memory, peer_memory};
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
 use ringtree::transport::{Addressee, LinkError, Message, Transport};
 use ringtree::wire::frame::Header;
@@ -175,7 +175,7 @@ fn a_loan_of_what_is_not_there_is_garbage() {
         let (_theirs, file) = memory(bytes).unwrap();
         honest[0].admit(Allocation {
             number: 1,
-            own: own.extent(),
+            own: Own::new(&own),
             theirs: vec![(1, peer_memory(bytes, &file).unwrap())],
         });
         let beside = Layout::new(2).lane(0) + LINE_WORDS + 3;

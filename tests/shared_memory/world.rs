@@ -13,10 +13,10 @@ use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
 use ringtree::sys::memory::{Region, lend};
 use ringtree::sys::shared::OwnRegion;
-use ringtree::transport::shm::lent::{Allocation, memory, peer_memory};
+use ringtree::transport::shm::lent::{Allocation, Own, memory, peer_memory};
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
 use ringtree::transport::{Addressee, LinkError, Message, Transport};
-use ringtree::{Dtype, ReduceOp};
+use ringtree::{Dtype, Error, ReduceOp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -239,6 +239,9 @@ impl Transport for Stingy {
     fn view(&self, peer: usize, bytes: usize) -> &[u8] {
         self.links.view(peer, bytes)
     }
+    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
+        self.links.confirm(peer)
+    }
     fn consume(&mut self, peer: usize, bytes: usize) {
         self.links.consume(peer, bytes);
     }
@@ -274,6 +277,9 @@ impl Transport for Stingy {
     }
     fn is_released(&mut self, to: Addressee, sequence: u64) -> bool {
         self.random.below(2) == 0 && self.links.is_released(to, sequence)
+    }
+    fn withdraw(&mut self) {
+        self.links.withdraw();
     }
     fn settle(&mut self) {
         self.links.settle();
@@ -314,7 +320,7 @@ fn world_over(
         };
         group.admit(Allocation {
             number: 1,
-            own: memory.as_ref().expect("one a rank").extent(),
+            own: Own::new(memory.as_ref().expect("one a rank")),
             theirs: peers.map(map).collect(),
         });
         engine.add_group(0, group);
@@ -464,6 +470,49 @@ impl Rank {
         // Whoever still reads it gets nonsense.
         memory.bytes_mut(start, input.len()).fill(0xa5);
         self.memory = Some(memory);
+    }
+
+    /// Makes the call on memory that peers can read, gives up on it, and writes something else
+    /// there.
+    pub(crate) fn give_up_lending(&mut self, case: &Case, patience: u32) {
+        let mut memory = self.memory.take().expect("it is given back");
+        let mut prepared = case.prepared(self.rank, self.world_size);
+        let program = Arc::unwrap_or_clone(prepared.program);
+        prepared.program = Arc::new(program.lending(LENT_BYTES_MIN, true));
+        let input = case.input(self.rank, self.world_size);
+        let buffer = memory.bytes_mut(0, input.len());
+        buffer.copy_from_slice(&input);
+        let cause = Error::Deadline("it takes too long".into());
+        lend(buffer, |region| {
+            let posting = Posting {
+                prepared: Arc::new(prepared),
+                buffer: region,
+                ..self.posting(case)
+            };
+            let ticket = self.start(posting, case, patience).expect("nobody answers");
+            while self.engine.poll() {}
+            self.engine
+                .group(0)
+                .expect("it is there")
+                .give_up(cause.clone());
+            let (region, end) = self.engine.take(ticket).expect("it has failed");
+            assert_eq!(end, Err(cause));
+            (region, ())
+        });
+        memory.bytes_mut(0, input.len()).fill(0xa5);
+        self.memory = Some(memory);
+    }
+
+    /// Makes the call and moves what can be moved; how it has ended, if it has.
+    pub(crate) fn end_of(&mut self, case: &Case, patience: u32) -> Option<Result<(), Error>> {
+        let posting = self.posting(case);
+        let Ok(ticket) = self.start(posting, case, patience) else {
+            return Some(Ok(()));
+        };
+        for _ in 0..100 {
+            self.engine.poll();
+        }
+        self.engine.take(ticket).map(|(_, end)| end)
     }
 
     fn poll_for(&mut self, ticket: Ticket, case: &Case) -> Region {

@@ -4,31 +4,65 @@
 //! other's. A line then says where in it the payload lies (a locator) instead of carrying it, and
 //! whoever sent it leaves the bytes alone until the reader is through (a loan).
 
-use crate::sys::shared::{Division, Extent, OwnRegion, PeerRegion, WORD_BYTES};
+use crate::sys::shared::{Bell, Division, Extent, OwnRegion, PeerRegion, ReadWords, WORD_BYTES};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a page: the words take one, so that what is allocated starts with one.
 const PAGE_BYTES: usize = 4096;
 /// The word that is 1 once the owner has dropped the memory.
 pub const GONE: usize = 0;
+/// The word that is 1 once the owner has taken back what it lent.
+const WITHDRAWN: usize = 1;
 
 /// One allocation of all ranks, as one of them sees it.
 #[derive(Debug)]
 pub struct Allocation {
     /// The same on all ranks, and no other's.
     pub number: u64,
-    /// Where the own memory lies.
-    pub own: Extent,
+    /// The own memory.
+    pub own: Own,
     /// That of the others on this host, by rank.
     pub theirs: Vec<(usize, PeerRegion)>,
+}
+
+/// Own memory: where it lies, and the word that says that the peers may not rely on it any more.
+#[derive(Debug)]
+pub struct Own {
+    pub(super) extent: Extent,
+    withdrawn: Bell,
+}
+
+impl Own {
+    /// That of `region`, which [`memory`] has made.
+    #[must_use]
+    pub fn new(region: &OwnRegion) -> Self {
+        Self {
+            extent: region.extent(),
+            withdrawn: region.bell(WITHDRAWN),
+        }
+    }
+
+    /// Tells whoever reads the memory that it may change, before it does.
+    pub(super) fn withdraw(&self) {
+        self.withdrawn.set(1);
+        fence(Ordering::Release);
+    }
+}
+
+/// Whether what was read of `theirs` before is as its owner lent it.
+#[inline]
+pub(super) fn is_as_lent(theirs: &PeerRegion) -> bool {
+    theirs.acquire();
+    theirs.load(WITHDRAWN) == 0
 }
 
 fn division(bytes: usize) -> Division {
     Division {
         words: PAGE_BYTES / WORD_BYTES,
-        bytes: bytes.next_multiple_of(PAGE_BYTES),
+        bytes,
     }
 }
 

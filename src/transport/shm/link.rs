@@ -2,7 +2,7 @@
 
 use super::lane::{Head, INLINE_BYTES, Receiver, Sender};
 use super::layout::Layout;
-use super::lent::{GONE, LOCATOR_BYTES, Loans, Locator};
+use super::lent::{GONE, LOCATOR_BYTES, Loans, Locator, is_as_lent};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords};
 use crate::transport::{LinkError, Message};
@@ -205,6 +205,17 @@ impl Link {
             Place::Beside => &inline[*taken..taken + bytes],
             Place::Region(start) => self.theirs.bytes(start + taken, bytes),
             Place::Allocation(at, start) => self.allocations[*at].1.bytes(start + taken, bytes),
+        }
+    }
+
+    /// Whether what has been read of the present line is what the peer sent.
+    #[inline]
+    pub(super) fn confirm(&self) -> Result<(), LinkError> {
+        match self.present.place {
+            Place::Allocation(at, _) if !is_as_lent(&self.allocations[at].1) => Err(
+                LinkError::Closed("it has given up and taken back what it lent".into()),
+            ),
+            _ => Ok(()),
         }
     }
 

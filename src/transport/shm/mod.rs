@@ -20,11 +20,11 @@ mod link;
 use super::{Addressee, LinkError, Message, Transport};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
-use crate::sys::shared::{Bell, Extent, OwnRegion, PeerRegion, ReadWords, WriteWords};
+use crate::sys::shared::{Bell, OwnRegion, PeerRegion, ReadWords, WriteWords};
 use crate::wire::frame::Header;
 use lane::{Head, INLINE_BYTES};
 use layout::{BELL, KERNEL_FENCE, Layout};
-use lent::{Allocation, Locator};
+use lent::{Allocation, Locator, Own};
 use link::{Form, Link, Place, head_of};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -75,7 +75,7 @@ pub struct SharedTransport {
     /// A peer was told something since the last look at who sleeps.
     is_unsettled: bool,
     /// What this rank may lend, with the allocations' numbers.
-    allocations: Vec<(u64, Extent)>,
+    allocations: Vec<(u64, Own)>,
     /// Before anybody here sleeps, the kernel fences everybody.
     is_kernel_fencing: bool,
     wake: Wake,
@@ -226,6 +226,7 @@ impl Transport for SharedTransport {
             let Some(link) = &self.links[peer] else { break };
             let bytes = link.visible().min(into.len() - stored);
             into[stored..stored + bytes].copy_from_slice(link.view(bytes));
+            link.confirm()?;
             self.consume(peer, bytes);
             stored += bytes;
         }
@@ -245,6 +246,13 @@ impl Transport for SharedTransport {
         self.links[peer]
             .as_ref()
             .map_or(&[], |link| link.view(bytes))
+    }
+
+    #[inline]
+    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
+        self.links[peer]
+            .as_ref()
+            .map_or(Ok(()), |link| link.confirm())
     }
 
     #[inline]
@@ -327,7 +335,7 @@ impl Transport for SharedTransport {
             own,
             theirs,
         } = allocation;
-        self.allocations.retain(|(_, own)| own.is_there());
+        self.allocations.retain(|(_, own)| own.extent.is_there());
         self.allocations.push((number, own));
         for (rank, region) in theirs {
             if let Some(link) = &mut self.links[rank] {
@@ -385,6 +393,12 @@ impl Transport for SharedTransport {
         link.loans.is_released(sequence, to.number, is_through)
     }
 
+    fn withdraw(&mut self) {
+        for (_, own) in self.allocations.drain(..) {
+            own.withdraw();
+        }
+    }
+
     #[inline]
     fn settle(&mut self) {
         if !self.is_unsettled {
@@ -412,8 +426,8 @@ impl SharedTransport {
     #[inline]
     fn locate(&self, data: &[u8]) -> Option<Locator> {
         let mut allocations = self.allocations.iter();
-        allocations.find_map(|(number, extent)| {
-            let start = extent.offset_of(data)?;
+        allocations.find_map(|(number, own)| {
+            let start = own.extent.offset_of(data)?;
             let number = *number;
             Some(Locator { number, start })
         })
