@@ -1,10 +1,12 @@
 //! Giving a communicator a device.
 
+use super::device_buffer::DeviceBuffer;
 use super::on_device::Attached;
 use super::{Communicator, Parts};
 use crate::device::published::{self, Published};
-use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span};
-use crate::engine::device::links::{DeviceLinks, Path, SLOTS};
+use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span, Stream};
+use crate::dtype::Element;
+use crate::engine::device::links::{DeviceLinks, Path, Registration, SLOTS};
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_SEGMENT_BYTES;
 use std::sync::Arc;
@@ -15,7 +17,8 @@ const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
 /// A rank's device, as the others must know it.
 struct Record {
     unique_id: [u8; 16],
-    segment_bytes: u64,
+    /// What all ranks must ask for alike: the length of a segment, or of the memory.
+    asked: u64,
     /// The slots that peers on the same GPU may map.
     exported: Option<Exported>,
 }
@@ -24,7 +27,7 @@ impl Record {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[1..17].copy_from_slice(&self.unique_id);
-        bytes[17..25].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        bytes[17..25].copy_from_slice(&self.asked.to_le_bytes());
         if let Some(exported) = &self.exported {
             bytes[0] = 1;
             bytes[25..33].copy_from_slice(&exported.offset.to_le_bytes());
@@ -45,7 +48,7 @@ impl Record {
         handle.copy_from_slice(&bytes[33..RECORD_BYTES]);
         Self {
             unique_id,
-            segment_bytes: word(17),
+            asked: word(17),
             exported: (bytes[0] == 1).then(|| Exported {
                 handle,
                 offset: word(25),
@@ -151,29 +154,12 @@ impl Communicator {
             row_bytes: SLOTS * segment_bytes,
         };
         let own = slots.own(device)?;
-        let record = Record {
-            unique_id: device.description().unique_id,
-            segment_bytes: segment_bytes as u64,
-            exported: own.as_ref().map(|own| device.export(own)).transpose()?,
-        };
-        let published = own.as_ref().zip(record.exported.as_ref());
-        let published = published.map(|(own, exported)| Published::new(exported, own));
-        let records = self.gather(&record)?;
-        let theirs: Vec<_> = (0..self.world_size())
-            .map(|peer| {
-                let is_near = peer != self.rank()
-                    && slots.place(peer).is_some()
-                    && records[peer].unique_id == record.unique_id;
-                let exported = records[peer].exported.as_ref().filter(|_| is_near)?;
-                let imported = || device.import(exported, slots.bytes()).ok();
-                published::find(exported).or_else(imported)
-            })
-            .collect();
-        let mapped = self.agreed(&theirs)?;
+        let (theirs, published) =
+            self.share(device, own.as_ref(), slots.bytes(), segment_bytes as u64)?;
         let path = |peer: usize| -> Result<Option<Path>> {
             Ok(match (&own, &theirs[peer]) {
                 _ if peer == self.rank() => None,
-                (Some(own), Some(theirs)) if mapped[peer] => Some(Path::Mapped {
+                (Some(own), Some(theirs)) => Some(Path::Mapped {
                     own: slots.row(own, peer)?,
                     theirs: slots.row(theirs, self.rank())?,
                 }),
@@ -186,6 +172,107 @@ impl Communicator {
         self.barrier()
     }
 
+    /// Exports `own`, imports what the others on this GPU have exported, and publishes; what is
+    /// returned of a peer is mapped both ways. `asked` must be the same on all ranks.
+    fn share(
+        &self,
+        device: &Arc<dyn Device>,
+        own: Option<&Memory>,
+        bytes: usize,
+        asked: u64,
+    ) -> Result<(Vec<Option<Memory>>, Option<Published>)> {
+        let record = Record {
+            unique_id: device.description().unique_id,
+            asked,
+            exported: own.map(|own| device.export(own)).transpose()?,
+        };
+        let published = own.zip(record.exported.as_ref());
+        let published = published.map(|(own, exported)| Published::new(exported, own));
+        let records = self.gather(&record)?;
+        let neighbours = self.0.parts.runtime.neighbours();
+        let import = |peer: usize| {
+            let is_near = peer != self.rank()
+                && neighbours.contains(&peer)
+                && records[peer].unique_id == record.unique_id;
+            let exported = records[peer].exported.as_ref().filter(|_| is_near)?;
+            let imported = || device.import(exported, bytes).ok();
+            published::find(exported).or_else(imported)
+        };
+        let theirs: Vec<_> = (0..self.world_size()).map(import).collect();
+        let mapped = self.agreed(&theirs)?;
+        let both_ways = theirs.into_iter().zip(mapped);
+        let theirs = both_ways.map(|(theirs, mapped)| theirs.filter(|_| mapped));
+        Ok((theirs.collect(), published))
+    }
+
+    /// A buffer like [`DeviceBuffer::new`]'s on the attached device, of `count` zeros, that the
+    /// other ranks on the same GPU read where it lies: segments need not be copied into slots, and
+    /// a message is handed over at once, however long. All ranks call it with the same `count`, in
+    /// the order of their calls on this communicator. Its memory stays until the communicator goes.
+    ///
+    /// ```
+    /// use ringtree::device::{Device, fake::Fake};
+    /// use ringtree::{Communicator, ReduceOp};
+    /// use std::sync::Arc;
+    ///
+    /// # fn rank(comm: &Communicator) -> ringtree::Result<()> {
+    /// let device: Arc<dyn Device> = Arc::new(Fake::new());
+    /// comm.attach(&device)?;
+    /// let mut gradients = comm.alloc_on_device::<f32>(&device.stream()?, 1000)?;
+    /// gradients.write(&[0.5; 1000])?;
+    /// comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// assert_eq!(gradients.read()?[0], 0.5 * comm.world_size() as f32);
+    /// # Ok(()) }
+    /// # let builder = Communicator::builder().rank(0).world_size(1);
+    /// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if no device is attached; [`Error::Mismatch`] if another rank wants another
+    /// size; the device's. After any but [`Error::Usage`] the communicator has failed.
+    pub fn alloc_on_device<T: Element>(
+        &self,
+        stream: &Arc<dyn Stream>,
+        count: usize,
+    ) -> Result<DeviceBuffer<T>> {
+        self.synchronize()?;
+        let device = {
+            let issued = self.enter()?;
+            let attached = issued.attached.as_ref();
+            let device = attached.map(|attached| Arc::clone(attached.device()));
+            device.ok_or_else(|| Error::Usage("no device is attached: call attach first".into()))?
+        };
+        let zeros = vec![T::zeroed(); count];
+        let buffer = DeviceBuffer::new(&device, stream, &zeros)?;
+        let registered = self.register(&device, &buffer);
+        registered.inspect_err(|error| self.fail(error))?;
+        Ok(buffer)
+    }
+
+    fn register<T: Element>(
+        &self,
+        device: &Arc<dyn Device>,
+        buffer: &DeviceBuffer<T>,
+    ) -> Result<()> {
+        let own = buffer.device_memory();
+        let bytes = own.bytes();
+        let (theirs, published) = self.share(device, Some(own), bytes, bytes as u64)?;
+        let mut issued = self.enter()?;
+        issued.allocations += 1;
+        let registration = Registration {
+            number: issued.allocations,
+            own: own.clone(),
+            theirs,
+        };
+        if let Some(attached) = &mut issued.attached {
+            attached.publish(published);
+        }
+        drop(issued);
+        self.links(|links| links.register(registration));
+        // Nobody lends what some rank does not know yet.
+        self.barrier()
+    }
+
     /// All ranks' records.
     fn gather(&self, own: &Record) -> Result<Vec<Record>> {
         let rank = self.rank();
@@ -193,11 +280,12 @@ impl Communicator {
         records[rank * RECORD_BYTES..][..RECORD_BYTES].copy_from_slice(&own.encode());
         self.all_gather(&mut records)?;
         let records: Vec<_> = records.chunks(RECORD_BYTES).map(Record::decode).collect();
-        let is_other = |one: &Record| one.segment_bytes != own.segment_bytes;
+        let is_other = |one: &Record| one.asked != own.asked;
         if let Some(other) = records.iter().position(is_other) {
             return Err(Error::Mismatch(format!(
-                "rank {rank} attaches its device in segments of {} bytes, rank {other} of {}",
-                own.segment_bytes, records[other].segment_bytes
+                "rank {rank} asks its device for {} bytes (a segment or a buffer), rank {other} \
+                 for {}",
+                own.asked, records[other].asked
             )));
         }
         Ok(records)
@@ -224,6 +312,7 @@ impl Communicator {
         paths: Vec<Option<Path>>,
         published: Option<Published>,
     ) -> Result<()> {
+        let withdrawals = self.alloc(1)?;
         let mut issued = self.enter()?;
         let number = self.next_number(&mut issued)?;
         let Parts {
@@ -235,7 +324,7 @@ impl Communicator {
         let acknowledgements = runtime.transport(number, self.world_size(), *timeout)?;
         let links = DeviceLinks::new(Arc::clone(device), segment_bytes, paths, acknowledgements)?;
         runtime.with_group(*group, |group| group.attach(links));
-        issued.attached = Some(Attached::new(device, published)?);
+        issued.attached = Some(Attached::new(device, published, withdrawals)?);
         Ok(())
     }
 }

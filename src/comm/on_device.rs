@@ -3,11 +3,13 @@
 use super::buffer::DeviceMemory;
 use super::collectives::Ask;
 use super::planned::Wanted;
+use super::shared_buffer::SharedBuffer;
 use super::{Communicator, Issued, Parts};
 use crate::device::published::Published;
 use crate::device::{Device, Words};
 use crate::dtype::Dtype;
 use crate::engine::Ticket;
+use crate::engine::device::links::DeviceLinks;
 use crate::engine::device::{Gate, OnDevice};
 use crate::engine::posting::Posting;
 use crate::error::{Error, Result};
@@ -24,18 +26,34 @@ pub(super) struct Attached {
     words: Words,
     /// What is under way, oldest first.
     tickets: VecDeque<Ticket>,
-    _published: Option<Published>,
+    /// What ranks of this process find.
+    published: Vec<Published>,
+    /// Bears the word by which this rank takes back what it lent.
+    _withdrawals: SharedBuffer<u8>,
 }
 
 impl Attached {
     /// Nothing is under way yet.
-    pub(super) fn new(device: &Arc<dyn Device>, published: Option<Published>) -> Result<Self> {
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        published: Option<Published>,
+        withdrawals: SharedBuffer<u8>,
+    ) -> Result<Self> {
         Ok(Self {
             device: Arc::clone(device),
             words: device.words(DEVICE_CALLS_MAX)?,
             tickets: VecDeque::new(),
-            _published: published,
+            published: published.into_iter().collect(),
+            _withdrawals: withdrawals,
         })
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub(super) fn publish(&mut self, published: Option<Published>) {
+        self.published.extend(published);
     }
 }
 
@@ -110,8 +128,10 @@ impl Communicator {
             stream,
         } = memory;
         stream.refuse_capture()?;
+        let is_registered = self.links(|links| links.registered(span.memory()).is_some());
         let wanted = Wanted {
             on_device: true,
+            lends: is_registered.unwrap_or(false),
             ..self.wanted(ask, count, dtype)?
         };
         self.drain(attached, DEVICE_CALLS_MAX - 1)?;
@@ -153,27 +173,25 @@ impl Communicator {
         self.drain(attached, 0)
     }
 
+    /// Does something with the way over devices.
+    pub(super) fn links<R>(&self, act: impl FnOnce(&mut DeviceLinks) -> R) -> Option<R> {
+        let Parts { runtime, group, .. } = &self.0.parts;
+        let done = runtime.with_group(*group, |group| group.device_links().map(act));
+        done.flatten()
+    }
+
     /// Allocates what it takes to reach `peers`, while no stream waits for this host.
     fn make_ways(
         &self,
         attached: &mut Attached,
         peers: impl Iterator<Item = usize> + Clone,
     ) -> Result<()> {
-        let Parts { runtime, group, .. } = &self.0.parts;
-        let are_made = runtime.with_group(*group, |group| {
-            let links = group.device_links();
-            links.is_none_or(|links| peers.clone().all(|peer| links.is_made(peer)))
-        });
+        let are_made = self.links(|links| peers.clone().all(|peer| links.is_made(peer)));
         if are_made.unwrap_or(true) {
             return Ok(());
         }
         self.drain(attached, 0)?;
-        let made = runtime.with_group(*group, |group| {
-            let Some(links) = group.device_links() else {
-                return Ok(());
-            };
-            peers.clone().try_for_each(|peer| links.make(peer))
-        });
+        let made = self.links(|links| peers.clone().try_for_each(|peer| links.make(peer)));
         made.unwrap_or(Ok(()))
     }
 }

@@ -200,7 +200,9 @@ fn program(plan: &Plan, wanted: &Wanted) -> Program {
     let program = Program::bind(plan, wanted.count, wanted.dtype.size());
     if wanted.lends {
         let bytes = wanted.count * wanted.dtype.size();
-        program.lending(LENT_BYTES_MIN, bytes >= LENT_OVERWRITTEN_BYTES_MIN)
+        // A device's cache is all readers' cache.
+        let overwritten_too = wanted.on_device || bytes >= LENT_OVERWRITTEN_BYTES_MIN;
+        program.lending(LENT_BYTES_MIN, overwritten_too)
     } else {
         program
     }

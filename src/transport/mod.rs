@@ -192,6 +192,11 @@ pub trait Transport: Send {
     /// [`Transport::confirm`]. Nothing is lent any more.
     fn withdraw(&mut self) {}
 
+    /// Whether `peer` has taken back what it lent: what was read of it after that is nothing.
+    fn is_withdrawn(&self, _peer: usize) -> bool {
+        false
+    }
+
     /// What was sent is to be noticed: wakes the peers it is for, where they sleep.
     fn settle(&mut self) {}
 }

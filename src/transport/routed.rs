@@ -127,6 +127,10 @@ impl<F: Transport> Transport for RoutedTransport<F> {
         self.near.withdraw();
     }
 
+    fn is_withdrawn(&self, peer: usize) -> bool {
+        self.near.is_withdrawn(peer)
+    }
+
     fn settle(&mut self) {
         self.near.settle();
         self.far.settle();

@@ -17,6 +17,8 @@ pub(crate) struct Case {
     pub(crate) count: usize,
     pub(crate) root: usize,
     pub(crate) seed: u64,
+    /// Whether the others may read the buffer where it lies.
+    pub(crate) is_registered: bool,
 }
 
 impl Rank {
@@ -43,7 +45,13 @@ impl Rank {
         let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
         let mut content = vec![T::zeroed(); case.count];
         inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut content));
-        let mut buffer = DeviceBuffer::new(&self.device, &self.stream, &content)?;
+        let mut buffer = if case.is_registered {
+            let mut buffer = self.comm.alloc_on_device(&self.stream, case.count)?;
+            buffer.write(&content)?;
+            buffer
+        } else {
+            DeviceBuffer::new(&self.device, &self.stream, &content)?
+        };
         self.comm.use_algorithm(case.algorithm)?;
         match case.collective {
             Collective::AllReduce => self.comm.all_reduce(&mut buffer, case.op)?,
@@ -55,6 +63,10 @@ impl Rank {
         }
         // The stream alone makes this wait for the result.
         let result = buffer.read()?;
+        if case.count > 0 {
+            // Whoever still reads it gets nonsense.
+            buffer.write(&vec![T::zeroed(); case.count])?;
+        }
         let result: &[u8] = bytemuck::cast_slice(&result[..case.count]);
         let part = |rank| part_start(case.count, world_size, rank);
         let size = size_of::<T>();

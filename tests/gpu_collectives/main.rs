@@ -39,6 +39,7 @@ fn every_case(world_size: usize) -> Vec<Case> {
                     count,
                     root: nth % world_size,
                     seed: cases.len() as u64,
+                    is_registered: cases.len().is_multiple_of(3),
                 });
             }
         }
@@ -60,6 +61,7 @@ fn every_type() -> Vec<Case> {
             count: 2500,
             root: 0,
             seed: 1,
+            is_registered: false,
         })
         .collect()
 }
@@ -134,6 +136,23 @@ fn a_device_without_word_operations_waits_in_the_call() {
     let cases = every_case(2);
     let few: Vec<_> = cases.into_iter().filter(|one| one.seed % 4 == 0).collect();
     check_all(2, Way::Mapped, options, &few);
+}
+
+/// A rank that is through writes over its buffer while the others may be reading it.
+#[test]
+fn what_is_lent_stays_until_it_is_read() {
+    let options = Options {
+        pauses: Some(5),
+        ..Options::default()
+    };
+    let long = |one: &Case| one.count == 30_001;
+    let cases: Vec<_> = every_case(3).into_iter().filter(long).collect();
+    let registered = |one: &Case| Case {
+        is_registered: true,
+        ..*one
+    };
+    let cases: Vec<_> = cases.iter().map(registered).collect();
+    check_all(3, Way::Mapped, options, &cases);
 }
 
 /// What a check is for: a fold that is not done shows.

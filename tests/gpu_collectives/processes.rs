@@ -68,15 +68,17 @@ fn bereaved(rank: &Rank) -> Result<String> {
     let mut buffer = DeviceBuffer::new(device, stream, &[1.0f32; 5000])?;
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     comm.synchronize()?;
+    comm.barrier()?;
     if comm.rank() + 1 == comm.world_size() {
         std::process::abort();
     }
     let start = Instant::now();
-    comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    let called = comm.all_reduce(&mut buffer, ReduceOp::Sum);
     // The stream goes on, with whatever is there.
     buffer.read()?;
     let waited = start.elapsed();
-    let lost = match comm.synchronize() {
+    // Whoever heard of the death before the call is told by the call.
+    let lost = match called.and_then(|()| comm.synchronize()) {
         Err(Error::PeerLost { rank, .. }) => rank,
         other => return Ok(format!("it ended with {other:?}")),
     };

@@ -210,6 +210,11 @@ impl Link {
 
     /// Whether what has been read of the present line is what the peer sent.
     #[inline]
+    pub(super) fn is_withdrawn(&self) -> bool {
+        let mut allocations = self.allocations.iter();
+        allocations.any(|(_, theirs)| !is_as_lent(theirs))
+    }
+
     pub(super) fn confirm(&self) -> Result<(), LinkError> {
         match self.present.place {
             Place::Allocation(at, _) if !is_as_lent(&self.allocations[at].1) => Err(

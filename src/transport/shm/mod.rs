@@ -399,6 +399,11 @@ impl Transport for SharedTransport {
         }
     }
 
+    fn is_withdrawn(&self, peer: usize) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        link.is_some_and(|link| link.is_withdrawn())
+    }
+
     #[inline]
     fn settle(&mut self) {
         if !self.is_unsettled {

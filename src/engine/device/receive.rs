@@ -1,0 +1,208 @@
+//! Taking segments in, and having them stored or folded.
+
+use super::links::{self, DeviceLinks, TOKEN_BYTES, Token};
+use super::{DeviceOperation, Incoming, Moved};
+use crate::device::{Fold, Span};
+use crate::engine::posting::{Broken, Failure};
+use crate::engine::program::{Action, Lane, Operand, Program, ProgramStep};
+use crate::engine::turns::Turns;
+use crate::error::Result;
+use crate::op::ReduceOp;
+use crate::transport::{LinkError, Message, Transport};
+use std::ops::Range;
+
+/// Receiving.
+impl DeviceOperation {
+    /// Takes tokens, or the segments themselves.
+    pub(super) fn take_in(
+        &mut self,
+        program: &Program,
+        transport: &mut dyn Transport,
+        turns: &Turns,
+        links: &mut DeviceLinks,
+    ) -> Moved {
+        let mut advanced = false;
+        for (lane, Lane { peer, messages }) in program.receives.iter().enumerate() {
+            let peer = *peer;
+            let Some((index, _)) = messages.get(self.receive_at[lane]) else {
+                continue;
+            };
+            let step = &program.steps[*index];
+            // Far fewer messages than 2^32.
+            let message = self.carrier(step, self.receive_at[lane] as u32, peer, links);
+            while !turns.is_receiving_held(peer)
+                && self.take_one(step, lane, peer, &message, transport, links)?
+            {
+                advanced = true;
+            }
+        }
+        Ok(advanced)
+    }
+
+    /// Takes a token, or what has come of a segment; false if nothing has.
+    fn take_one(
+        &mut self,
+        step: &ProgramStep,
+        lane: usize,
+        peer: usize,
+        message: &Message,
+        transport: &mut dyn Transport,
+        links: &mut DeviceLinks,
+    ) -> Moved {
+        let broken = |error| Failure::Link(Broken { peer, error });
+        let incoming = &mut self.incoming[lane];
+        let start = incoming.segments * links.segment_bytes();
+        if start >= step.bytes {
+            return Ok(false);
+        }
+        // What is lent needs no slot.
+        let slot = match (incoming.lent, links.room(peer)) {
+            (Some(_), _) => 0,
+            (None, Some(slot)) => slot,
+            (None, None) => return Ok(false),
+        };
+        let (came, of) = if links.is_mapped(peer) {
+            let offset = incoming.segments * TOKEN_BYTES + incoming.bytes;
+            let into = &mut incoming.token[incoming.bytes..];
+            (transport.receive(peer, message, offset, into), TOKEN_BYTES)
+        } else {
+            let length = links.segment_bytes().min(step.bytes - start);
+            let into = links.incoming(peer, slot).map_err(Failure::Own)?;
+            let into = &mut into[incoming.bytes..length];
+            let came = transport.receive(peer, message, start + incoming.bytes, into);
+            (came, length)
+        };
+        let came = came.map_err(broken)?;
+        incoming.bytes += came;
+        if came > 0 && incoming.bytes == of {
+            let slot = links.came(peer);
+            if incoming.segments == 0 {
+                incoming.first_slot = slot;
+                let token = Token::decode(&incoming.token);
+                let is_lent = links.is_mapped(peer) && token.number > 0;
+                incoming.lent = is_lent.then_some(token);
+                if is_lent && links.lent(peer, token, step.bytes).is_none() {
+                    let why = format!("it lends memory that is not registered: {token:?}");
+                    return Err(broken(LinkError::Garbage(why)));
+                }
+                if is_lent {
+                    self.lenders.push(peer);
+                }
+            }
+            incoming.segments += 1;
+            incoming.bytes = 0;
+        }
+        Ok(came > 0)
+    }
+
+    /// Has segments that are there stored or folded.
+    pub(super) fn consume(
+        &mut self,
+        program: &Program,
+        turns: &Turns,
+        links: &mut DeviceLinks,
+    ) -> Moved {
+        let mut advanced = false;
+        for (lane, Lane { messages, .. }) in program.receives.iter().enumerate() {
+            while let Some((index, _)) = messages.get(self.receive_at[lane]) {
+                let step = &program.steps[*index];
+                let operands = match &step.action {
+                    Action::Store(operand) => std::slice::from_ref(operand),
+                    Action::Fold { operands, .. } => operands.as_slice(),
+                    _ => break,
+                };
+                let from = self.done[*index];
+                let segment = from / links.segment_bytes();
+                let is_lent = |one: &Operand| self.incoming[one.lane].lent.is_some();
+                let to = match operands.iter().all(is_lent) {
+                    true => step.bytes,
+                    false => step.bytes.min(from + links.segment_bytes()),
+                };
+                let last = to.div_ceil(links.segment_bytes()) - 1;
+                // A fold of several messages is done on the lane of its first.
+                let is_due = operands[0].lane == lane
+                    && self.limit(step) >= to
+                    && operands
+                        .iter()
+                        .all(|one| self.has_come(one, segment, turns));
+                if !is_due {
+                    break;
+                }
+                let read = self.read(step, operands, segment..last + 1, (from, to), links);
+                read.map_err(Failure::Own)?;
+                self.advance(*index, to - from, step.bytes);
+                advanced = true;
+                if to == step.bytes {
+                    for operand in operands {
+                        self.receive_at[operand.lane] += 1;
+                        self.incoming[operand.lane] = Incoming::default();
+                    }
+                }
+            }
+        }
+        Ok(advanced)
+    }
+
+    fn has_come(&self, operand: &Operand, segment: usize, turns: &Turns) -> bool {
+        self.receive_at[operand.lane] == operand.number as usize
+            && self.incoming[operand.lane].segments > segment
+            && !turns.is_receiving_held(operand.peer)
+    }
+
+    /// Enqueues the store or the fold of what `tokens` tell of.
+    fn read(
+        &self,
+        step: &ProgramStep,
+        operands: &[Operand],
+        tokens: Range<usize>,
+        (from, to): (usize, usize),
+        links: &mut DeviceLinks,
+    ) -> Result<()> {
+        for (at, span) in self.runs(step, from, to)? {
+            let mut sources = Vec::with_capacity(operands.len() + 1);
+            for one in operands {
+                let incoming = &self.incoming[one.lane];
+                let slot = (incoming.first_slot + tokens.start) % links::SLOTS;
+                let lent = incoming.lent.and_then(|token| {
+                    let whole = links.lent(one.peer, token, step.bytes)?;
+                    whole.part(from + at, span.bytes()).ok()
+                });
+                match (&step.action, lent) {
+                    (Action::Fold { .. }, Some(source)) => sources.push(source),
+                    (Action::Fold { .. }, None) => {
+                        sources.push(links.landed(one.peer, slot, at, span.bytes())?);
+                    }
+                    (_, Some(source)) => links.stream().copy(&source, &span)?,
+                    (_, None) => links.copy_in(one.peer, slot, at, &span)?,
+                }
+            }
+            if let Action::Fold { own, completes, .. } = &step.action {
+                self.fold(sources, *own, &span, *completes, links)?;
+            }
+        }
+        let event = links.recorded()?;
+        for one in operands {
+            let receipt = self.receipt(step, one.number, links);
+            links.reads(one.peer, receipt, tokens.clone(), event.clone());
+        }
+        Ok(())
+    }
+
+    pub(super) fn fold(
+        &self,
+        mut sources: Vec<Span>,
+        own: Option<usize>,
+        into: &Span,
+        completes: bool,
+        links: &DeviceLinks,
+    ) -> Result<()> {
+        if let Some(own) = own {
+            sources.insert(own, into.clone());
+        }
+        let divisor = self.prepared.arithmetic.divisor.filter(|_| completes);
+        let op = self.on.op.unwrap_or(ReduceOp::Sum);
+        let into = std::slice::from_ref(into);
+        let fold = Fold::new(self.on.dtype, op, &sources, into, divisor)?;
+        links.stream().fold(&fold)
+    }
+}
