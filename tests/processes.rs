@@ -370,10 +370,9 @@ fn agree_which_step_counts(links: Links) {
             panic!("{said:?}");
         };
         assert_eq!(agreed, ends[0][0], "{said:?}");
+        // A rank that hears of the death between its sum and its mark has completed one more.
         assert!(passed <= agreed && agreed <= completed, "{said:?}");
     }
-    let least = ends.iter().map(|end| end[2]).min();
-    assert_eq!(Some(ends[0][0]), least, "{said:?}");
 }
 
 #[test]
