@@ -77,6 +77,12 @@ enum Outcome {
     Measured { failures: usize },
 }
 
+/// What an arrangement gave, and what ended it early.
+struct Measured {
+    table: Table,
+    failure: Option<String>,
+}
+
 /// A path, taken with MPS or without.
 struct Arrangement<'a> {
     path: Path,
@@ -104,8 +110,7 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     println!("nccl: NCCL {version} ({file}), {RANKS} ranks on one {gpu}");
     println!("nccl: {}", own::CAVEAT);
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut csv = Table::CSV_HEADER.to_owned();
-    let mut failures = 0;
+    let mut results = Results::default();
     for with_mps in [false, true] {
         let mps = match with_mps.then(start_mps).transpose() {
             Ok(mps) => mps,
@@ -122,27 +127,46 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
                 multiprocessors,
                 nowhere: nowhere.path(),
             };
-            if let Some(why) = path.refusal(version) {
-                println!("nccl: {}: left out: {why}", arrangement.title());
-                continue;
-            }
-            match arrangement.measure(criterion) {
-                Ok(table) => {
-                    print!("{}", table.text());
-                    csv.push_str(&table.csv());
-                    failures += usize::from(table.wrong() > 0);
-                }
-                Err(why) => {
-                    eprintln!("nccl: {}: {why}", arrangement.title());
-                    failures += 1;
-                }
+            match path.refusal(version) {
+                Some(why) => println!("nccl: {}: left out: {why}", arrangement.title()),
+                None => results.add(&arrangement.title(), arrangement.measure(criterion))?,
             }
         }
     }
-    if let Some(file) = std::env::var_os(CSV) {
-        std::fs::write(&file, csv).map_err(|error| format!("{CSV}={}: {error}", file.display()))?;
+    Ok(Outcome::Measured {
+        failures: results.failures,
+    })
+}
+
+/// What has been told so far.
+#[derive(Default)]
+struct Results {
+    csv: String,
+    failures: usize,
+}
+
+impl Results {
+    /// Tells what came of an arrangement.
+    fn add(&mut self, title: &str, measured: Result<Measured, String>) -> Result<(), String> {
+        let failure = match measured {
+            Ok(Measured { table, failure }) => {
+                print!("{}", table.text());
+                self.csv.push_str(&table.csv());
+                self.failures += usize::from(table.wrong() > 0);
+                failure
+            }
+            Err(why) => Some(why),
+        };
+        if let Some(why) = failure {
+            eprintln!("nccl: {title}: {why}");
+            self.failures += 1;
+        }
+        let Some(file) = std::env::var_os(CSV) else {
+            return Ok(());
+        };
+        let csv = [Table::CSV_HEADER, &self.csv].concat();
+        std::fs::write(&file, csv).map_err(|error| format!("{CSV}={}: {error}", file.display()))
     }
-    Ok(Outcome::Measured { failures })
 }
 
 fn start_mps() -> Result<Mps, String> {
@@ -187,41 +211,51 @@ impl Arrangement<'_> {
         })
     }
 
-    /// All cases, both libraries in turns.
-    fn measure(&self, criterion: &mut Criterion) -> Result<Table, String> {
+    /// All cases, both libraries in turns, until one fails.
+    fn measure(&self, criterion: &mut Criterion) -> Result<Measured, String> {
         let offer = own::offer(self.path);
-        let mut nccl = Measured::new("NCCL", Some(self.start_nccl()?));
+        let mut nccl = Side::new("NCCL", Some(self.start_nccl()?));
         let own = offer.is_ok().then(|| self.start_own()).transpose()?;
-        let mut own = Measured::new("ringtree", own);
-        let mut rows = Vec::new();
+        let mut own = Side::new("ringtree", own);
+        let mut measured = Measured {
+            table: Table {
+                title: self.title(),
+                nccl: format!("NCCL {}", self.library.version),
+                ringtree: offer.unwrap_or_else(|why| why).to_owned(),
+                rows: Vec::new(),
+            },
+            failure: None,
+        };
         for case in cases() {
             let name = format!("{} over {}", case.collective, self.title());
-            let row = Row {
-                case,
-                nccl: nccl.measure(criterion, &name, case)?,
-                ringtree: own.measure(criterion, &name, case)?,
-            };
-            if row.nccl.is_some() || row.ringtree.is_some() {
-                rows.push(row);
+            let both = nccl.measure(criterion, &name, case);
+            let both = both.and_then(|nccl| Ok((nccl, own.measure(criterion, &name, case)?)));
+            match both {
+                Ok((None, None)) => {}
+                Ok((nccl, ringtree)) => measured.table.rows.push(Row {
+                    case,
+                    nccl,
+                    ringtree,
+                }),
+                Err(why) => {
+                    let Case { collective, bytes } = case;
+                    measured.failure = Some(format!("{collective} of {bytes} B: {why}"));
+                    break;
+                }
             }
         }
-        Ok(Table {
-            title: self.title(),
-            nccl: format!("NCCL {}", self.library.version),
-            ringtree: offer.unwrap_or_else(|why| why).to_owned(),
-            rows,
-        })
+        Ok(measured)
     }
 }
 
 /// A library's ranks, and what of them was found too slow.
-struct Measured {
+struct Side {
     name: &'static str,
     world: Option<World>,
     slow: HashSet<String>,
 }
 
-impl Measured {
+impl Side {
     fn new(name: &'static str, world: Option<World>) -> Self {
         let slow = HashSet::new();
         Self { name, world, slow }

@@ -3,7 +3,7 @@
 
 use crate::arrangement::Version;
 use crate::rank::say;
-use crate::world::Player;
+use crate::world::Players;
 use ringtree::device::Device as _;
 use ringtree::device::cuda::Cuda;
 use std::os::unix::fs::symlink;
@@ -64,10 +64,10 @@ impl Library {
         };
         let no_nccl = |_| format!("{} is no NCCL that can be loaded", library.file.display());
         let quiet = |command: &mut Command| {
-            command.stderr(Stdio::null());
+            command.envs([library.setting()]).stderr(Stdio::null());
         };
-        let mut look = Player::start("NCCL", "version", &[library.setting()], quiet)?;
-        let said = look.hear(PATIENCE).map_err(no_nccl)?;
+        let mut look = Players::one("version", "NCCL", quiet)?;
+        let said = look.hear(1, PATIENCE).map_err(no_nccl)?.remove(0);
         let code = said.parse().map_err(|_| said.clone())?;
         library.version = Version::from_code(code);
         Ok(library)
@@ -92,7 +92,8 @@ pub(crate) fn describe_gpu() -> Result<(), String> {
 
 /// The GPU's multiprocessors and name, or why there is none.
 pub(crate) fn find_gpu() -> Result<(usize, String), String> {
-    let said = Player::start("GPU 0", "gpu", &[], |_| {})?.hear(PATIENCE)?;
+    let mut look = Players::one("gpu", "GPU 0", |_| {})?;
+    let said = look.hear(1, PATIENCE)?.remove(0);
     let (multiprocessors, name) = said.split_once(' ').unwrap_or((&said, ""));
     let multiprocessors = multiprocessors.parse().map_err(|_| said.clone())?;
     Ok((multiprocessors, name.to_owned()))

@@ -5,7 +5,7 @@
 //! this benchmark says so or is gone, however it went.
 
 use crate::rank::say;
-use crate::world::Player;
+use crate::world::Players;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The daemon, for as long as this lives.
 pub(crate) struct Mps {
-    _keeper: Player,
+    _keeper: Players,
     pub(crate) pipes: PathBuf,
 }
 
@@ -37,9 +37,9 @@ impl Mps {
         let apart = |command: &mut Command| {
             command.process_group(0);
         };
-        let keeper = Player::start("the keeper of MPS", "mps", &[], apart)?;
+        let keeper = Players::one("mps", "the keeper of MPS", apart)?;
         let mut keeper = keeper.with_grace(3 * PATIENCE);
-        let pipes = keeper.hear(2 * PATIENCE)?.into();
+        let pipes = keeper.hear(1, 2 * PATIENCE)?.remove(0).into();
         Ok(Self {
             _keeper: keeper,
             pipes,

@@ -9,7 +9,7 @@ use ringtree::{Communicator, Error, ReduceOp};
 pub(crate) fn offer(path: Path) -> Result<&'static str, &'static str> {
     match path {
         Path::Sockets => Ok("ringtree by TCP on HOST buffers"),
-        Path::Ipc => Err("ringtree has no collectives on memory of a GPU yet"),
+        Path::Ipc => Err("nothing: ringtree has no collectives on memory of a GPU yet"),
     }
 }
 

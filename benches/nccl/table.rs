@@ -28,7 +28,7 @@ pub(crate) struct Table {
     pub(crate) title: String,
     /// Such as `NCCL 2.30.7`.
     pub(crate) nccl: String,
-    /// Where ringtree's buffers lie, and how its bytes travel.
+    /// Where ringtree's buffers lie, and how its bytes travel; or why there is nothing of it.
     pub(crate) ringtree: String,
     pub(crate) rows: Vec<Row>,
 }
@@ -83,8 +83,9 @@ impl Table {
             rows,
         } = self;
         let mut text = format!(
-            "\n{title}: {nccl} beside {ringtree}; {RANKS} ranks, f32, sum; microseconds a call\n\
-             {:<14} {:>9} {:>12} {:>12} {:>6}  ratio = ringtree's time by NCCL's\n",
+            "\n{title}: {nccl} beside {ringtree}\n\
+             {RANKS} ranks, f32, sum; microseconds a call; ratio = ringtree's time by NCCL's\n\
+             {:<14} {:>9} {:>12} {:>12} {:>6}\n",
             "collective", "bytes", "NCCL", "ringtree", "ratio"
         );
         for row in rows {
@@ -92,11 +93,13 @@ impl Table {
                 Some(timed) => cell(Some(timed.time_s * 1e6), 1),
                 None => "-".into(),
             };
-            let remark = match (row.ratio(), row.wrong()) {
-                (_, wrong @ 1..) => format!("  {wrong} elements WRONG"),
-                (Some(_), 0) => format!("  {REMARK}"),
-                (None, 0) => String::new(),
-            };
+            let mut remark = String::new();
+            if row.ratio().is_some() {
+                let _ = write!(remark, "  {REMARK}");
+            }
+            if row.wrong() > 0 {
+                let _ = write!(remark, "  {} elements WRONG", row.wrong());
+            }
             let collective = row.case.collective.to_string();
             let ratio = row.ratio().map_or("-".into(), |one| cell(Some(one), 2));
             let _ = writeln!(
