@@ -5,18 +5,21 @@
     cuda/build.py --check   compiles and compares; exits with 1 if the file is not what comes out
 
 Needs no GPU and no CUDA toolkit: the compiler is NVRTC, of one pinned version, whose package pip
-downloads into target/nvrtc and checks against the hashes in cuda/nvrtc.txt. What NVRTC makes is the
-same to the byte on every machine.
+downloads into target/ and checks against the hashes in cuda/nvrtc.txt. What one version makes of one
+source is the same to the byte every time.
 """
 
 import ctypes
 import pathlib
 import subprocess
 import sys
+import tempfile
 import zipfile
 
 CUDA = pathlib.Path(__file__).resolve().parent
-PACKAGE = CUDA.parent / "target" / "nvrtc"
+REQUIREMENTS = CUDA / "nvrtc.txt"
+VERSION = REQUIREMENTS.read_text().split("==")[1].split()[0]
+PACKAGE = CUDA.parent / "target" / f"nvrtc-{VERSION}"
 OUTPUT = CUDA / "reduce.ptx"
 OPTIONS = [
     # The oldest GPUs that round to bf16 themselves; the driver compiles for newer ones.
@@ -35,20 +38,26 @@ def fail(reason):
     sys.exit(f"cuda/build.py: {reason}")
 
 
+def download():
+    """Fetches the package, whole or not at all."""
+    PACKAGE.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=PACKAGE.parent) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--require-hashes", "--only-binary=:all:", "--dest", scratch]
+        if subprocess.run(command + ["--requirement", str(REQUIREMENTS)]).returncode != 0:
+            fail("pip could not download the compiler named in cuda/nvrtc.txt; is there a network?")
+        unpacked = pathlib.Path(scratch) / "unpacked"
+        for wheel in pathlib.Path(scratch).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unpacked)
+        unpacked.rename(PACKAGE)
+
+
 def compiler():
     """The NVRTC library, downloaded if it is not here yet."""
+    if not PACKAGE.exists():
+        download()
     library = PACKAGE / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
-    if not library.exists():
-        PACKAGE.mkdir(parents=True, exist_ok=True)
-        requirements = str(CUDA / "nvrtc.txt")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--require-hashes", "--only-binary=:all:", "--dest", str(PACKAGE)]
-        if subprocess.run(command + ["--requirement", requirements]).returncode != 0:
-            fail("pip could not download the compiler named in cuda/nvrtc.txt; is there a network?")
-        for wheel in PACKAGE.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(PACKAGE)
-            wheel.unlink()
     # It finds its second library only if that one is loaded already.
     for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
         ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)

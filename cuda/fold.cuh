@@ -111,12 +111,11 @@ template <class Numbers, class Operation, bool DIVIDES> struct Fold {
             }
         }
         UNROLLED for (int piece = 0; piece < PIECES; piece++) {
+            if (DIVIDES) {
+                Numbers::divide(folded[piece], divisor);
+            }
             UNROLLED for (int word = 0; word < WORDS; word++) {
-                Wide wide = folded[piece][word];
-                if (DIVIDES) {
-                    wide = Numbers::divide(wide, divisor);
-                }
-                first[piece][word] = Numbers::narrow(wide);
+                first[piece][word] = Numbers::narrow(folded[piece][word]);
             }
         }
         NOT_UNROLLED for (u32 index = 0; index < arguments.destination_count; index++) {

@@ -86,6 +86,7 @@ static void run(void (*kernel)(const Arguments &), const Request &request, u64 s
     const Answer answer = {launch.bytes_by_vector, launch.bytes_read, launch.bytes_written};
     write_all(memory.data(), request.memory_bytes);
     write_all(&answer, sizeof(answer));
+    std::fflush(stdout);
 }
 
 #define RUN_FOLD(operation, dtype, Numbers, Operation, DIVIDES)                                  \

@@ -87,12 +87,14 @@ template <class Element> struct Integers {
         return word;
     }
 
-    DEVICE Wide divide(Wide wide, Divisor divisor) {
-        Word word = 0;
-        UNROLLED for (int lane = 0; lane < LANES; lane++) {
-            word |= packed(::divide(element(wide, lane), divisor), lane);
+    template <int COUNT> DEVICE void divide(Wide (&wides)[COUNT], Divisor divisor) {
+        UNROLLED for (int index = 0; index < COUNT; index++) {
+            Word word = 0;
+            UNROLLED for (int lane = 0; lane < LANES; lane++) {
+                word |= packed(::divide(element(wides[index], lane), divisor), lane);
+            }
+            wides[index] = word;
         }
-        return word;
     }
 
   private:
@@ -120,11 +122,35 @@ template <class Float> DEVICE Float combine_floats(Max, Float left, Float right)
     return -combine_floats(Min(), -left, -right);
 }
 
-// What floats of any size divide by: a number of at most 2²⁴ is exact in f32.
+// What floats of any size divide by: a number of at most 2²⁴ is exact in f32. To divide by a power of
+// two is to multiply with its reciprocal, which is exact too; a GPU does that much faster.
 template <class Float> struct FloatDivisor {
     Float value;
-    DEVICE FloatDivisor of(u32 divisor) { return {Float(divisor)}; }
+    // Zero where it is not exact.
+    Float reciprocal;
+    DEVICE FloatDivisor of(u32 divisor) {
+        const bool is_power = (divisor & (divisor - 1)) == 0;
+        return {Float(divisor), is_power ? 1 / Float(divisor) : 0};
+    }
 };
+
+DEVICE float quotient(float wide, float divisor) { return wide / divisor; }
+DEVICE float product(float wide, float factor) { return wide * factor; }
+DEVICE double quotient(double wide, double divisor) { return wide / divisor; }
+DEVICE double product(double wide, double factor) { return wide * factor; }
+
+template <class Wide, class Float, int COUNT>
+DEVICE void divide_floats(Wide (&wides)[COUNT], FloatDivisor<Float> divisor) {
+    if (divisor.reciprocal != 0) {
+        UNROLLED for (int index = 0; index < COUNT; index++) {
+            wides[index] = product(wides[index], divisor.reciprocal);
+        }
+    } else {
+        UNROLLED for (int index = 0; index < COUNT; index++) {
+            wides[index] = quotient(wides[index], divisor.value);
+        }
+    }
+}
 
 template <class Float, class Bits, Bits CANONICAL_NAN> struct Floats {
     using Word = Bits;
@@ -137,7 +163,9 @@ template <class Float, class Bits, Bits CANONICAL_NAN> struct Floats {
     template <class Operation> DEVICE Wide combine(Operation operation, Wide left, Wide right) {
         return combine_floats(operation, left, right);
     }
-    DEVICE Wide divide(Wide wide, Divisor divisor) { return wide / divisor.value; }
+    template <int COUNT> DEVICE void divide(Wide (&wides)[COUNT], Divisor divisor) {
+        divide_floats(wides, divisor);
+    }
 };
 
 using F32 = Floats<float, u32, 0x7fc00000>;
@@ -147,6 +175,9 @@ struct Pair {
     float low;
     float high;
 };
+
+DEVICE Pair quotient(Pair wide, float divisor) { return {wide.low / divisor, wide.high / divisor}; }
+DEVICE Pair product(Pair wide, float factor) { return {wide.low * factor, wide.high * factor}; }
 
 struct F16Format {
     enum : u32 { CANONICAL_NAN = 0x7e00 };
@@ -178,8 +209,8 @@ template <class Format> struct Halves {
         return {combine_floats(operation, left.low, right.low),
                 combine_floats(operation, left.high, right.high)};
     }
-    DEVICE Wide divide(Wide wide, Divisor divisor) {
-        return {wide.low / divisor.value, wide.high / divisor.value};
+    template <int COUNT> DEVICE void divide(Wide (&wides)[COUNT], Divisor divisor) {
+        divide_floats(wides, divisor);
     }
 };
 

@@ -51,9 +51,9 @@
 //! | [`sys`] | the only unsafe code | |
 //!
 //! [`plan`], [`protocol`] and [`wire`] are pure: no clock, no I/O, no threads. Imports point one
-//! way, `launch → comm → bootstrap, engine → transport, reduce → sys`, and a test reads the `use`
-//! lines to keep it so. What every room may know: [`dtype`], [`op`], [`error`], and [`limits`],
-//! where every bound is a constant.
+//! way, `launch → comm → bootstrap, engine → transport, device → reduce → sys`, and a test reads
+//! the `use` lines to keep it so. What every room may know: [`dtype`], [`op`], [`error`], and
+//! [`limits`], where every bound is a constant.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -84,6 +84,7 @@ pub mod transport;
 pub mod wire;
 
 pub use comm::Communicator;
+pub use comm::shared_buffer::SharedBuffer;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use op::ReduceOp;

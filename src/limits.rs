@@ -23,6 +23,11 @@ pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
 /// A caller that waits while another polls looks again after this long, whatever happens.
 pub const POLLER_NAP: Duration = Duration::from_millis(20);
+/// A message of so many bytes that lies where its readers can read it is lent, not copied.
+pub const LENT_BYTES_MIN: usize = 16 << 10;
+/// In smaller buffers nothing is lent that the same call overwrites: they stay in the core's own
+/// cache, and to take every line back from the reader's costs more than to copy it out.
+pub const LENT_OVERWRITTEN_BYTES_MIN: usize = 2 << 20;
 /// A link is offered at least this much at once, unless less is left of the message.
 pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.
@@ -152,5 +157,14 @@ pub const LINGER_YIELDS: u32 = 100;
 pub const DEVICE_SOURCES_MAX: usize = 64;
 /// Buffers that one fold on a device writes its result to: the ranks of a host that read it there.
 pub const DEVICE_DESTINATIONS_MAX: usize = 8;
+/// What ranks hand each other of a message on devices at once; a multiple of 16. A hand-over takes
+/// tens of microseconds, in which a GPU moves about this much.
+pub const DEVICE_SEGMENT_BYTES: usize = 4 << 20;
+/// Collectives on device buffers that may be under way at once; another waits for the oldest.
+pub const DEVICE_CALLS_MAX: usize = 256;
+/// Looks at a device that is at work before there are naps between them.
+pub const DEVICE_LOOKS: u32 = 100;
+/// Between two looks at a device that is at work.
+pub const DEVICE_NAP: Duration = Duration::from_micros(20);
 /// Memory that a pretended device has.
 pub const FAKE_DEVICE_BYTES: usize = 4 << 30;

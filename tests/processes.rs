@@ -37,6 +37,7 @@ fn child_entry() {
         "stream" => stream(),
         "crossed" => crossed(),
         "disagree" => disagree(),
+        "sizes" => sizes(),
         "early" => early(),
         "training" => training(),
         other => panic!("no role is called {other}"),
@@ -152,6 +153,13 @@ fn disagree() -> Result<String> {
     comm.all_reduce(&mut [1u8; 100], op)?;
     comm.barrier()?;
     Ok("nobody noticed".into())
+}
+
+/// Rank 1 allocates a little less than the others.
+fn sizes() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let buffer = comm.alloc::<f32>(if comm.rank() == 1 { 99 } else { 100 })?;
+    Ok(format!("{} elements", buffer.len()))
 }
 
 /// Training steps without end; after a failure, what all agree on, and what this rank relied on.
@@ -403,6 +411,20 @@ fn get_the_same_mismatch(links: Links) {
         assert!(said[0].contains(&call), "{}", said[0]);
     }
     assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+/// Who shares memory with rank 1 sees it, and the others hear the same.
+#[test]
+fn all_processes_hear_that_one_allocates_another_size() {
+    for links in [Links::SharedMemory, Links::Both] {
+        let (said, _) = Ranks::start(links, "sizes", 3, &[]).hear(&[0, 1, 2]);
+        assert!(
+            said[0].contains("cannot use the memory of rank"),
+            "{}",
+            said[0]
+        );
+        assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+    }
 }
 
 #[test]

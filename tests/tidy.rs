@@ -26,7 +26,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("transport", &["sys", "wire"]),
     (
         "engine",
-        &["transport", "reduce", "sys", "plan", "wire", "protocol"],
+        &[
+            "transport",
+            "device",
+            "reduce",
+            "sys",
+            "plan",
+            "wire",
+            "protocol",
+        ],
     ),
     ("bootstrap", &["transport", "sys", "wire", "protocol"]),
     (
@@ -35,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "engine",
             "bootstrap",
             "transport",
+            "device",
             "reduce",
             "sys",
             "plan",

@@ -1,13 +1,29 @@
 //! The door by which memory comes in.
 
+use crate::device::{Span, Stream};
 use crate::dtype::Element;
+use crate::error::{Error, Result};
+use std::sync::Arc;
 
-/// Memory that a collective can read. Host memory today; device buffers enter by the same door.
+/// Memory of a device that a collective works on.
+#[derive(Clone, Debug)]
+pub struct DeviceMemory {
+    /// Where the elements are, from the first byte on.
+    pub span: Span,
+    /// How many there are.
+    pub count: usize,
+    /// What uses of it are ordered by.
+    pub stream: Arc<dyn Stream>,
+}
+
+/// Memory that a collective can read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Memory<'a, T> {
     /// A slice of the process's own memory.
     Host(&'a [T]),
+    /// A device's.
+    Device(DeviceMemory),
 }
 
 /// Memory that a collective can read and write.
@@ -16,6 +32,36 @@ pub enum Memory<'a, T> {
 pub enum MemoryMut<'a, T> {
     /// A slice of the process's own memory.
     Host(&'a mut [T]),
+    /// A device's.
+    Device(DeviceMemory),
+}
+
+impl<'a, T> Memory<'a, T> {
+    /// The slice, for calls that know no other memory.
+    pub(super) fn on_host(self) -> Result<&'a [T]> {
+        match self {
+            Self::Host(slice) => Ok(slice),
+            Self::Device(_) => Err(refused()),
+        }
+    }
+}
+
+impl<'a, T> MemoryMut<'a, T> {
+    /// The slice, for calls that know no other memory.
+    pub(super) fn on_host(self) -> Result<&'a mut [T]> {
+        match self {
+            Self::Host(slice) => Ok(slice),
+            Self::Device(_) => Err(refused()),
+        }
+    }
+}
+
+fn refused() -> Error {
+    Error::Usage(
+        "device buffers take part in collectives in place (all_reduce, broadcast, reduce, \
+         reduce_scatter, all_gather), not in other calls"
+            .into(),
+    )
 }
 
 /// A buffer whose elements can be read.

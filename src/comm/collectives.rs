@@ -4,7 +4,7 @@
 //! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
 //! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
 
-use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::buffer::{Buffer, BufferMut, MemoryMut};
 use super::planned::{Cache, Planned, Wanted};
 use super::work::Work;
 use super::{Communicator, Issued, Parts};
@@ -22,9 +22,9 @@ use crate::sys::memory::{Region, lend};
 /// What a collective is asked to do, beside its buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
-    collective: Collective,
-    op: Option<ReduceOp>,
-    root: usize,
+    pub(super) collective: Collective,
+    pub(super) op: Option<ReduceOp>,
+    pub(super) root: usize,
 }
 
 impl Ask {
@@ -194,8 +194,8 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        let Memory::Host(input) = input.memory();
-        let MemoryMut::Host(output) = output.memory_mut();
+        let input = input.memory().on_host()?;
+        let output = output.memory_mut().on_host()?;
         let block = self.block(input.len());
         check_length("output", output.len(), block.len())?;
         let mut whole = input.to_vec();
@@ -240,8 +240,8 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        let Memory::Host(input) = input.memory();
-        let MemoryMut::Host(output) = output.memory_mut();
+        let input = input.memory().on_host()?;
+        let output = output.memory_mut().on_host()?;
         let block = self.block(output.len());
         check_length("input", input.len(), block.len())?;
         output[block].copy_from_slice(input);
@@ -362,12 +362,21 @@ impl Communicator {
         B: BufferMut + ?Sized,
     {
         let mut issued = self.enter()?;
-        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let slice = match buffer.memory_mut() {
+            MemoryMut::Host(slice) => slice,
+            MemoryMut::Device(memory) => {
+                return self.on_device(&mut issued, ask, B::Element::DTYPE, memory);
+            }
+        };
         let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
         let runtime = &self.0.parts.runtime;
+        let bytes = bytemuck::cast_slice_mut(slice);
+        let wanted = Wanted {
+            lends: issued.lends(bytes),
+            ..wanted
+        };
         let (sequence, planned) = self.issue(&mut issued, wanted)?;
         let mut progress = Progress::default();
-        let bytes = bytemuck::cast_slice_mut(slice);
         let Parts { group, timeout, .. } = self.0.parts;
         if runtime.run_in_order(group, &planned.prepared, sequence, bytes, &mut progress) {
             return Ok(());
@@ -403,7 +412,8 @@ impl Communicator {
             Err(error) => return Err((error, region)),
         };
         let wanted = self.wanted(ask, count, region.dtype());
-        let next = wanted.and_then(|wanted| self.issue(&mut issued, wanted));
+        let lends = issued.lends(region.bytes());
+        let next = wanted.and_then(|wanted| self.issue(&mut issued, Wanted { lends, ..wanted }));
         let (sequence, planned) = match next {
             Ok((sequence, planned)) => (sequence, planned.clone()),
             Err(error) => return Err((error, region)),
@@ -415,7 +425,7 @@ impl Communicator {
             .post(self.0.parts.group, ChannelKind::Collectives, posting)
     }
 
-    fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
+    pub(super) fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
         let Ask {
             collective,
             op,
@@ -429,6 +439,8 @@ impl Communicator {
             op,
             root,
             forced: None,
+            lends: false,
+            on_device: false,
         })
     }
 
@@ -450,7 +462,11 @@ impl Communicator {
     }
 
     /// The next call of the group's order, with its number.
-    fn issue<'a>(&self, issued: &'a mut Issued, wanted: Wanted) -> Result<(u64, &'a Planned)> {
+    pub(super) fn issue<'a>(
+        &self,
+        issued: &'a mut Issued,
+        wanted: Wanted,
+    ) -> Result<(u64, &'a Planned)> {
         let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
         issued.collectives += 1;
         Ok((issued.collectives, planned))
@@ -511,8 +527,8 @@ where
     I: Buffer + ?Sized,
     O: BufferMut<Element = I::Element> + ?Sized,
 {
-    let Memory::Host(input) = input.memory();
-    let MemoryMut::Host(output) = output.memory_mut();
+    let input = input.memory().on_host()?;
+    let output = output.memory_mut().on_host()?;
     check_length("output", output.len(), input.len())?;
     output.copy_from_slice(input);
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::protocol::session::To;
+use crate::sys::shared::{OwnRegion, PeerRegion};
 use crate::transport::Transport;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ pub(crate) enum Waited {
     /// Slept; time has passed.
     Asleep,
 }
+
+/// Own memory, and that of the other ranks of this host.
+pub(crate) type Shared = (OwnRegion, Vec<(usize, PeerRegion)>);
 
 /// The world around a runtime.
 pub(crate) trait Host: Send + Sync {
@@ -55,6 +59,21 @@ pub(crate) trait Host: Send + Sync {
         world_size: usize,
         at_most: Duration,
     ) -> Result<[Box<dyn Transport>; 2]>;
+
+    /// The ranks that share memory with this one, itself included, ascending.
+    fn neighbours(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Memory of `bytes` bytes that the group's ranks on this host can read, and theirs; `None`
+    /// where there is nobody to share with. All of them ask, one allocation after the other, and
+    /// wait for each other, at most `at_most`.
+    ///
+    /// # Errors
+    /// Memory that was to be shared was not.
+    fn allocate(&self, _group: u32, _bytes: usize, _at_most: Duration) -> Result<Option<Shared>> {
+        Ok(None)
+    }
 
     /// Sends a control message.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);

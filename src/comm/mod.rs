@@ -1,36 +1,41 @@
 //! The public API: communicators, collectives, point-to-point, handles.
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
-//! comes in, [`collectives`] and [`pairs`] the calls, [`work`] the handles of asynchronous ones,
-//! [`builder`] the ways to get a communicator; `measure` finds what its links cost; `planned`
-//! chooses, builds and caches programs; `runtime` polls the engine for blocked callers and for the
-//! control thread.
+//! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
+//! [`work`] the handles of asynchronous ones, [`builder`] the ways to get a communicator; `measure`
+//! finds what its links cost; `planned` chooses, builds and caches programs; `runtime` polls the
+//! engine for blocked callers and for the control thread.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
 //!
-//! *May import* `engine`, `bootstrap`, `transport`, `reduce`, `sys`, the pure rooms and the base
-//! files.
+//! *May import* `engine`, `bootstrap`, `transport`, `device`, `reduce`, `sys`, the pure rooms and
+//! the base files.
 
 #![forbid(unsafe_code)]
 
+mod attach;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;
+pub mod device_buffer;
 pub(crate) mod host;
 mod measure;
 mod neighbourhood;
+mod on_device;
 pub mod pairs;
 pub(crate) mod planned;
 mod process;
 pub(crate) mod runtime;
 pub mod scope;
+pub mod shared_buffer;
 pub mod work;
 
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
+use crate::sys::shared::Extent;
 use runtime::Runtime;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -82,9 +87,22 @@ struct Issued {
     collectives: u64,
     pairs: HashMap<(usize, usize), u64>,
     planned: planned::Cache,
+    /// Allocations so far, and where those that are there lie.
+    allocations: u64,
+    extents: Vec<Extent>,
+    /// The device that buffers may be on.
+    attached: Option<on_device::Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
     duplicates: u32,
+}
+
+impl Issued {
+    /// Whether peers can read `data` where it lies.
+    fn lends(&self, data: &[u8]) -> bool {
+        let mut extents = self.extents.iter();
+        extents.any(|extent| extent.offset_of(data).is_some())
+    }
 }
 
 impl Communicator {
@@ -293,10 +311,8 @@ impl Communicator {
         let parts = {
             let mut issued = self.enter()?;
             let parts = &self.0.parts;
-            let number = duplicate_number(parts.group, issued.duplicates)?;
-            issued.duplicates += 1;
             Parts {
-                group: number,
+                group: self.next_number(&mut issued)?,
                 runtime: Arc::clone(&parts.runtime),
                 algorithm: issued.algorithm,
                 ..*parts
@@ -314,6 +330,13 @@ impl Communicator {
         // Nobody sends to a group that some rank does not know yet.
         self.barrier()?;
         Ok(duplicate)
+    }
+
+    /// The number of the next group made from this one.
+    fn next_number(&self, issued: &mut Issued) -> Result<u32> {
+        let number = duplicate_number(self.0.parts.group, issued.duplicates)?;
+        issued.duplicates += 1;
+        Ok(number)
     }
 
     /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.

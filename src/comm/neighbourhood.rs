@@ -1,13 +1,19 @@
 //! The ranks that share this one's memory.
 
+use super::host::Shared;
 use crate::bootstrap::near::Near;
 use crate::error::{Error, Result};
 use crate::sys::barrier::fence_of_sleeper;
 use crate::sys::shared::Bell;
+use crate::transport::shm::lent::{memory, memory_bytes, peer_memory};
 use crate::transport::shm::{SharedTransport, bell, peer_region, region, region_bytes};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Descriptors of a group's allocations are handed over under its number and this bit, which no
+/// channel's number has. A barrier stands between one allocation and the next.
+const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and whether any thread here polls.
 pub(super) struct Neighbourhood {
@@ -32,6 +38,11 @@ impl Neighbourhood {
             bells: Mutex::default(),
             sleeps: AtomicU64::new(0),
         })
+    }
+
+    /// The ranks, ascending.
+    pub(super) fn ranks(&self) -> &[usize] {
+        &self.ranks
     }
 
     pub(super) fn size(&self) -> usize {
@@ -67,6 +78,23 @@ impl Neighbourhood {
             theirs,
             Box::new(move |rank| near.wake(rank)),
         ))
+    }
+
+    /// Makes memory for the group, hands it out and takes the neighbours'.
+    pub(super) fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<Shared> {
+        let making = |error: std::io::Error| Error::system("making memory to share", &error);
+        let (own, file) = memory(bytes).map_err(making)?;
+        let channel = ALLOCATIONS | group;
+        let files = self
+            .near
+            .exchange(channel, &file, memory_bytes(bytes), at_most)?;
+        let map = |(rank, file)| {
+            let mapping =
+                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
+        };
+        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
+        Ok((own, theirs))
     }
 
     fn hang(&self, bell: Bell) {

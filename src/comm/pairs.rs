@@ -1,6 +1,6 @@
 //! Point to point: send and receive, in one order for each directed pair of ranks.
 
-use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::buffer::{Buffer, BufferMut};
 use super::planned;
 use super::{Communicator, Issued};
 use crate::engine::group::ChannelKind;
@@ -27,7 +27,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`]; [`Error::Mismatch`] if the peer receives something else.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
-        let Memory::Host(slice) = buffer.memory();
+        let slice = buffer.memory().on_host()?;
         lend_shared(slice, |region| self.pair(true, peer, slice.len(), region))
     }
 
@@ -51,7 +51,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`]; [`Error::Mismatch`] if the peer sends something else.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
-        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let slice = buffer.memory_mut().on_host()?;
         let count = slice.len();
         lend(slice, |region| self.pair(false, peer, count, region))
     }

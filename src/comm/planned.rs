@@ -5,10 +5,11 @@ use crate::engine::posting::Arithmetic;
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::program::Program;
 use crate::error::{Error, Result};
-use crate::limits::PROGRAMS_CACHED_MAX;
+use crate::limits::{LENT_BYTES_MIN, LENT_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::ir::{ChunkRange, Request, Step};
-use crate::plan::select::{self, Choice, TuningTable};
+use crate::plan::on_device;
+use crate::plan::select::{self, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
 use crate::protocol::call::{Call, PAIR};
@@ -28,6 +29,10 @@ pub(crate) struct Wanted {
     pub(crate) root: usize,
     /// The algorithm and the pieces, where the caller chooses.
     pub(crate) forced: Option<Algorithm>,
+    /// Whether the buffer lies where peers can read it.
+    pub(crate) lends: bool,
+    /// Whether the buffer is a device's.
+    pub(crate) on_device: bool,
 }
 
 /// A call, ready to be posted but for its sequence number.
@@ -107,19 +112,13 @@ pub(crate) fn make(
         dtype,
         op,
         root,
-        forced,
+        ..
     } = wanted;
     let bytes = count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
         .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))?;
-    let Choice {
-        algorithm,
-        pieces,
-        predicted_s,
-        ..
-    } = select::choose(collective, topology, bytes, dtype.size(), tuning, forced)
-        .map_err(Error::Usage)?;
+    let (algorithm, pieces, predicted_s) = choose(&wanted, bytes, topology, tuning)?;
     let Topology {
         world_size,
         ranks_per_host,
@@ -137,22 +136,19 @@ pub(crate) fn make(
     let call = Call {
         sequence: 0,
         collective: collective.name().into(),
-        algorithm: algorithm.name().into(),
+        algorithm: named(algorithm, &wanted),
         pieces: narrow(pieces),
         count: count as u64,
         dtype,
         op: op.filter(|_| collective != Collective::Barrier),
         root: collective.is_rooted().then(|| narrow(root)),
     };
-    let kernel = match op {
-        Some(op) => Some(kernel(dtype, op)?),
-        None => None,
-    };
+    let kernel = op.map(|op| kernel(dtype, op)).transpose()?;
     let divisor = (op == Some(ReduceOp::Avg)).then_some(world_size);
     let prepared = Prepared {
         digest: call.digest(),
         call,
-        program: Arc::new(Program::bind(&plan, count, dtype.size())),
+        program: Arc::new(program(&plan, &wanted)),
         arithmetic: Arithmetic {
             kernel,
             element_bytes: dtype.size(),
@@ -164,6 +160,50 @@ pub(crate) fn make(
         algorithm,
         predicted_s,
     })
+}
+
+/// The algorithm, the pieces, and the seconds it is expected to take.
+fn choose(
+    wanted: &Wanted,
+    bytes: usize,
+    topology: Topology,
+    tuning: &TuningTable,
+) -> Result<(Algorithm, usize, f64)> {
+    let Wanted {
+        collective,
+        dtype,
+        forced,
+        ..
+    } = *wanted;
+    if wanted.on_device {
+        let world_size = topology.world_size;
+        let chosen = forced.unwrap_or_else(|| on_device::choose(collective, world_size, bytes));
+        // The device's engine cuts messages into segments; what it takes was never measured.
+        return Ok((chosen, 1, 0.0));
+    }
+    let choice = select::choose(collective, topology, bytes, dtype.size(), tuning, forced);
+    let choice = choice.map_err(Error::Usage)?;
+    Ok((choice.algorithm, choice.pieces, choice.predicted_s))
+}
+
+/// What ranks must agree on. Segments travel otherwise than messages between hosts: with a host's
+/// buffer it is another call.
+fn named(algorithm: Algorithm, wanted: &Wanted) -> std::borrow::Cow<'static, str> {
+    if wanted.on_device {
+        format!("{algorithm} on devices").into()
+    } else {
+        algorithm.name().into()
+    }
+}
+
+fn program(plan: &Plan, wanted: &Wanted) -> Program {
+    let program = Program::bind(plan, wanted.count, wanted.dtype.size());
+    if wanted.lends {
+        let bytes = wanted.count * wanted.dtype.size();
+        program.lending(LENT_BYTES_MIN, bytes >= LENT_OVERWRITTEN_BYTES_MIN)
+    } else {
+        program
+    }
 }
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {

@@ -1,6 +1,6 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
-use super::host::{Host, Waited};
+use super::host::{Host, Shared, Waited};
 use super::neighbourhood::Neighbourhood;
 use super::runtime::Runtime;
 use crate::bootstrap::control::{ControlHandle, Handler};
@@ -143,6 +143,17 @@ impl Host for ProcessHost {
             self.links.transport(channel, world_size, at_most)
         };
         Ok([transport(0)?, transport(1)?])
+    }
+
+    fn neighbours(&self) -> Vec<usize> {
+        let neighbourhood = self.links.neighbourhood.as_ref();
+        neighbourhood.map_or_else(Vec::new, |one| one.ranks().to_vec())
+    }
+
+    fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<Option<Shared>> {
+        let neighbourhood = self.links.neighbourhood.as_ref();
+        let shared = neighbourhood.map(|one| one.allocate(group, bytes, at_most));
+        shared.transpose()
     }
 
     fn linger(&self, fruitless: u32) -> bool {

@@ -5,13 +5,17 @@
 //! free. The control thread takes it when operations are under way and nobody is blocked.
 
 use super::host::{Host, Waited};
+use crate::engine::device::OnDevice;
 use crate::engine::group::{ChannelKind, Group};
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
+use crate::limits::{BACKGROUND_PASSES, DEVICE_LOOKS, DEVICE_NAP, POLLER_NAP};
 use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
+use crate::sys::shared::OwnRegion;
+use crate::transport::Transport;
+use crate::transport::shm::lent::{Allocation, Own};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -97,6 +101,74 @@ impl Runtime {
         let group = Group::new(rank, world_size, collectives, pairs);
         self.lock_beside_poller().add_group(number, group);
         Ok(())
+    }
+
+    /// The ranks that share memory with this one.
+    pub(crate) fn neighbours(&self) -> Vec<usize> {
+        self.host.neighbours()
+    }
+
+    /// A transport to all ranks, under a number that no group has.
+    ///
+    /// # Errors
+    /// As [`Runtime::add_group`].
+    pub(crate) fn transport(
+        &self,
+        number: u32,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<Box<dyn Transport>> {
+        let [transport, _] = self.host.transports(number, world_size, at_most)?;
+        Ok(transport)
+    }
+
+    /// Does something to a group; nothing if it is gone.
+    pub(crate) fn with_group<R>(&self, group: u32, act: impl FnOnce(&mut Group) -> R) -> Option<R> {
+        self.lock_beside_poller().group(group).map(act)
+    }
+
+    /// Starts an operation on a device and leaves it to whoever polls.
+    pub(crate) fn post_on_device(
+        &self,
+        group: u32,
+        posting: Posting,
+        on: OnDevice,
+    ) -> Result<Ticket> {
+        let mut engine = self.lock_beside_poller();
+        let ticket = engine.post_on_device(group, posting, on)?;
+        engine.poll();
+        self.stamp(&mut engine);
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.let_others_look();
+        self.host.background_work();
+        Ok(ticket)
+    }
+
+    /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
+    /// where there are none.
+    ///
+    /// # Errors
+    /// They did not all take part within `at_most`; or the system's.
+    pub(crate) fn allocate(
+        &self,
+        group: u32,
+        number: u64,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Option<OwnRegion>> {
+        let Some((own, theirs)) = self.host.allocate(group, bytes, at_most)? else {
+            return Ok(None);
+        };
+        let allocation = Allocation {
+            number,
+            own: Own::new(&own),
+            theirs,
+        };
+        if let Some(group) = self.lock_beside_poller().group(group) {
+            group.admit(allocation);
+        }
+        Ok(Some(own))
     }
 
     /// Starts an operation and leaves it to whoever polls.
@@ -227,9 +299,15 @@ impl Runtime {
                 return outcome;
             }
             self.stamp(&mut engine);
+            let awaits_device = !advanced && engine.awaits_device();
             drop(engine);
             self.let_others_look();
-            if advanced {
+            if awaits_device && idle_passes > DEVICE_LOOKS {
+                // A device wakes nobody.
+                std::thread::sleep(DEVICE_NAP);
+                idle_passes += 1;
+                waited = Waited::Asleep;
+            } else if advanced {
                 self.host.awake();
                 idle_passes = 0;
                 waited = Waited::Briefly;
@@ -267,7 +345,13 @@ impl Runtime {
             engine = self.lock_beside_poller();
             is_unfinished = engine.poll();
         }
-        if !is_unfinished && engine.is_busy() && self.host.lie_down() {
+        if engine.awaits_device() {
+            // A device wakes nobody: this thread comes back at once, after a nap.
+            if !is_unfinished {
+                std::thread::sleep(DEVICE_NAP);
+                is_unfinished = true;
+            }
+        } else if !is_unfinished && engine.is_busy() && self.host.lie_down() {
             is_unfinished = engine.poll();
         }
         self.stamp(&mut engine);
@@ -323,6 +407,12 @@ impl Runtime {
         drop(engine);
         self.changed.notify_all();
         self.host.wake();
+    }
+
+    /// How an operation ended, if it has.
+    pub(crate) fn take(&self, ticket: Ticket) -> Option<Result<()>> {
+        let taken = self.lock_beside_poller().take(ticket);
+        taken.map(|(_, end)| end)
     }
 
     /// Lets an operation end by itself.

@@ -1,7 +1,7 @@
 //! Asynchronous operations on borrowed buffers.
 
 use super::Communicator;
-use super::buffer::{BufferMut, MemoryMut};
+use super::buffer::BufferMut;
 use super::collectives::Ask;
 use crate::engine::Ticket;
 use crate::error::Result;
@@ -158,7 +158,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         ask: Ask,
         buffer: &'buffers mut B,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
-        let MemoryMut::Host(slice) = buffer.memory_mut();
+        let slice = buffer.memory_mut().on_host()?;
         let count = slice.len();
         let region = self.lender.lend(slice);
         match self.comm.start_region(ask, count, region) {

@@ -22,6 +22,7 @@ pub mod cuda;
 pub mod fake;
 mod memory;
 mod orders;
+pub mod published;
 
 pub use memory::{Event, Memory, Pinned, PinnedSpan, Span, Word, Words};
 pub use orders::{Cast, Fold};

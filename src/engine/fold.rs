@@ -74,6 +74,10 @@ impl<'a> Fold<'a> {
                 kernel.fold(into, self.own, &views, self.divisor);
             }
         }
+        for Operand { peer, .. } in self.operands {
+            let confirmed = transport.confirm(*peer);
+            confirmed.map_err(|error| Broken { peer: *peer, error })?;
+        }
         for operand in self.operands {
             transport.consume(operand.peer, bytes);
         }

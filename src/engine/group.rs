@@ -1,17 +1,22 @@
 //! The operations of one set of ranks.
 
+use super::device::links::DeviceLinks;
+use super::device::{DeviceOperation, OnDevice};
 use super::in_order;
-use super::operation::{Operation, Turns};
-use super::posting::{Broken, Posting, Prepared, Progress};
+use super::operation::Operation;
+use super::posting::{Broken, Failure, Posting, Prepared, Progress};
 use super::program::Program;
+use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::limits::WAITING_NOTICE_AFTER;
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use crate::protocol::session::{Agreement, Session, To};
 use crate::sys::memory::Region;
+use crate::transport::shm::lent::Allocation;
 use crate::transport::{LinkError, Transport};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which of a group's two orders an operation belongs to.
@@ -27,6 +32,8 @@ pub enum ChannelKind {
 #[derive(Default)]
 struct Slot {
     operation: Operation,
+    /// What is done instead, where the buffer is on a device.
+    on_device: Option<Box<DeviceOperation>>,
     timeout: Duration,
     /// When time first passed over it.
     since: Option<Duration>,
@@ -51,6 +58,8 @@ struct Channel {
     /// Operations that have ended and bear no time yet.
     unstamped: usize,
     turns: Turns,
+    /// The way over devices, if there is one.
+    device: Option<DeviceLinks>,
 }
 
 /// One set of ranks, as one of them sees it.
@@ -78,6 +87,11 @@ impl Group {
         }
     }
 
+    /// Collectives can lend what lies in this memory.
+    pub fn admit(&mut self, allocation: Allocation) {
+        self.collectives.transport.admit(allocation);
+    }
+
     fn channel(&mut self, kind: ChannelKind) -> &mut Channel {
         match kind {
             ChannelKind::Collectives => &mut self.collectives,
@@ -91,8 +105,10 @@ impl Group {
         kind: ChannelKind,
         posting: Posting,
     ) -> std::result::Result<usize, (Error, Region)> {
-        if let Some(error) = self.session.verdict() {
-            return Err((error.clone(), posting.buffer));
+        if let Some(error) = self.session.verdict().cloned() {
+            // What was run in order may have lent the buffer.
+            self.collectives.transport.withdraw();
+            return Err((error, posting.buffer));
         }
         let Prepared {
             call,
@@ -109,6 +125,42 @@ impl Group {
             (ChannelKind::Pairs, None) => {}
         }
         Ok(self.channel(kind).start(posting))
+    }
+
+    /// Collectives can be on device buffers from now on.
+    pub fn attach(&mut self, links: DeviceLinks) {
+        self.collectives.device = Some(links);
+    }
+
+    /// The way over devices, if there is one.
+    pub fn device_links(&mut self) -> Option<&mut DeviceLinks> {
+        self.collectives.device.as_mut()
+    }
+
+    /// Starts a collective on a device's memory; returns its slot.
+    pub(super) fn post_on_device(&mut self, posting: Posting, on: OnDevice) -> Result<usize> {
+        let made = |peer| {
+            let device = self.collectives.device.as_ref();
+            device.is_some_and(|links| links.is_made(peer))
+        };
+        if !posting.prepared.program.peers().all(made) {
+            return Err(Error::Usage("no device is attached".into()));
+        }
+        let Some(links) = &self.collectives.device else {
+            return Err(Error::Usage("no device is attached".into()));
+        };
+        let prepared = Arc::clone(&posting.prepared);
+        let operation = DeviceOperation::new(prepared, posting.sequence, on, links);
+        let slot = self.post(ChannelKind::Collectives, posting);
+        let slot = slot.map_err(|(error, _)| error)?;
+        self.collectives.slots[slot].on_device = Some(Box::new(operation));
+        Ok(slot)
+    }
+
+    /// Whether an operation on a device is under way.
+    pub(super) fn awaits_device(&self) -> bool {
+        let mut slots = self.collectives.queue.iter();
+        slots.any(|slot| self.collectives.slots[*slot].on_device.is_some())
     }
 
     /// Runs a collective step by step while the caller waits, if nothing is under way and the
@@ -147,8 +199,12 @@ impl Group {
         for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
             match self.channel(kind).poll() {
                 Ok(moved) => advanced |= moved,
-                Err((slot, broken)) => {
+                Err((slot, Failure::Link(broken))) => {
                     self.broken(kind, slot, broken);
+                    return true;
+                }
+                Err((_, Failure::Own(error))) => {
+                    self.session.failed(error);
                     return true;
                 }
             }
@@ -187,7 +243,7 @@ impl Group {
                     session.failed(error);
                     break;
                 }
-                session.waited(&call, &slot.operation.awaited(), slot.notices as usize);
+                session.waited(&call, &slot.awaited(), slot.notices as usize);
                 slot.notices += 1;
             }
         }
@@ -198,6 +254,8 @@ impl Group {
         let Some(error) = self.session.verdict().cloned() else {
             return false;
         };
+        // Before the callers have their buffers back.
+        self.collectives.transport.withdraw();
         let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
         self.session.idle();
         ended
@@ -300,9 +358,9 @@ impl Group {
         let Some(slot) = self.collectives.queue.front() else {
             return;
         };
-        let operation = &self.collectives.slots[*slot].operation;
-        if let Some(call) = operation.call() {
-            for peer in operation.awaited() {
+        let slot = &self.collectives.slots[*slot];
+        if let Some(call) = slot.operation.call() {
+            for peer in slot.awaited() {
                 self.session.left_before(peer, &call);
             }
         }
@@ -349,6 +407,7 @@ impl Channel {
             queue: VecDeque::new(),
             unstamped: 0,
             turns: Turns::new(world_size),
+            device: None,
         }
     }
 
@@ -411,26 +470,26 @@ impl Channel {
         index
     }
 
-    fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
+    fn poll(&mut self) -> std::result::Result<bool, (usize, Failure)> {
         let mut advanced = false;
         self.turns.begin_pass();
         let mut at = 0;
         while let Some(index) = self.queue.get(at).copied() {
-            let operation = &mut self.slots[index].operation;
-            let polled = operation.poll(&mut *self.transport, &mut self.turns);
+            let slot = &mut self.slots[index];
+            let polled = slot.poll(&mut *self.transport, &mut self.turns, &mut self.device);
             self.transport.settle();
             match polled {
                 Ok(moved) => advanced |= moved,
-                Err(broken) => return Err((index, broken)),
+                Err(failure) => return Err((index, failure)),
             }
-            if operation.is_done() {
+            if slot.is_done() {
                 self.queue.remove(at);
                 self.finish(index, Ok(()));
                 advanced = true;
             } else {
                 at += 1;
                 if at < self.queue.len() {
-                    operation.claim(&mut self.turns);
+                    slot.claim(&mut self.turns);
                 }
             }
         }
@@ -440,6 +499,8 @@ impl Channel {
     fn finish(&mut self, index: usize, result: Result<()>) {
         let slot = &mut self.slots[index];
         slot.result = Some(result);
+        // The user's stream goes on.
+        slot.on_device = None;
         self.unstamped += 1;
         if slot.is_abandoned {
             self.take(index);
@@ -473,9 +534,49 @@ impl Channel {
     }
 }
 
+impl Slot {
+    fn poll(
+        &mut self,
+        transport: &mut dyn Transport,
+        turns: &mut Turns,
+        device: &mut Option<DeviceLinks>,
+    ) -> std::result::Result<bool, Failure> {
+        match (&mut self.on_device, device) {
+            (Some(operation), Some(links)) => {
+                let given_back = links.poll()?;
+                let moved = operation.poll(transport, turns, links)?;
+                // What was read meanwhile.
+                Ok(given_back | moved | links.poll()?)
+            }
+            _ => Ok(self.operation.poll(transport, turns)?),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match &self.on_device {
+            Some(operation) => operation.is_done(),
+            None => self.operation.is_done(),
+        }
+    }
+
+    fn claim(&self, turns: &mut Turns) {
+        match &self.on_device {
+            Some(operation) => operation.claim(turns),
+            None => self.operation.claim(turns),
+        }
+    }
+
+    fn awaited(&self) -> Vec<usize> {
+        match &self.on_device {
+            Some(operation) => operation.awaited(),
+            None => self.operation.awaited(),
+        }
+    }
+}
+
 /// The error of an operation that ran out of time: who is missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
-    let places = session.held_up_by(&slot.operation.awaited());
+    let places = session.held_up_by(&slot.awaited());
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
     Error::Deadline(format!(
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \

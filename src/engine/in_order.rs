@@ -77,6 +77,7 @@ impl Run<'_> {
             }
             match &step.action {
                 Action::Send { to, .. } => self.send(step, to)?,
+                Action::Release { to, .. } => self.release(to)?,
                 Action::Store(operand) => self.store(step, operand)?,
                 Action::Fold {
                     operands,
@@ -158,6 +159,9 @@ impl Run<'_> {
             let data = &self.buffer[self.rest(step)];
             let done = self.progress.bytes;
             let taken = match to {
+                _ if step.is_lent && self.transport.lends(to, data) => {
+                    self.transport.lend(to, &message, done, data)
+                }
                 [one] => self.transport.send(one.peer, &message, done, data),
                 _ => self.transport.publish(to, &message, done, data),
             };
@@ -165,6 +169,16 @@ impl Run<'_> {
                 0 => self.wait(None)?,
                 _ => self.fruitless = 0,
             }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, to: &[Addressee]) -> Done {
+        for one in to {
+            while !self.transport.is_released(*one, self.sequence) {
+                self.wait(None)?;
+            }
+            self.fruitless = 0;
         }
         Ok(())
     }

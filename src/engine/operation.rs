@@ -4,6 +4,7 @@ use super::fold::Fold;
 use super::pieces::{pair, read, rest, whole, write};
 use super::posting::{Arithmetic, Broken, Posting, Prepared, Progress};
 use super::program::{Action, Lane, Operand, Piece, Program, ProgramStep};
+use super::turns::Turns;
 use crate::limits::SEND_GRAIN_BYTES;
 use crate::protocol::call::Call;
 use crate::sys::memory::Region;
@@ -11,33 +12,6 @@ use crate::transport::{Addressee, Message, Transport};
 use std::sync::Arc;
 
 type Moved = Result<bool, Broken>;
-
-/// Which links earlier operations of the channel still use in this pass.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
-    pass: u64,
-    sending: Vec<u64>,
-    receiving: Vec<u64>,
-    /// An earlier operation has bytes ready that its link does not take: nothing may overtake.
-    pub(super) is_blocked: bool,
-}
-
-impl Turns {
-    pub(super) fn new(world_size: usize) -> Self {
-        let none = vec![0; world_size];
-        Self {
-            pass: 0,
-            sending: none.clone(),
-            receiving: none,
-            is_blocked: false,
-        }
-    }
-
-    pub(super) fn begin_pass(&mut self) {
-        self.pass += 1;
-        self.is_blocked = false;
-    }
-}
 
 /// One operation. Finished ones are reused, with everything they have allocated.
 #[derive(Default)]
@@ -53,6 +27,8 @@ pub(super) struct Operation {
     done: Vec<usize>,
     /// Bytes of each flow that were taken by its link.
     sent: Vec<usize>,
+    /// Bytes of each flow that were lent and are released.
+    released: Vec<usize>,
     /// The message each send lane, each receive lane and the local steps are at.
     send_at: Vec<usize>,
     receive_at: Vec<usize>,
@@ -66,6 +42,9 @@ impl Operation {
         let program = Arc::clone(&posting.prepared.program);
         reset(&mut self.done, program.steps.len());
         reset(&mut self.sent, program.flows);
+        if !program.releases.is_empty() {
+            reset(&mut self.released, program.flows);
+        }
         reset(&mut self.send_at, program.sends.len());
         reset(&mut self.receive_at, program.receives.len());
         if self.scratch.len() < program.scratch_bytes {
@@ -89,6 +68,7 @@ impl Operation {
         for counters in [
             &mut self.done,
             &mut self.sent,
+            &mut self.released,
             &mut self.send_at,
             &mut self.receive_at,
         ] {
@@ -102,9 +82,12 @@ impl Operation {
         let now = program.order.get(at).copied();
         for step in &program.order[..at] {
             self.done[*step] = program.steps[*step].bytes;
-            if let Action::Send { first_flow, to } = &program.steps[*step].action {
-                self.sent[*first_flow..first_flow + to.len()].fill(self.done[*step]);
-            }
+            let (flows, first_flow, to) = match &program.steps[*step].action {
+                Action::Send { first_flow, to } => (&mut self.sent, first_flow, to),
+                Action::Release { first_flow, to } => (&mut self.released, first_flow, to),
+                _ => continue,
+            };
+            flows[*first_flow..first_flow + to.len()].fill(self.done[*step]);
         }
         self.steps_left -= at;
         if let Some(step) = now {
@@ -170,6 +153,9 @@ impl Operation {
             let sends = program.sends.iter().zip(&self.send_at);
             peers = sends.filter_map(|(lane, at)| waits(lane, *at)).collect();
         }
+        if peers.is_empty() {
+            peers = self.borrowers();
+        }
         peers.sort_unstable();
         peers.dedup();
         peers
@@ -184,7 +170,8 @@ impl Operation {
     pub(super) fn poll(&mut self, transport: &mut dyn Transport, turns: &mut Turns) -> Moved {
         let mut advanced = self.poll_sends(transport, turns)?;
         loop {
-            let moved = self.poll_receives(transport, turns)? | self.poll_locals();
+            let released = self.poll_releases(transport);
+            let moved = released | self.poll_receives(transport, turns)? | self.poll_locals();
             if !moved {
                 break;
             }
@@ -198,12 +185,12 @@ impl Operation {
     pub(super) fn claim(&self, turns: &mut Turns) {
         for (lane, at) in self.program.sends.iter().zip(&self.send_at) {
             if *at < lane.messages.len() {
-                turns.sending[lane.peer] = turns.pass;
+                turns.hold_sending(lane.peer);
             }
         }
         for (lane, at) in self.program.receives.iter().zip(&self.receive_at) {
             if *at < lane.messages.len() {
-                turns.receiving[lane.peer] = turns.pass;
+                turns.hold_receiving(lane.peer);
             }
         }
     }
@@ -256,7 +243,7 @@ impl Operation {
     ) -> Option<(usize, usize)> {
         let Lane { peer, messages } = &self.program.sends[lane];
         let (step, flow) = *messages.get(self.send_at[lane])?;
-        if turns.sending[*peer] == turns.pass {
+        if turns.is_sending_held(*peer) {
             return None;
         }
         let to = self.published(step, transport);
@@ -282,9 +269,8 @@ impl Operation {
     fn are_at(&self, to: &[Addressee], turns: &Turns) -> bool {
         let is_at = |(lane, at): (&Lane, &usize)| {
             let addressee = to.iter().find(|one| one.peer == lane.peer);
-            addressee.is_none_or(|one| {
-                *at == one.number as usize && turns.sending[one.peer] != turns.pass
-            })
+            addressee
+                .is_none_or(|one| *at == one.number as usize && !turns.is_sending_held(one.peer))
         };
         self.program.sends.iter().zip(&self.send_at).all(is_at)
     }
@@ -341,7 +327,14 @@ impl Operation {
         while taken < ready {
             let piece = rest(&program.steps[step].pieces, from + taken, ready - taken);
             let data = read(&self.buffer, &self.scratch, piece);
-            let bytes = if is_published {
+            let lent_to = if is_published {
+                to
+            } else {
+                &to[flow - first_flow..=flow - first_flow]
+            };
+            let bytes = if program.steps[step].is_lent && transport.lends(lent_to, data) {
+                transport.lend(lent_to, &message, from + taken, data)
+            } else if is_published {
                 transport.publish(to, &message, from + taken, data)
             } else {
                 transport.send(*peer, &message, from + taken, data)
@@ -408,7 +401,7 @@ impl Operation {
     fn all_at(&self, operands: &[Operand], turns: &Turns) -> bool {
         operands.iter().all(|operand| {
             self.receive_at[operand.lane] == operand.number as usize
-                && turns.receiving[operand.peer] != turns.pass
+                && !turns.is_receiving_held(operand.peer)
         })
     }
 
@@ -464,6 +457,51 @@ impl Operation {
             }
         }
         Ok(())
+    }
+}
+
+/// Getting back what was lent.
+impl Operation {
+    fn poll_releases(&mut self, transport: &mut dyn Transport) -> bool {
+        let program = Arc::clone(&self.program);
+        let mut advanced = false;
+        for release in &program.releases {
+            let ProgramStep { action, bytes, .. } = &program.steps[*release];
+            let Action::Release { first_flow, to } = action else {
+                continue;
+            };
+            if self.done[*release] == *bytes || self.limit(*release) < *bytes {
+                continue;
+            }
+            let flows = *first_flow..first_flow + to.len();
+            for (flow, one) in self.released[flows.clone()].iter_mut().zip(to) {
+                if *flow < *bytes && transport.is_released(*one, self.sequence) {
+                    *flow = *bytes;
+                }
+            }
+            if self.released[flows].iter().all(|flow| flow == bytes) {
+                self.advance(*release, *bytes);
+                advanced = true;
+            }
+        }
+        advanced
+    }
+
+    /// Who has not released what was lent to it.
+    fn borrowers(&self) -> Vec<usize> {
+        let program = &self.program;
+        let mut peers = Vec::new();
+        for release in &program.releases {
+            let ProgramStep { action, bytes, .. } = &program.steps[*release];
+            if let Action::Release { first_flow, to } = action
+                && self.limit(*release) == *bytes
+            {
+                let flows = &self.released[*first_flow..first_flow + to.len()];
+                let open = to.iter().zip(flows).filter(|(_, flow)| *flow < bytes);
+                peers.extend(open.map(|(one, _)| one.peer));
+            }
+        }
+        peers
     }
 }
 

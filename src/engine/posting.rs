@@ -1,6 +1,7 @@
 //! What is handed to the engine: a call that was prepared, and what it takes to carry it out.
 
 use super::program::Program;
+use crate::error::Error;
 use crate::protocol::call::Call;
 use crate::reduce::Kernel;
 use crate::sys::memory::Region;
@@ -71,4 +72,18 @@ pub struct Progress {
 pub(super) struct Broken {
     pub(super) peer: usize,
     pub(super) error: LinkError,
+}
+
+/// Why an operation cannot go on.
+pub(super) enum Failure {
+    /// A link failed.
+    Link(Broken),
+    /// This rank's device did, or it was asked for what it cannot do.
+    Own(Error),
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        Self::Link(broken)
+    }
 }

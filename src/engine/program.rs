@@ -64,6 +64,13 @@ pub enum Action {
         /// Who gets the message.
         to: Vec<Addressee>,
     },
+    /// Waits until the addressees of a send that lends its bytes are through with them.
+    Release {
+        /// The first of the send's flows.
+        first_flow: usize,
+        /// Who reads them.
+        to: Vec<Addressee>,
+    },
     /// Stores a message.
     Store(Operand),
     /// Folds messages, with the bytes already there as operand number `own`.
@@ -99,6 +106,8 @@ pub struct ProgramStep {
     pub round: usize,
     /// What the bytes wait for, by increasing `at`.
     pub dependencies: Vec<Dependency>,
+    /// Whether a send lends its bytes, where the transport can, see [`Program::lending`].
+    pub is_lent: bool,
 }
 
 /// The messages of one link and direction, in order: (step, flow).
@@ -121,6 +130,8 @@ pub struct Program {
     pub receives: Vec<Lane>,
     /// The local steps.
     pub locals: Vec<usize>,
+    /// The releases of what is lent.
+    pub releases: Vec<usize>,
     /// How many flows there are.
     pub flows: usize,
     /// Bytes of scratch.
@@ -192,7 +203,7 @@ impl Program {
     }
 
     /// Every rank this one exchanges messages with.
-    pub fn peers(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn peers(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.sends
             .iter()
             .chain(&self.receives)
@@ -318,6 +329,7 @@ impl Binder<'_> {
             bytes,
             round,
             dependencies,
+            is_lent: false,
         });
     }
 

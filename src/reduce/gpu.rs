@@ -39,7 +39,7 @@ pub struct FoldArguments {
     pub source_count: u32,
     /// How many places of `destinations` count.
     pub destination_count: u32,
-    /// What a mean is divided by; no other kernel reads it.
+    /// What a mean is divided by, at least 2; no other kernel reads it.
     pub divisor: u32,
     /// Zero.
     pub unused: u32,

@@ -48,8 +48,8 @@ pub(super) struct Mapping {
 }
 
 // SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
-// through `&mut OwnRegion` and `&PeerRegion`, whose borrows the compiler checks, or, in
-// `sys::pages`, through atomics alone.
+// through `OwnRegion` and `PeerRegion`, neither of which can be cloned, and whose borrows the
+// compiler checks, or, in `sys::pages`, through atomics alone.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; a shared `Mapping` reaches its words as atomics only.
 unsafe impl Sync for Mapping {}
@@ -160,10 +160,37 @@ impl OwnRegion {
         // SAFETY: the range lies in the mapping behind the words (`range`), so it is no atomic;
         // this process alone can write it, and does so only through this exclusive borrow. Other
         // processes read it, but only what has been published and not yet acknowledged, and that
-        // the owner does not write (the rings' protocol).
+        // the owner does not write (the rings' protocol; memory that was lent is borrowed by the
+        // call until it is released). After a call has failed a reader may still be at it: what
+        // it reads then is as `PeerRegion::bytes` says, and it throws it away, for the failed call
+        // has said before that the memory is withdrawn.
         unsafe {
             let start = self.mapping.start.as_ptr().add(offset);
             std::slice::from_raw_parts_mut(start, length)
+        }
+    }
+
+    /// Bytes `from..from + length` of the plain part.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
+        let offset = self.division.range(from, length);
+        // SAFETY: the range lies in the mapping behind the words (`range`), so it is no atomic; it
+        // is initialised (a memfd starts as zeros), and only this process can write it, through
+        // `bytes_mut`, which this borrow excludes.
+        unsafe {
+            let start = self.mapping.start.as_ptr().add(offset);
+            std::slice::from_raw_parts(start, length)
+        }
+    }
+
+    /// Where the plain part lies in this process.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        Extent {
+            mapping: Arc::downgrade(&self.mapping),
+            start: self.mapping.start.addr().get() + self.division.range(0, 0),
+            bytes: self.division.bytes,
         }
     }
 
@@ -216,6 +243,32 @@ fn fetch_for_writing(word: &AtomicU64) {
     let _ = word;
 }
 
+/// Where the plain bytes of an own region lie. It does not keep the region.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    mapping: Weak<Mapping>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Extent {
+    /// The byte of the region that `data` starts at, if it lies there.
+    #[must_use]
+    #[inline]
+    pub fn offset_of(&self, data: &[u8]) -> Option<usize> {
+        let offset = data.as_ptr().addr().checked_sub(self.start)?;
+        let lies_within = offset <= self.bytes && data.len() <= self.bytes - offset;
+        // Once the region is gone its addresses are somebody else's.
+        (lies_within && self.is_there()).then_some(offset)
+    }
+
+    /// Whether the region is still there.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.mapping.strong_count() > 0
+    }
+}
+
 /// One word of an own region. It does not keep the region.
 #[derive(Clone, Debug)]
 pub struct Bell {
@@ -262,6 +315,12 @@ impl PeerRegion {
         }
         let mapping = Mapping::new(file.as_fd(), bytes, libc::PROT_READ)?;
         Ok(Self { mapping, division })
+    }
+
+    /// How many plain bytes there are.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.division.bytes
     }
 
     /// Bytes `from..from + length` of the plain part.

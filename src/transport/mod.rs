@@ -18,6 +18,7 @@ pub mod stream;
 pub mod tcp;
 
 use crate::wire::frame::Header;
+use shm::lent::Allocation;
 use std::io::{Read, Write};
 
 /// A message as both ends know it from their plans, before a byte has moved.
@@ -113,6 +114,15 @@ pub trait Transport: Send {
     /// The first `bytes` bytes that [`Transport::fetch`] made visible.
     fn view(&self, peer: usize, bytes: usize) -> &[u8];
 
+    /// Whether what has been read of what is visible was as `peer` sent it: asked before it is
+    /// consumed.
+    ///
+    /// # Errors
+    /// The peer has taken back what it lent, so anything may have been read.
+    fn confirm(&self, _peer: usize) -> Result<(), LinkError> {
+        Ok(())
+    }
+
     /// Consumes `bytes` bytes of what was visible.
     fn consume(&mut self, peer: usize, bytes: usize);
 
@@ -148,6 +158,39 @@ pub trait Transport: Send {
     ) -> Result<usize, LinkError> {
         Ok(0)
     }
+
+    /// Memory that the ranks of this host have handed each other has been allocated: see
+    /// [`Transport::lend`].
+    fn admit(&mut self, _allocation: Allocation) {}
+
+    /// Whether `data` lies where all of `to` can read it, so that it can be lent to them.
+    fn lends(&self, _to: &[Addressee], _data: &[u8]) -> bool {
+        false
+    }
+
+    /// As [`Transport::publish`], but nothing is copied: the peers read `data` where it lies, so
+    /// it must stay as it is until [`Transport::is_released`]. For what [`Transport::lends`].
+    ///
+    /// # Errors
+    /// A link is broken.
+    fn lend(
+        &mut self,
+        _to: &[Addressee],
+        _message: &Message,
+        _offset: usize,
+        _data: &[u8],
+    ) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+
+    /// Whether `to` is through with all that was lent to it of operation `sequence`'s message.
+    fn is_released(&mut self, _to: Addressee, _sequence: u64) -> bool {
+        true
+    }
+
+    /// Takes back what is lent, since the calls have failed: who reads it from now on is told by
+    /// [`Transport::confirm`]. Nothing is lent any more.
+    fn withdraw(&mut self) {}
 
     /// What was sent is to be noticed: wakes the peers it is for, where they sleep.
     fn settle(&mut self) {}

@@ -1,6 +1,7 @@
 //! Some peers through shared memory, the others through streams.
 
 use super::shm::SharedTransport;
+use super::shm::lent::Allocation;
 use super::{Addressee, LinkError, Message, Transport};
 
 /// A [`Transport`] that knows which peer is where.
@@ -70,6 +71,10 @@ impl<F: Transport> Transport for RoutedTransport<F> {
         self.of(peer).view(peer, bytes)
     }
 
+    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
+        self.of(peer).confirm(peer)
+    }
+
     fn consume(&mut self, peer: usize, bytes: usize) {
         self.to(peer).consume(peer, bytes);
     }
@@ -94,6 +99,32 @@ impl<F: Transport> Transport for RoutedTransport<F> {
         data: &[u8],
     ) -> Result<usize, LinkError> {
         self.near.publish(to, message, offset, data)
+    }
+
+    fn admit(&mut self, allocation: Allocation) {
+        self.near.admit(allocation);
+    }
+
+    fn lends(&self, to: &[Addressee], data: &[u8]) -> bool {
+        self.near.lends(to, data)
+    }
+
+    fn lend(
+        &mut self,
+        to: &[Addressee],
+        message: &Message,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<usize, LinkError> {
+        self.near.lend(to, message, offset, data)
+    }
+
+    fn is_released(&mut self, to: Addressee, sequence: u64) -> bool {
+        self.near.is_released(to, sequence)
+    }
+
+    fn withdraw(&mut self) {
+        self.near.withdraw();
     }
 
     fn settle(&mut self) {

@@ -21,6 +21,18 @@ fn a_count_that_no_memory_holds_is_refused() {
     }
 }
 
+/// Memory that one machine does not have is an error on every rank, and no end of the process.
+#[test]
+fn a_buffer_that_the_machine_has_no_room_for_is_an_error() {
+    let bytes = isize::MAX as usize / 2;
+    for end in simulate(2, |comm| comm.alloc::<u8>(bytes).map(|_| ())) {
+        let Err(Error::System(text)) = end else {
+            panic!("{end:?}");
+        };
+        assert!(text.contains("no memory for a buffer"), "{text}");
+    }
+}
+
 fn wrong_calls(comm: &Communicator) {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let mut floats = [1.5f32; 4];

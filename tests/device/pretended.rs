@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Set where the suite must find a device of CUDA.
-pub(super) const REQUIRED: &str = "RINGTREE_TEST_CUDA_REQUIRED";
+pub(crate) const REQUIRED: &str = "RINGTREE_TEST_CUDA_REQUIRED";
 
 #[test]
 fn the_suite_passes_on_a_pretended_driver() {

@@ -6,6 +6,7 @@ use ringtree::device::cuda::Cuda;
 use ringtree::device::{Device, Fold, Span};
 use ringtree::{Dtype, Error, ReduceOp};
 use std::sync::Arc;
+use std::time::Duration;
 
 const COUNT: usize = 10_000;
 
@@ -81,13 +82,22 @@ fn a_lent_slice_holds_its_users_stream_until_the_loan_is_over() {
         // What the user goes on with, on the stream that stands still.
         stream.memcpy_dtod(&slice, &mut copy).unwrap();
         wrapped.record(&over).unwrap();
+        let held = cuda.words(1).unwrap();
+        own.hold_back(&held);
         if round == 1 {
             double(&own, &memory.whole());
         }
+        // Dropped, but an operation has it; or not.
+        let is_used = round == 1;
         drop(memory);
-        if round == 1 {
+        if is_used {
+            // Time for the user's stream to go on, if it could.
+            std::thread::sleep(Duration::from_millis(20));
             assert!(!over.is_done().unwrap());
+        } else {
+            until_done(&over);
         }
+        Bench::release(&held);
         own.finish();
         until_done(&over);
         assert_eq!(gate.load(), round);

@@ -218,3 +218,27 @@ fn pinned_memory_comes_back_when_the_event_behind_its_copy_was_seen() {
         assert_eq!(pinned.bytes_mut().unwrap(), bytes(1, 10), "{name}");
     }
 }
+
+#[test]
+fn an_event_lets_go_of_nothing_that_came_after_it() {
+    for (name, device) in devices() {
+        let bench = Bench::new(&device);
+        let words = device.words(1).unwrap();
+        let (source, result) = (bench.memory(&bytes(1, 500)), bench.memory(&[0; 500]));
+        let mut pinned = device.pin(500).unwrap();
+        let (before, behind) = (bench.event(), bench.event());
+        bench.stream.copy(&result.whole(), &source.whole()).unwrap();
+        bench.stream.record(&before).unwrap();
+        bench.hold_back(&words);
+        bench.write_later(&result.whole(), &bytes(2, 500));
+        let (from, to) = (result.whole(), pinned.whole());
+        bench.stream.copy_to_host(&from, &to).unwrap();
+        bench.stream.record(&behind).unwrap();
+        drop((source, result, from, to));
+        until_done(&before);
+        assert!(pinned.bytes_mut().is_err(), "{name}");
+        Bench::release(&words);
+        until_done(&behind);
+        assert_eq!(pinned.bytes_mut().unwrap(), bytes(2, 500), "{name}");
+    }
+}

@@ -3,7 +3,7 @@
 
 use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, stingy_world, world};
 use proptest::prelude::*;
-use ringtree::plan::Collective;
+use ringtree::plan::{Algorithm, Collective};
 use ringtree::{Dtype, ReduceOp};
 
 /// An element: none, one, some; what fits beside a flag and one more; what fills a segment and one
@@ -81,6 +81,32 @@ fn links_that_take_and_give_little_give_the_right_results() {
     for is_publishing in [false, true] {
         for (world_size, way) in several {
             every_case(&mut stingy_world(world_size, is_publishing), way);
+        }
+    }
+}
+
+/// Who has failed gets its buffer back at once and may write what it likes there. A peer that reads
+/// it afterwards, before it hears of the failure, must not take that for the result.
+#[test]
+fn what_was_lent_by_a_call_that_failed_is_not_believed() {
+    for (collective, algorithm, root) in [
+        (Collective::Broadcast, Algorithm::Flat, 0),
+        (Collective::Reduce, Algorithm::Flat, 1),
+    ] {
+        let case = Case {
+            collective,
+            algorithm,
+            pieces: 1,
+            count: 1000,
+            root,
+            dtype: Dtype::F32,
+            op: ReduceOp::Sum,
+            seed: 1,
+        };
+        for patience in [0, 3] {
+            let mut ranks = world(2);
+            ranks[0].give_up_lending(&case, patience);
+            assert_eq!(ranks[1].end_of(&case, patience), None, "{case:?}");
         }
     }
 }

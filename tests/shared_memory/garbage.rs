@@ -11,6 +11,7 @@ use ringtree::sys::memory::Region;
 use ringtree::sys::shared::{OwnRegion, WriteWords};
 use ringtree::transport::shm::lane::{INLINE_BYTES, LINE_WORDS, LINES};
 use ringtree::transport::shm::layout::Layout;
+use ringtree::transport::shm::lent::{Allocation, Own, memory, peer_memory};
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
 use ringtree::transport::{Addressee, LinkError, Message, Transport};
 use ringtree::wire::frame::Header;
@@ -133,7 +134,7 @@ fn a_length_or_place_that_cannot_be_is_garbage() {
         form(1, Layout::new(2).row_slots() as u32, 8),
         form(2, 15, 8),
         form(1, 0, segment + 1),
-        form(3, 0, 8),
+        form(4, 0, 8),
         form(15, 15, (1 << 24) - 1),
     ];
     for form in forms {
@@ -155,6 +156,40 @@ fn a_length_or_place_that_cannot_be_is_garbage() {
         );
         assert!(honest[0].fetch(1, &EXPECTED, 0).is_err());
         assert_eq!(into, [7; 400]);
+    }
+}
+
+/// A loan from an allocation that was never made, or beyond the end of one that was.
+#[test]
+fn a_loan_of_what_is_not_there_is_garbage() {
+    let bytes = 4096;
+    let places = [
+        (1, 0, true),
+        (2, 0, false),
+        (1, 4096 - 99, false),
+        (1, u64::MAX - 9, false),
+    ];
+    for (number, start, is_there) in places {
+        let (mut honest, lying) = beside_a_liar(2);
+        let (own, _) = memory(bytes).unwrap();
+        let (_theirs, file) = memory(bytes).unwrap();
+        honest[0].admit(Allocation {
+            number: 1,
+            own: Own::new(&own),
+            theirs: vec![(1, peer_memory(bytes, &file).unwrap())],
+        });
+        let beside = Layout::new(2).lane(0) + LINE_WORDS + 3;
+        lying.store(beside, number);
+        lying.store(beside + 1, start);
+        let low = EXPECTED.sequence as u32;
+        let head = [EXPECTED.digest, form(3, 0, 100), low, EXPECTED.number];
+        forge(&lying, 2, 0, 1, 0, head);
+        let mut into = [7; 400];
+        let got = honest[0].receive(1, &EXPECTED, 0, &mut into);
+        match is_there {
+            true => assert_eq!((got, into[0]), (Ok(100), 0)),
+            false => assert!(matches!(got, Err(LinkError::Garbage(_))), "{got:?}"),
+        }
     }
 }
 

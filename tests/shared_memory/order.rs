@@ -2,7 +2,7 @@
 
 use crate::world::{Case, pairs};
 use proptest::prelude::*;
-use ringtree::engine::program::{Action, Program, ProgramStep};
+use ringtree::engine::program::{Action, Piece, Program, ProgramStep};
 use ringtree::plan::{Request, plan};
 use ringtree::transport::Addressee;
 use ringtree::{Dtype, ReduceOp};
@@ -10,6 +10,15 @@ use std::collections::BTreeSet;
 
 fn program() -> impl Strategy<Value = Program> {
     programs().prop_map(|(_, _, program)| program)
+}
+
+/// The same for buffers that can be lent.
+fn lending() -> impl Strategy<Value = Program> {
+    (programs(), any::<bool>()).prop_map(|((_, _, program), too)| program.lending(8, too))
+}
+
+fn either() -> impl Strategy<Value = Program> {
+    prop_oneof![program(), lending()]
 }
 
 /// Ranks, how many of them share a host, and their programs.
@@ -82,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_order_holds_every_step_once_after_what_it_waits_for(program in program()) {
+    fn the_order_holds_every_step_once_after_what_it_waits_for(program in either()) {
         let mut over = BTreeSet::new();
         for at in &program.order {
             for dependency in &program.steps[*at].dependencies {
@@ -114,6 +123,44 @@ proptest! {
                 }
             }
         }
+    }
+
+    /// Nobody is lent bytes that are overwritten before they are released, nor by a step of the
+    /// round in which they are lent: its own message may be what the reader waits for.
+    #[test]
+    fn what_is_lent_stays_until_it_is_released(program in lending()) {
+        let is_over = |step: &ProgramStep, piece: &Piece| {
+            step.pieces.iter().any(|own| {
+                own.space == piece.space
+                    && own.offset < piece.offset + piece.bytes
+                    && piece.offset < own.offset + own.bytes
+            })
+        };
+        let writes = |step: &ProgramStep| {
+            !matches!(step.action, Action::Send { .. } | Action::Release { .. })
+        };
+        let mut released = 0;
+        for (at, step) in program.steps.iter().enumerate() {
+            prop_assert_eq!(step.is_lent, step.is_lent && step.bytes >= 8);
+            if !step.is_lent {
+                continue;
+            }
+            let follows = |one: &ProgramStep| one.dependencies.iter().any(|each| each.step == at);
+            let release = program.releases.iter().find(|one| follows(&program.steps[**one]));
+            let release = *release.expect("every loan has one");
+            released += 1;
+            let overwrites = |writer: &&ProgramStep| {
+                writes(writer) && step.pieces.iter().any(|one| is_over(writer, one))
+            };
+            for writer in program.steps[at + 1..].iter().filter(overwrites) {
+                prop_assert!(writer.round > step.round, "{writer:?} over {step:?}");
+                let is_first = writer.dependencies.iter().any(|one| one.step == release);
+                // Or it waits for the first that overwrote them.
+                prop_assert!(is_first || !writer.dependencies.is_empty(), "{writer:?}");
+                prop_assert!(!writer.dependencies.iter().any(|one| one.step == at));
+            }
+        }
+        prop_assert_eq!(released, program.releases.len());
     }
 
     /// Messages to several peers share a few segments, whoever reads them. So that none can keep an

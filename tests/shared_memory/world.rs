@@ -11,16 +11,21 @@ use ringtree::plan::{Algorithm, Collective, REGISTRY, Request, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
-use ringtree::sys::memory::Region;
+use ringtree::sys::memory::{Region, lend};
+use ringtree::sys::shared::OwnRegion;
+use ringtree::transport::shm::lent::{Allocation, Own, memory, peer_memory};
 use ringtree::transport::shm::{SharedTransport, peer_region, region};
 use ringtree::transport::{Addressee, LinkError, Message, Transport};
-use ringtree::{Dtype, ReduceOp};
+use ringtree::{Dtype, Error, ReduceOp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A script that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes that a rank can lend, and the least that it lends of a message.
+const LENDABLE_BYTES: usize = 1 << 20;
+const LENT_BYTES_MIN: usize = 50;
 /// Calls that a rank has under way at most.
 const UNDER_WAY_MAX: usize = 3;
 
@@ -158,6 +163,8 @@ pub(crate) struct Rank {
     pub(crate) engine: Engine,
     sequence: u64,
     until: Instant,
+    /// What this rank may lend from.
+    memory: Option<OwnRegion>,
     under_way: VecDeque<(Ticket, Case)>,
 }
 
@@ -232,6 +239,9 @@ impl Transport for Stingy {
     fn view(&self, peer: usize, bytes: usize) -> &[u8] {
         self.links.view(peer, bytes)
     }
+    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
+        self.links.confirm(peer)
+    }
     fn consume(&mut self, peer: usize, bytes: usize) {
         self.links.consume(peer, bytes);
     }
@@ -252,6 +262,24 @@ impl Transport for Stingy {
             return Ok(0);
         }
         self.links.publish(to, message, offset, data)
+    }
+    fn admit(&mut self, allocation: Allocation) {
+        self.links.admit(allocation);
+    }
+    fn lends(&self, to: &[Addressee], data: &[u8]) -> bool {
+        (self.is_publishing || to.len() == 1) && self.links.lends(to, data)
+    }
+    fn lend(&mut self, to: &[Addressee], message: &Message, offset: usize, data: &[u8]) -> Moved {
+        if self.random.below(2) == 0 {
+            return Ok(0);
+        }
+        self.links.lend(to, message, offset, data)
+    }
+    fn is_released(&mut self, to: Addressee, sequence: u64) -> bool {
+        self.random.below(2) == 0 && self.links.is_released(to, sequence)
+    }
+    fn withdraw(&mut self) {
+        self.links.withdraw();
     }
     fn settle(&mut self) {
         self.links.settle();
@@ -278,9 +306,23 @@ fn world_over(
     links: impl Fn(SharedTransport) -> Box<dyn Transport>,
 ) -> Vec<Rank> {
     let channels = channel(world_size).into_iter().zip(channel(world_size));
+    let made = (0..world_size).map(|_| memory(LENDABLE_BYTES).expect("memory can be shared"));
+    let (memories, files): (Vec<_>, Vec<_>) = made.unzip();
+    let mut memories = memories.into_iter();
     let rank = |(rank, (collectives, pairs))| {
         let mut engine = Engine::default();
-        let group = Group::new(rank, world_size, links(collectives), links(pairs));
+        let mut group = Group::new(rank, world_size, links(collectives), links(pairs));
+        let memory = memories.next();
+        let peers = (0..world_size).filter(|peer| *peer != rank);
+        let map = |peer: usize| {
+            let theirs = peer_memory(LENDABLE_BYTES, &files[peer]).expect("it is some");
+            (peer, theirs)
+        };
+        group.admit(Allocation {
+            number: 1,
+            own: Own::new(memory.as_ref().expect("one a rank")),
+            theirs: peers.map(map).collect(),
+        });
         engine.add_group(0, group);
         Rank {
             rank,
@@ -288,6 +330,7 @@ fn world_over(
             engine,
             sequence: 0,
             until: Instant::now() + PATIENCE,
+            memory,
             under_way: VecDeque::new(),
         }
     };
@@ -329,6 +372,17 @@ impl Rank {
             Way::Mixed => random.one_of(&several),
             other => other,
         };
+        let patience = match way {
+            Way::Patient => Some(u32::MAX),
+            Way::Impatient => Some(random.below(4) as u32),
+            Way::Polled => Some(0),
+            _ => None,
+        };
+        if let Some(patience) = patience.filter(|_| random.below(2) == 0) {
+            self.call_lending(case, patience);
+            self.finish(0);
+            return;
+        }
         let posting = self.posting(case);
         let ticket = match way {
             Way::Patient => self.run(posting, case, u32::MAX),
@@ -346,7 +400,23 @@ impl Rank {
         self.finish(keep);
     }
 
-    fn run(&mut self, mut posting: Posting, case: &Case, patience: u32) -> Option<Ticket> {
+    fn run(&mut self, posting: Posting, case: &Case, patience: u32) -> Option<Ticket> {
+        match self.start(posting, case, patience) {
+            Ok(ticket) => Some(ticket),
+            Err(buffer) => {
+                self.check(case, buffer);
+                None
+            }
+        }
+    }
+
+    /// Makes the call step by step for a while; its buffer if it has ended by then.
+    fn start(
+        &mut self,
+        mut posting: Posting,
+        case: &Case,
+        patience: u32,
+    ) -> Result<Ticket, Region> {
         let until = self.until;
         let mut patience = |looks| {
             std::thread::yield_now();
@@ -362,11 +432,100 @@ impl Rank {
             &mut patience,
         );
         if has_ended {
-            self.check(case, posting.buffer);
-            return None;
+            return Err(posting.buffer);
         }
         let posted = self.engine.post(0, ChannelKind::Collectives, posting);
-        Some(posted.expect("nothing has failed"))
+        Ok(posted.expect("nothing has failed"))
+    }
+
+    /// Makes the call on memory that peers can read, which then bears no trace of it.
+    fn call_lending(&mut self, case: &Case, patience: u32) {
+        let mut memory = self.memory.take().expect("it is given back");
+        let mut prepared = case.prepared(self.rank, self.world_size);
+        let program = Arc::unwrap_or_clone(prepared.program);
+        prepared.program = Arc::new(program.lending(LENT_BYTES_MIN, case.seed.is_multiple_of(3)));
+        let prepared = Arc::new(prepared);
+        let input = case.input(self.rank, self.world_size);
+        // Not at the start, and aligned for any element.
+        let start = 8 * (case.seed as usize % 100);
+        let buffer = memory.bytes_mut(start, input.len());
+        buffer.copy_from_slice(&input);
+        lend(buffer, |mut region| {
+            let mut posting = Posting {
+                prepared,
+                buffer: Region::own(Vec::<u8>::new()),
+                ..self.posting(case)
+            };
+            std::mem::swap(&mut region, &mut posting.buffer);
+            let posted = self.start(posting, case, patience);
+            let region = match posted {
+                Err(region) => region,
+                Ok(ticket) => self.poll_for(ticket, case),
+            };
+            (region, ())
+        });
+        let wrong = case.count_wrong(self.rank, self.world_size, memory.bytes(start, input.len()));
+        let (rank, world_size) = (self.rank, self.world_size);
+        assert_eq!(wrong, 0, "rank {rank} of {world_size}, lending: {case:?}");
+        // Whoever still reads it gets nonsense.
+        memory.bytes_mut(start, input.len()).fill(0xa5);
+        self.memory = Some(memory);
+    }
+
+    /// Makes the call on memory that peers can read, gives up on it, and writes something else
+    /// there.
+    pub(crate) fn give_up_lending(&mut self, case: &Case, patience: u32) {
+        let mut memory = self.memory.take().expect("it is given back");
+        let mut prepared = case.prepared(self.rank, self.world_size);
+        let program = Arc::unwrap_or_clone(prepared.program);
+        prepared.program = Arc::new(program.lending(LENT_BYTES_MIN, true));
+        let input = case.input(self.rank, self.world_size);
+        let buffer = memory.bytes_mut(0, input.len());
+        buffer.copy_from_slice(&input);
+        let cause = Error::Deadline("it takes too long".into());
+        lend(buffer, |region| {
+            let posting = Posting {
+                prepared: Arc::new(prepared),
+                buffer: region,
+                ..self.posting(case)
+            };
+            let ticket = self.start(posting, case, patience).expect("nobody answers");
+            while self.engine.poll() {}
+            self.engine
+                .group(0)
+                .expect("it is there")
+                .give_up(cause.clone());
+            let (region, end) = self.engine.take(ticket).expect("it has failed");
+            assert_eq!(end, Err(cause));
+            (region, ())
+        });
+        memory.bytes_mut(0, input.len()).fill(0xa5);
+        self.memory = Some(memory);
+    }
+
+    /// Makes the call and moves what can be moved; how it has ended, if it has.
+    pub(crate) fn end_of(&mut self, case: &Case, patience: u32) -> Option<Result<(), Error>> {
+        let posting = self.posting(case);
+        let Ok(ticket) = self.start(posting, case, patience) else {
+            return Some(Ok(()));
+        };
+        for _ in 0..100 {
+            self.engine.poll();
+        }
+        self.engine.take(ticket).map(|(_, end)| end)
+    }
+
+    fn poll_for(&mut self, ticket: Ticket, case: &Case) -> Region {
+        loop {
+            if !self.engine.poll() {
+                std::thread::yield_now();
+                assert!(Instant::now() < self.until, "stuck in {case:?}");
+            }
+            if let Some((region, end)) = self.engine.take(ticket) {
+                assert_eq!(end, Ok(()), "{case:?}");
+                return region;
+            }
+        }
     }
 
     /// Polls until at most `keep` calls are under way, the earliest first.

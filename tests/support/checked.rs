@@ -49,26 +49,35 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
     let mut input = vec![T::zeroed(); count];
     inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut input));
-    let mut data = input.clone();
+    // On every other call in memory that peers read where it lies, if they can.
+    let (mut shared, mut private);
+    let data: &mut [T] = if case.seed.is_multiple_of(2) {
+        shared = comm.alloc::<T>(count)?;
+        &mut shared
+    } else {
+        private = vec![T::zeroed(); count];
+        &mut private
+    };
+    data.copy_from_slice(&input);
     match collective {
-        Collective::AllReduce => comm.all_reduce(&mut data, op)?,
-        Collective::Broadcast => comm.broadcast(&mut data, root)?,
-        Collective::Reduce => comm.reduce(&mut data, op, root)?,
-        Collective::ReduceScatter => comm.reduce_scatter(&mut data, op)?,
-        Collective::AllGather => comm.all_gather(&mut data)?,
+        Collective::AllReduce => comm.all_reduce(data, op)?,
+        Collective::Broadcast => comm.broadcast(data, root)?,
+        Collective::Reduce => comm.reduce(data, op, root)?,
+        Collective::ReduceScatter => comm.reduce_scatter(data, op)?,
+        Collective::AllGather => comm.all_gather(data)?,
         Collective::Barrier => comm.barrier()?,
     }
-    let mut wrong = count_wrong(comm, case, &inputs, &data);
+    let mut wrong = count_wrong(comm, case, &inputs, data);
     data.fill(T::zeroed());
     let block = comm.block(count);
     match collective {
-        Collective::AllReduce => comm.all_reduce_into(&input, &mut data, op)?,
-        Collective::Reduce => comm.reduce_into(&input, &mut data, op, root)?,
+        Collective::AllReduce => comm.all_reduce_into(&input, data, op)?,
+        Collective::Reduce => comm.reduce_into(&input, data, op, root)?,
         Collective::ReduceScatter => comm.reduce_scatter_into(&input, &mut data[block], op)?,
-        Collective::AllGather => comm.all_gather_into(&input[block], &mut data)?,
+        Collective::AllGather => comm.all_gather_into(&input[block], data)?,
         Collective::Broadcast | Collective::Barrier => return Ok(wrong),
     }
-    wrong += count_wrong(comm, case, &inputs, &data);
+    wrong += count_wrong(comm, case, &inputs, data);
     Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(&input)))
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// The result replaces the input
     #[arg(long)]
     in_place: bool,
-    /// Where the buffers live: host
+    /// Where the buffers live: host, or shared: in memory that peers read where it lies
     #[arg(long, default_value = "host")]
     memory: String,
     /// table, csv or json
@@ -73,6 +73,7 @@ struct Wanted {
     root: usize,
     iterations: Option<usize>,
     in_place: bool,
+    is_shared: bool,
     report: Report,
 }
 
@@ -120,11 +121,16 @@ fn refused(error: &Error) -> ExitCode {
 
 fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     let collective = parse_collective(&arguments.collective)?;
-    match arguments.memory.as_str() {
-        "host" => {}
-        "shared" | "device" => return Err(format!("--memory {}: not built yet", arguments.memory)),
-        other => return Err(format!("--memory {other}: no such memory; there is host")),
-    }
+    let is_shared = match arguments.memory.as_str() {
+        "host" => false,
+        "shared" => true,
+        "device" => return Err("--memory device: not built yet".into()),
+        other => {
+            return Err(format!(
+                "--memory {other}: no such memory; there are host and shared"
+            ));
+        }
+    };
     if arguments.ranks == Some(0) || arguments.iters == Some(0) {
         return Err("--ranks and --iters must be at least 1".into());
     }
@@ -145,6 +151,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         root: arguments.root,
         iterations: arguments.iters,
         in_place: arguments.in_place,
+        is_shared,
         report: arguments.format.parse()?,
     })
 }
@@ -223,6 +230,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
                 bytes: *bytes,
                 iterations: wanted.iterations,
                 in_place: wanted.in_place,
+                is_shared: wanted.is_shared,
             };
             let measurement: Measurement = measure::measure(&comm, &case)?;
             total_wrong += measurement.wrong;

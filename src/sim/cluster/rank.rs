@@ -323,6 +323,8 @@ impl Rank {
             dtype,
             op,
             root: call.root,
+            lends: false,
+            on_device: false,
             forced: call
                 .algorithm
                 .or(usual.filter(|usual| entry(collective, *usual).is_some())),

@@ -14,14 +14,18 @@
 
 pub mod lane;
 pub mod layout;
+pub mod lent;
+mod link;
 
 use super::{Addressee, LinkError, Message, Transport};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
 use crate::sys::shared::{Bell, OwnRegion, PeerRegion, ReadWords, WriteWords};
 use crate::wire::frame::Header;
-use lane::{Head, INLINE_BYTES, Receiver, Sender};
+use lane::{Head, INLINE_BYTES};
 use layout::{BELL, KERNEL_FENCE, Layout};
+use lent::{Allocation, Locator, Own};
+use link::{Form, Link, Place, head_of};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -68,8 +72,10 @@ pub struct SharedTransport {
     /// The ranks that there are links to.
     near: Vec<usize>,
     shared: SharedRow,
-    /// A line was published since the last look at who sleeps.
+    /// A peer was told something since the last look at who sleeps.
     is_unsettled: bool,
+    /// What this rank may lend, with the allocations' numbers.
+    allocations: Vec<(u64, Own)>,
     /// Before anybody here sleeps, the kernel fences everybody.
     is_kernel_fencing: bool,
     wake: Wake,
@@ -113,6 +119,7 @@ impl SharedTransport {
                 readers: vec![Vec::new(); layout.row_slots()],
             },
             is_unsettled: false,
+            allocations: Vec::new(),
             is_kernel_fencing,
             wake,
         }
@@ -163,17 +170,6 @@ impl SharedTransport {
     }
 }
 
-#[inline]
-fn head_of(message: &Message, number: u32, form: u32) -> Head {
-    Head {
-        digest: message.digest,
-        form,
-        // The low bits tell neighbours apart.
-        sequence: message.sequence as u32,
-        number,
-    }
-}
-
 impl Transport for SharedTransport {
     fn name(&self) -> &'static str {
         "shm"
@@ -209,7 +205,9 @@ impl Transport for SharedTransport {
                 link.slot_next = (slot + 1) % link.slots.len();
                 Form::Slot(slot)
             };
-            link.publish(&self.own, message, message.number, form, piece);
+            let beside = if form == Form::Inline { piece } else { &[] };
+            let form = (form, piece.len());
+            link.publish(&self.own, message, message.number, form, beside);
             taken += piece.len();
         }
         self.is_unsettled |= taken > 0;
@@ -228,6 +226,7 @@ impl Transport for SharedTransport {
             let Some(link) = &self.links[peer] else { break };
             let bytes = link.visible().min(into.len() - stored);
             into[stored..stored + bytes].copy_from_slice(link.view(bytes));
+            link.confirm()?;
             self.consume(peer, bytes);
             stored += bytes;
         }
@@ -250,12 +249,22 @@ impl Transport for SharedTransport {
     }
 
     #[inline]
+    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
+        self.links[peer]
+            .as_ref()
+            .map_or(Ok(()), |link| link.confirm())
+    }
+
+    #[inline]
     fn consume(&mut self, peer: usize, bytes: usize) {
         if let Some(link) = &mut self.links[peer] {
             link.present.taken += bytes;
             if link.visible() == 0 {
-                let is_segment = link.present.start.is_some();
-                link.receiver.pass(&self.own, is_segment);
+                // Who waits for its memory waits now, perhaps asleep.
+                let is_awaited = !matches!(link.present.place, Place::Beside);
+                link.receiver.pass(&self.own, is_awaited);
+                link.is_unsettled |= is_awaited;
+                self.is_unsettled |= is_awaited;
                 link.present.bytes = 0;
                 link.sender.prepare(&self.own);
             }
@@ -304,11 +313,12 @@ impl Transport for SharedTransport {
                 self.shared.next = (slot + 1) % self.shared.readers.len();
                 Form::Shared(slot)
             };
+            let beside = if form == Form::Inline { piece } else { &[] };
             for Addressee { peer, number } in to {
                 let Some(link) = &mut self.links[*peer] else {
                     continue;
                 };
-                link.publish(&self.own, message, *number, form, piece);
+                link.publish(&self.own, message, *number, (form, piece.len()), beside);
                 if let Form::Shared(slot) = form {
                     self.shared.readers[slot].push((*peer, link.sender.count()));
                 }
@@ -317,6 +327,76 @@ impl Transport for SharedTransport {
         }
         self.is_unsettled |= taken > 0;
         Ok(taken)
+    }
+
+    fn admit(&mut self, allocation: Allocation) {
+        let Allocation {
+            number,
+            own,
+            theirs,
+        } = allocation;
+        self.allocations.retain(|(_, own)| own.extent.is_there());
+        self.allocations.push((number, own));
+        for (rank, region) in theirs {
+            if let Some(link) = &mut self.links[rank] {
+                link.admit(number, region);
+            }
+        }
+    }
+
+    #[inline]
+    fn lends(&self, to: &[Addressee], data: &[u8]) -> bool {
+        self.locate(data).is_some() && self.publishes(to)
+    }
+
+    fn lend(
+        &mut self,
+        to: &[Addressee],
+        message: &Message,
+        _offset: usize,
+        data: &[u8],
+    ) -> Result<usize, LinkError> {
+        let Some(Locator { number, start }) = self.locate(data) else {
+            return Ok(0);
+        };
+        let mut taken = 0;
+        while taken < data.len() && self.have_room(to) {
+            let piece = &data[taken..data.len().min(taken + SHARED_SEGMENT_BYTES)];
+            let place = Locator {
+                number,
+                start: start + taken,
+            };
+            let place = place.encode();
+            // However short: what is read where it lies is acknowledged at once.
+            let form = (Form::Lent, piece.len());
+            for one in to {
+                let Some(link) = &mut self.links[one.peer] else {
+                    continue;
+                };
+                link.publish(&self.own, message, one.number, form, &place);
+                link.loans
+                    .note(message.sequence, one.number, link.sender.count());
+            }
+            taken += piece.len();
+        }
+        self.is_unsettled |= taken > 0;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn is_released(&mut self, to: Addressee, sequence: u64) -> bool {
+        let Some(link) = &mut self.links[to.peer] else {
+            return true;
+        };
+        let (sender, theirs) = (&mut link.sender, &link.theirs);
+        let is_through = |count| sender.is_through(theirs, count);
+        link.loans.is_released(sequence, to.number, is_through)
+    }
+
+    fn withdraw(&mut self) {
+        for (_, own) in self.allocations.drain(..) {
+            own.withdraw();
+        }
     }
 
     #[inline]
@@ -342,6 +422,17 @@ impl Transport for SharedTransport {
 }
 
 impl SharedTransport {
+    /// Where `data` lies, if that is in memory that this rank may lend.
+    #[inline]
+    fn locate(&self, data: &[u8]) -> Option<Locator> {
+        let mut allocations = self.allocations.iter();
+        allocations.find_map(|(number, own)| {
+            let start = own.extent.offset_of(data)?;
+            let number = *number;
+            Some(Locator { number, start })
+        })
+    }
+
     fn have_room(&mut self, to: &[Addressee]) -> bool {
         to.iter().all(|one| {
             let link = self.links[one.peer].as_mut();
@@ -367,167 +458,5 @@ impl SharedRow {
             link.is_some_and(|link| !link.sender.is_through(&link.theirs, *count))
         });
         self.readers[slot].is_empty()
-    }
-}
-
-/// Where a line's payload lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// Beside the flag.
-    Inline,
-    /// In a segment for this peer.
-    Slot(usize),
-    /// In a segment for several peers.
-    Shared(usize),
-}
-
-/// Bits of a form that hold the length.
-const LENGTH_BITS: u32 = 24;
-const KIND_BITS: u32 = 28;
-
-impl Form {
-    #[inline]
-    fn encode(self, bytes: usize) -> u32 {
-        let (kind, slot) = match self {
-            Form::Inline => (0, 0),
-            Form::Slot(slot) => (1, slot),
-            Form::Shared(slot) => (2, slot),
-        };
-        // Both are small: a segment's length, a slot of a row.
-        bytes as u32 | (slot as u32) << LENGTH_BITS | kind << KIND_BITS
-    }
-
-    /// The length and the place, if they can be.
-    #[inline]
-    fn decode(word: u32) -> Option<(usize, Self)> {
-        let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;
-        let slot = (word >> LENGTH_BITS & 0xf) as usize;
-        let (most, form) = match word >> KIND_BITS {
-            0 => (INLINE_BYTES, Form::Inline),
-            1 => (SHARED_SEGMENT_BYTES, Form::Slot(slot)),
-            2 => (SHARED_SEGMENT_BYTES, Form::Shared(slot)),
-            _ => return None,
-        };
-        (bytes > 0 && bytes <= most).then_some((bytes, form))
-    }
-}
-
-/// What is being taken from the next line.
-struct Present {
-    /// Its payload; 0 when none is at hand.
-    bytes: usize,
-    taken: usize,
-    /// Where the payload lies in the peer's region, if not beside the flag.
-    start: Option<usize>,
-    inline: [u8; INLINE_BYTES],
-}
-
-/// Both directions with one peer.
-struct Link {
-    theirs: PeerRegion,
-    sender: Sender,
-    receiver: Receiver,
-    /// Where the own segments for this peer start.
-    row: usize,
-    slot_next: usize,
-    /// The line that last used each of them.
-    slots: Vec<u64>,
-    /// Where, in the peer's region, the segments for this rank start, and those for several.
-    their_row: usize,
-    their_shared_row: usize,
-    present: Present,
-    /// A line was published since the last look at the peer's bell.
-    is_unsettled: bool,
-    /// The sleep that this peer was last woken from.
-    woken: u64,
-}
-
-impl Link {
-    fn new(layout: Layout, place: usize, their_place: usize, theirs: PeerRegion) -> Self {
-        let acknowledged_at = layout.acknowledgement(place);
-        let acknowledging_at = layout.acknowledgement(their_place);
-        Self {
-            theirs,
-            sender: Sender::new(layout.lane(their_place), acknowledged_at),
-            receiver: Receiver::new(layout.lane(place), acknowledging_at),
-            row: layout.slot(their_place, 0),
-            slot_next: 0,
-            slots: vec![0; layout.row_slots()],
-            their_row: layout.slot(place, 0),
-            their_shared_row: layout.slot(their_place, 0),
-            present: Present {
-                bytes: 0,
-                taken: 0,
-                start: None,
-                inline: [0; INLINE_BYTES],
-            },
-            is_unsettled: false,
-            woken: 0,
-        }
-    }
-
-    #[inline]
-    fn publish(
-        &mut self,
-        own: &OwnRegion,
-        message: &Message,
-        number: u32,
-        form: Form,
-        piece: &[u8],
-    ) {
-        let head = head_of(message, number, form.encode(piece.len()));
-        let inline = if form == Form::Inline { piece } else { &[] };
-        let received = self.receiver.through();
-        self.sender.publish(own, head, inline, received);
-        self.is_unsettled = true;
-    }
-
-    /// Makes the line's payload the present one; at most `most` bytes of its message are missing.
-    #[inline]
-    fn open(&mut self, form: u32, most: usize) -> Result<(), LinkError> {
-        let slots = self.slots.len();
-        let is_there = |form: &Form| match form {
-            Form::Inline => true,
-            Form::Slot(slot) | Form::Shared(slot) => *slot < slots,
-        };
-        let decoded = Form::decode(form);
-        let expected = decoded.filter(|(bytes, form)| *bytes <= most && is_there(form));
-        let Some((bytes, form)) = expected else {
-            return Err(LinkError::Garbage(format!(
-                "a line of the form {form:#x} where {most} bytes were to come"
-            )));
-        };
-        self.present.start = match form {
-            Form::Inline => {
-                self.receiver
-                    .inline(&self.theirs, &mut self.present.inline, bytes);
-                None
-            }
-            Form::Slot(slot) => Some(self.their_row + slot * SHARED_SEGMENT_BYTES),
-            Form::Shared(slot) => Some(self.their_shared_row + slot * SHARED_SEGMENT_BYTES),
-        };
-        self.present.bytes = bytes;
-        self.present.taken = 0;
-        Ok(())
-    }
-
-    #[inline]
-    fn visible(&self) -> usize {
-        self.present.bytes - self.present.taken
-    }
-
-    /// The next `bytes` bytes of those visible.
-    #[inline]
-    fn view(&self, bytes: usize) -> &[u8] {
-        let Present {
-            taken,
-            start,
-            inline,
-            ..
-        } = &self.present;
-        match start {
-            Some(start) => self.theirs.bytes(start + taken, bytes),
-            None => &inline[*taken..taken + bytes],
-        }
     }
 }

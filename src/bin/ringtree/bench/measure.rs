@@ -5,6 +5,7 @@ use ringtree::plan::layout::part_start;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Dtype, Element, Error, ReduceOp, Result};
+use std::ops::DerefMut;
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -27,6 +28,8 @@ pub(super) struct Case {
     pub(super) bytes: usize,
     pub(super) iterations: Option<usize>,
     pub(super) in_place: bool,
+    /// Whether the buffers are the communicator's.
+    pub(super) is_shared: bool,
 }
 
 /// What was measured.
@@ -61,16 +64,29 @@ pub(super) fn measure(comm: &Communicator, case: &Case) -> Result<Measurement> {
 }
 
 /// A point under way: the communicator, what to call, and the buffers it is called on.
-struct Bench<'a, T> {
+struct Bench<'a, T, B> {
     comm: &'a Communicator,
     case: &'a Case,
     inputs: Inputs,
     count: usize,
     input: Vec<T>,
-    output: Vec<T>,
+    output: B,
 }
 
 fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measurement> {
+    if case.is_shared {
+        measure_in(comm, case, |count| comm.alloc::<T>(count))
+    } else {
+        measure_in(comm, case, zeros::<T>)
+    }
+}
+
+/// Measures on a buffer made by `make`.
+fn measure_in<T: Element, B: DerefMut<Target = [T]>>(
+    comm: &Communicator,
+    case: &Case,
+    make: impl Fn(usize) -> Result<B>,
+) -> Result<Measurement> {
     let world_size = comm.world_size();
     let mut count = (case.bytes / case.dtype.size()).max(1);
     if case.collective.is_blocked() {
@@ -88,7 +104,7 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
         } else {
             zeros::<T>(count)?
         },
-        output: zeros::<T>(count)?,
+        output: make(count)?,
     };
     let mut wrong = bench.checked_call()?;
     bench.fill_with_zeros();
@@ -127,7 +143,7 @@ fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     Ok(buffer)
 }
 
-impl<T: Element> Bench<'_, T> {
+impl<T: Element, B: DerefMut<Target = [T]>> Bench<'_, T, B> {
     fn block(&self, rank: usize) -> std::ops::Range<usize> {
         let start = |rank| part_start(self.count, self.comm.world_size(), rank);
         start(rank)..start(rank + 1)
@@ -143,6 +159,7 @@ impl<T: Element> Bench<'_, T> {
             ..
         } = self;
         let block = comm.block(self.count);
+        let output: &mut [T] = output;
         match (case.collective, case.in_place) {
             (Collective::AllReduce, true) => comm.all_reduce(output, case.op),
             (Collective::AllReduce, false) => comm.all_reduce_into(input, output, case.op),

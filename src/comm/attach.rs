@@ -1,0 +1,241 @@
+//! Giving a communicator a device.
+
+use super::on_device::Attached;
+use super::{Communicator, Parts};
+use crate::device::published::{self, Published};
+use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span};
+use crate::engine::device::links::{DeviceLinks, Path, SLOTS};
+use crate::error::{Error, Result};
+use crate::limits::DEVICE_SEGMENT_BYTES;
+use std::sync::Arc;
+
+/// What a rank tells the others of its device.
+const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
+
+/// A rank's device, as the others must know it.
+struct Record {
+    unique_id: [u8; 16],
+    segment_bytes: u64,
+    /// The slots that peers on the same GPU may map.
+    exported: Option<Exported>,
+}
+
+impl Record {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[1..17].copy_from_slice(&self.unique_id);
+        bytes[17..25].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        if let Some(exported) = &self.exported {
+            bytes[0] = 1;
+            bytes[25..33].copy_from_slice(&exported.offset.to_le_bytes());
+            bytes[33..].copy_from_slice(&exported.handle);
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let mut unique_id = [0; 16];
+        unique_id.copy_from_slice(&bytes[1..17]);
+        let mut handle = [0; HANDLE_BYTES];
+        handle.copy_from_slice(&bytes[33..RECORD_BYTES]);
+        Self {
+            unique_id,
+            segment_bytes: word(17),
+            exported: (bytes[0] == 1).then(|| Exported {
+                handle,
+                offset: word(25),
+            }),
+        }
+    }
+}
+
+/// Where the slots of the ranks of a host lie: in each one's memory a row for every other.
+struct Slots {
+    /// The ranks, ascending.
+    neighbours: Vec<usize>,
+    row_bytes: usize,
+}
+
+impl Slots {
+    fn bytes(&self) -> usize {
+        self.neighbours.len() * self.row_bytes
+    }
+
+    /// Memory for the own slots, where there is anybody to read them.
+    fn own(&self, device: &Arc<dyn Device>) -> Result<Option<Memory>> {
+        match self.neighbours.len() {
+            0 | 1 => Ok(None),
+            _ => device.allocate(self.bytes()).map(Some),
+        }
+    }
+
+    fn place(&self, rank: usize) -> Option<usize> {
+        self.neighbours.iter().position(|each| *each == rank)
+    }
+
+    /// The row in `memory` that is for `rank`.
+    fn row(&self, memory: &Memory, rank: usize) -> Result<Span> {
+        let place = self.place(rank).unwrap_or(self.neighbours.len());
+        memory.span(place * self.row_bytes, self.row_bytes)
+    }
+}
+
+impl Communicator {
+    /// From now on collectives take buffers on `device` too, in place: all-reduce, broadcast,
+    /// reduce, reduce-scatter and all-gather. All ranks call it, each with its device, in the order
+    /// of their calls on this communicator. Ranks on one host that use one GPU hand each other
+    /// segments in its memory; all others through their hosts, in pinned memory and over whatever
+    /// the communicator goes over.
+    ///
+    /// Such a collective returns at once. It begins when what the buffer's stream was told before
+    /// is done, and what that stream is told afterwards begins when it has ended, well or not:
+    /// after the communicator's timeout at the latest, or when the job has failed, the stream goes
+    /// on, and the buffer's content is unspecified. [`Communicator::synchronize`] says how it
+    /// ended, and after a failure so does every later call. Where the device has no word
+    /// operations, the call itself waits.
+    ///
+    /// ```
+    /// use ringtree::comm::device_buffer::DeviceBuffer;
+    /// use ringtree::device::{Device, fake::Fake};
+    /// use ringtree::{Communicator, ReduceOp};
+    /// use std::sync::Arc;
+    ///
+    /// # fn rank(comm: &Communicator) -> ringtree::Result<()> {
+    /// // On a machine with a GPU: ringtree::device::cuda::Cuda::open(comm.local_rank())?
+    /// let device: Arc<dyn Device> = Arc::new(Fake::new());
+    /// comm.attach(&device)?;
+    /// let stream = device.stream()?;
+    /// let mut gradients = DeviceBuffer::new(&device, &stream, &[1.0f32; 1000])?;
+    /// comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// comm.synchronize()?;
+    /// assert_eq!(gradients.read()?[999], comm.world_size() as f32);
+    /// # Ok(()) }
+    /// # let builder = Communicator::builder().rank(0).world_size(1);
+    /// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::Device`] is the device's. After any but [`Error::Usage`] the
+    /// communicator has failed.
+    pub fn attach(&self, device: &Arc<dyn Device>) -> Result<()> {
+        self.attach_in_segments(device, DEVICE_SEGMENT_BYTES)
+    }
+
+    /// As [`Communicator::attach`], with another length of what ranks hand each other at once, a
+    /// multiple of 16, the same on all ranks. A slot takes as much memory, and each peer has
+    /// several.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_in_segments(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
+        if segment_bytes == 0 || !segment_bytes.is_multiple_of(16) {
+            let why = format!("segments of {segment_bytes} bytes: a multiple of 16 is needed");
+            return Err(Error::Usage(why));
+        }
+        self.try_attach(device, segment_bytes).inspect_err(|error| {
+            if !matches!(error, Error::Usage(_)) {
+                self.fail(error);
+            }
+        })
+    }
+
+    fn try_attach(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
+        let neighbours = self.0.parts.runtime.neighbours();
+        let slots = Slots {
+            neighbours,
+            row_bytes: SLOTS * segment_bytes,
+        };
+        let own = slots.own(device)?;
+        let record = Record {
+            unique_id: device.description().unique_id,
+            segment_bytes: segment_bytes as u64,
+            exported: own.as_ref().map(|own| device.export(own)).transpose()?,
+        };
+        let published = own.as_ref().zip(record.exported.as_ref());
+        let published = published.map(|(own, exported)| Published::new(exported, own));
+        let records = self.gather(&record)?;
+        let theirs: Vec<_> = (0..self.world_size())
+            .map(|peer| {
+                let is_near = peer != self.rank()
+                    && slots.place(peer).is_some()
+                    && records[peer].unique_id == record.unique_id;
+                let exported = records[peer].exported.as_ref().filter(|_| is_near)?;
+                let imported = || device.import(exported, slots.bytes()).ok();
+                published::find(exported).or_else(imported)
+            })
+            .collect();
+        let mapped = self.agreed(&theirs)?;
+        let path = |peer: usize| -> Result<Option<Path>> {
+            Ok(match (&own, &theirs[peer]) {
+                _ if peer == self.rank() => None,
+                (Some(own), Some(theirs)) if mapped[peer] => Some(Path::Mapped {
+                    own: slots.row(own, peer)?,
+                    theirs: slots.row(theirs, self.rank())?,
+                }),
+                _ => Some(Path::Staged),
+            })
+        };
+        let paths = (0..self.world_size()).map(path).collect::<Result<_>>()?;
+        self.link(device, segment_bytes, paths, published)?;
+        // Nobody hands over what some rank cannot take yet.
+        self.barrier()
+    }
+
+    /// All ranks' records.
+    fn gather(&self, own: &Record) -> Result<Vec<Record>> {
+        let rank = self.rank();
+        let mut records = vec![0; self.world_size() * RECORD_BYTES];
+        records[rank * RECORD_BYTES..][..RECORD_BYTES].copy_from_slice(&own.encode());
+        self.all_gather(&mut records)?;
+        let records: Vec<_> = records.chunks(RECORD_BYTES).map(Record::decode).collect();
+        let is_other = |one: &Record| one.segment_bytes != own.segment_bytes;
+        if let Some(other) = records.iter().position(is_other) {
+            return Err(Error::Mismatch(format!(
+                "rank {rank} attaches its device in segments of {} bytes, rank {other} of {}",
+                own.segment_bytes, records[other].segment_bytes
+            )));
+        }
+        Ok(records)
+    }
+
+    /// Which peers can be read and can read: both ends must know.
+    fn agreed(&self, theirs: &[Option<Memory>]) -> Result<Vec<bool>> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let mut maps = vec![0u8; world_size * world_size];
+        for (to, theirs) in maps[rank * world_size..].iter_mut().zip(theirs) {
+            *to = u8::from(theirs.is_some());
+        }
+        self.all_gather(&mut maps)?;
+        let maps = |rank: usize, peer: usize| maps[rank * world_size + peer] == 1;
+        Ok((0..world_size)
+            .map(|peer| maps(rank, peer) && maps(peer, rank))
+            .collect())
+    }
+
+    fn link(
+        &self,
+        device: &Arc<dyn Device>,
+        segment_bytes: usize,
+        paths: Vec<Option<Path>>,
+        published: Option<Published>,
+    ) -> Result<()> {
+        let mut issued = self.enter()?;
+        let number = self.next_number(&mut issued)?;
+        let Parts {
+            runtime,
+            group,
+            timeout,
+            ..
+        } = &self.0.parts;
+        let acknowledgements = runtime.transport(number, self.world_size(), *timeout)?;
+        let links = DeviceLinks::new(Arc::clone(device), segment_bytes, paths, acknowledgements)?;
+        runtime.with_group(*group, |group| group.attach(links));
+        issued.attached = Some(Attached::new(device, published)?);
+        Ok(())
+    }
+}

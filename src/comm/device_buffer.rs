@@ -1,0 +1,144 @@
+//! Buffers on a device.
+
+use super::buffer::{Buffer, BufferMut, DeviceMemory, Memory, MemoryMut};
+use crate::device::{self, Device, Stream};
+use crate::dtype::Element;
+use crate::error::Result;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Elements on a device, and the stream by which they are used. Collectives on it are ordered on
+/// that stream: they begin when what was enqueued before is done, and what is enqueued after begins
+/// when they have ended.
+///
+/// ```
+/// use ringtree::comm::device_buffer::DeviceBuffer;
+/// use ringtree::device::{Device, fake::Fake};
+/// use std::sync::Arc;
+///
+/// # fn main() -> ringtree::Result<()> {
+/// let device: Arc<dyn Device> = Arc::new(Fake::new());
+/// let stream = device.stream()?;
+/// let mut buffer = DeviceBuffer::new(&device, &stream, &[1.0f32, 2.0])?;
+/// assert_eq!(buffer.read()?, [1.0, 2.0]);
+/// # Ok(()) }
+/// ```
+pub struct DeviceBuffer<T: Element> {
+    device: Arc<dyn Device>,
+    stream: Arc<dyn Stream>,
+    memory: device::Memory,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> DeviceBuffer<T> {
+    /// A buffer on `device`, used on `stream`, with this content.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(device: &Arc<dyn Device>, stream: &Arc<dyn Stream>, content: &[T]) -> Result<Self> {
+        // A device has no memory of no bytes.
+        let bytes = size_of_val(content).max(1);
+        let mut buffer = Self {
+            memory: device.allocate(bytes)?,
+            device: Arc::clone(device),
+            stream: Arc::clone(stream),
+            elements: PhantomData,
+        };
+        if !content.is_empty() {
+            buffer.write(content)?;
+        }
+        Ok(buffer)
+    }
+
+    /// A buffer that is `memory`, whole, such as a slice of cudarc's that was wrapped.
+    #[must_use]
+    pub fn from_memory(
+        device: &Arc<dyn Device>,
+        stream: &Arc<dyn Stream>,
+        memory: device::Memory,
+    ) -> Self {
+        Self {
+            device: Arc::clone(device),
+            stream: Arc::clone(stream),
+            memory,
+            elements: PhantomData,
+        }
+    }
+
+    /// The memory, which is kept as long as anybody has it.
+    #[must_use]
+    pub fn device_memory(&self) -> &device::Memory {
+        &self.memory
+    }
+
+    /// How many elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.memory.bytes() / size_of::<T>()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Enqueues a copy of `content`, from the buffer's start on.
+    ///
+    /// # Errors
+    /// [`crate::Error::Usage`] if it is longer than the buffer; the device's.
+    pub fn write(&mut self, content: &[T]) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(content);
+        let mut pinned = self.device.pin(bytes.len())?;
+        pinned.bytes_mut()?.copy_from_slice(bytes);
+        let to = self.memory.span(0, bytes.len())?;
+        self.stream.copy_from_host(&pinned.whole(), &to)
+    }
+
+    /// The content, when everything that the stream was told is done: this waits for it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read(&self) -> Result<Vec<T>> {
+        let bytes = self.len() * size_of::<T>();
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let mut pinned = self.device.pin(bytes)?;
+        let from = self.memory.span(0, bytes)?;
+        self.stream.copy_to_host(&from, &pinned.whole())?;
+        self.stream.synchronize()?;
+        let mut content = vec![T::zeroed(); self.len()];
+        bytemuck::cast_slice_mut(&mut content).copy_from_slice(pinned.bytes_mut()?);
+        Ok(content)
+    }
+
+    fn part(&self) -> DeviceMemory {
+        DeviceMemory {
+            span: self.memory.whole(),
+            count: self.len(),
+            stream: Arc::clone(&self.stream),
+        }
+    }
+}
+
+impl<T: Element> Buffer for DeviceBuffer<T> {
+    type Element = T;
+
+    fn memory(&self) -> Memory<'_, T> {
+        Memory::Device(self.part())
+    }
+}
+
+impl<T: Element> BufferMut for DeviceBuffer<T> {
+    fn memory_mut(&mut self) -> MemoryMut<'_, T> {
+        MemoryMut::Device(self.part())
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "DeviceBuffer({} of {})", self.len(), T::DTYPE)
+    }
+}

@@ -1,0 +1,179 @@
+//! Collectives on device buffers.
+
+use super::buffer::DeviceMemory;
+use super::collectives::Ask;
+use super::planned::Wanted;
+use super::{Communicator, Issued, Parts};
+use crate::device::published::Published;
+use crate::device::{Device, Words};
+use crate::dtype::Dtype;
+use crate::engine::Ticket;
+use crate::engine::device::{Gate, OnDevice};
+use crate::engine::posting::Posting;
+use crate::error::{Error, Result};
+use crate::limits::DEVICE_CALLS_MAX;
+use crate::plan::on_device::FAN_IN_MAX;
+use crate::plan::spec::Algorithm;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a communicator has of its device.
+pub(super) struct Attached {
+    device: Arc<dyn Device>,
+    /// What users' streams wait for, in turns.
+    words: Words,
+    /// What is under way, oldest first.
+    tickets: VecDeque<Ticket>,
+    _published: Option<Published>,
+}
+
+impl Attached {
+    /// Nothing is under way yet.
+    pub(super) fn new(device: &Arc<dyn Device>, published: Option<Published>) -> Result<Self> {
+        Ok(Self {
+            device: Arc::clone(device),
+            words: device.words(DEVICE_CALLS_MAX)?,
+            tickets: VecDeque::new(),
+            _published: published,
+        })
+    }
+}
+
+impl Communicator {
+    /// Waits until all collectives on device buffers have ended, and says how.
+    ///
+    /// # Errors
+    /// The first cause, if any of them failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let mut issued = self.enter()?;
+        match &mut issued.attached {
+            Some(attached) => self.drain(attached, 0),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until at most `most` collectives on devices are under way.
+    fn drain(&self, attached: &mut Attached, most: usize) -> Result<()> {
+        let runtime = &self.0.parts.runtime;
+        while attached.tickets.len() > most {
+            if let Some(ticket) = attached.tickets.pop_front() {
+                runtime.wait(ticket).1?;
+            }
+        }
+        // Those that have ended meanwhile.
+        while let Some(ticket) = attached.tickets.front() {
+            match runtime.take(*ticket) {
+                Some(end) => {
+                    attached.tickets.pop_front();
+                    end?;
+                }
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a collective on device memory.
+    pub(super) fn on_device(
+        &self,
+        issued: &mut Issued,
+        ask: Ask,
+        dtype: Dtype,
+        memory: DeviceMemory,
+    ) -> Result<()> {
+        let Some(mut attached) = issued.attached.take() else {
+            return Err(Error::Usage(
+                "the buffer is on a device, but none is attached: call attach first".into(),
+            ));
+        };
+        let done = self.start_on_device(issued, &mut attached, ask, dtype, memory);
+        issued.attached = Some(attached);
+        // The others have this call before them, or are in it.
+        done.inspect_err(|error| {
+            if matches!(error, Error::Device(_) | Error::System(_)) {
+                self.fail(error);
+            }
+        })
+    }
+
+    fn start_on_device(
+        &self,
+        issued: &mut Issued,
+        attached: &mut Attached,
+        ask: Ask,
+        dtype: Dtype,
+        memory: DeviceMemory,
+    ) -> Result<()> {
+        let DeviceMemory {
+            span,
+            count,
+            stream,
+        } = memory;
+        stream.refuse_capture()?;
+        let wanted = Wanted {
+            on_device: true,
+            ..self.wanted(ask, count, dtype)?
+        };
+        self.drain(attached, DEVICE_CALLS_MAX - 1)?;
+        let (sequence, planned) = self.issue(issued, wanted)?;
+        let planned = planned.clone();
+        let is_wide = matches!(planned.algorithm, Algorithm::Flat | Algorithm::TwoShot);
+        if is_wide && self.world_size() > FAN_IN_MAX {
+            return Err(Error::Usage(format!(
+                "{} folds more than {FAN_IN_MAX} buffers at once with so many ranks, which no \
+                 device does; choose another algorithm",
+                planned.algorithm
+            )));
+        }
+        self.make_ways(attached, planned.prepared.program.peers())?;
+        let ready = attached.device.event()?;
+        stream.record(&ready)?;
+        let has_words = attached.device.description().word_operations;
+        // The low bits tell neighbours apart, as words are compared.
+        let value = sequence as u32;
+        let word = attached.words.word(sequence as usize % DEVICE_CALLS_MAX)?;
+        let gate = has_words.then_some(Gate { word, value });
+        if let Some(gate) = &gate {
+            stream.wait_word(&gate.word, value)?;
+        }
+        let on = OnDevice {
+            buffer: span,
+            dtype,
+            op: ask.op,
+            ready,
+            gate,
+        };
+        let posting: Posting = planned.owning(sequence, Vec::new(), self.0.parts.timeout);
+        let Parts { runtime, group, .. } = &self.0.parts;
+        let ticket = runtime.post_on_device(*group, posting, on)?;
+        attached.tickets.push_back(ticket);
+        if has_words {
+            return Ok(());
+        }
+        self.drain(attached, 0)
+    }
+
+    /// Allocates what it takes to reach `peers`, while no stream waits for this host.
+    fn make_ways(
+        &self,
+        attached: &mut Attached,
+        peers: impl Iterator<Item = usize> + Clone,
+    ) -> Result<()> {
+        let Parts { runtime, group, .. } = &self.0.parts;
+        let are_made = runtime.with_group(*group, |group| {
+            let links = group.device_links();
+            links.is_none_or(|links| peers.clone().all(|peer| links.is_made(peer)))
+        });
+        if are_made.unwrap_or(true) {
+            return Ok(());
+        }
+        self.drain(attached, 0)?;
+        let made = runtime.with_group(*group, |group| {
+            let Some(links) = group.device_links() else {
+                return Ok(());
+            };
+            peers.clone().try_for_each(|peer| links.make(peer))
+        });
+        made.unwrap_or(Ok(()))
+    }
+}

@@ -1,0 +1,173 @@
+//! Buffers that the other ranks of the host can read where they lie.
+
+use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::{Communicator, Parts};
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use crate::sys::shared::{OwnRegion, WriteWords};
+use crate::transport::shm::lent::GONE;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// A buffer of the communicator's, see [`Communicator::alloc`]. It is a slice in every respect, and
+/// parts of it can be sent as well as the whole.
+pub struct SharedBuffer<T: Element> {
+    home: Home<T>,
+    count: usize,
+}
+
+/// Where the elements are.
+enum Home<T> {
+    /// In memory that the host's ranks share.
+    Shared(OwnRegion),
+    /// In this process alone: there is nobody to share with.
+    Private(Vec<T>),
+}
+
+impl<T: Element> SharedBuffer<T> {
+    /// Whether the other ranks of this host read the buffer where it lies.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Shared(_))
+    }
+}
+
+impl<T: Element> Deref for SharedBuffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.home {
+            Home::Shared(region) => {
+                bytemuck::cast_slice(region.bytes(0, self.count * size_of::<T>()))
+            }
+            Home::Private(elements) => elements,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for SharedBuffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.home {
+            Home::Shared(region) => {
+                bytemuck::cast_slice_mut(region.bytes_mut(0, self.count * size_of::<T>()))
+            }
+            Home::Private(elements) => elements,
+        }
+    }
+}
+
+impl<T: Element> Buffer for SharedBuffer<T> {
+    type Element = T;
+
+    fn memory(&self) -> Memory<'_, T> {
+        Memory::Host(self)
+    }
+}
+
+impl<T: Element> BufferMut for SharedBuffer<T> {
+    fn memory_mut(&mut self) -> MemoryMut<'_, T> {
+        MemoryMut::Host(self)
+    }
+}
+
+impl<T: Element> fmt::Debug for SharedBuffer<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elements: &[T] = self;
+        elements.fmt(formatter)
+    }
+}
+
+impl<T: Element> Drop for SharedBuffer<T> {
+    fn drop(&mut self) {
+        if let Home::Shared(region) = &self.home {
+            region.store(GONE, 1);
+        }
+    }
+}
+
+impl Communicator {
+    /// A buffer of `count` zeros in memory that the other ranks of this host can read: where a
+    /// plan sends from it what nothing overwrites meanwhile, they read it where it lies, and the
+    /// copy into the transport's own memory is saved. Where there is nobody to share with it is
+    /// ordinary memory.
+    ///
+    /// All ranks call it with the same `count`, in the order of their calls on this communicator.
+    /// The buffer is the communicator's: another one takes it for any other slice. Its memory is
+    /// free again when all ranks have dropped theirs and have allocated once more, or are gone.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(2, |comm| {
+    ///     let mut gradients = comm.alloc::<f32>(1000)?;
+    ///     gradients.fill(comm.rank() as f32);
+    ///     comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    ///     Ok::<_, ringtree::Error>(gradients[999])
+    /// });
+    /// assert_eq!(sums, [Ok(1.0), Ok(1.0)]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where no memory holds so much; [`Error::Protocol`] if another rank wants
+    /// another size, [`Error::Deadline`] and [`Error::PeerLost`] name ranks that did not take part,
+    /// [`Error::System`] is the system's: after these the communicator has failed.
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedBuffer<T>> {
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .filter(|bytes| *bytes <= isize::MAX as usize / 2)
+            .ok_or_else(|| {
+                let dtype = T::DTYPE;
+                Error::Usage(format!("no memory holds {count} elements of {dtype}"))
+            })?;
+        let home = match self.allocate(bytes) {
+            Ok(Some(region)) => Ok(Home::Shared(region)),
+            Ok(None) => private(count).map(Home::Private),
+            Err(error) => Err(error),
+        };
+        let home = home.map_err(|error| self.first_cause(error))?;
+        let mut buffer = SharedBuffer { home, count };
+        // Touched now, not by the first call.
+        buffer.fill(T::zeroed());
+        // Nobody lends from memory that some rank does not know yet.
+        self.barrier()?;
+        Ok(buffer)
+    }
+
+    /// The communicator fails because of `error`, unless something was before; what that is.
+    fn first_cause(&self, error: Error) -> Error {
+        if matches!(error, Error::Usage(_)) {
+            return error;
+        }
+        self.fail(&error);
+        self.barrier().err().unwrap_or(error)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Option<OwnRegion>> {
+        let mut issued = self.enter()?;
+        let Parts {
+            group,
+            timeout,
+            runtime,
+            ..
+        } = &self.0.parts;
+        issued.allocations += 1;
+        let own = runtime.allocate(*group, issued.allocations, bytes, *timeout)?;
+        if let Some(own) = &own {
+            issued.extents.retain(crate::sys::shared::Extent::is_there);
+            issued.extents.push(own.extent());
+        }
+        Ok(own)
+    }
+}
+
+/// Ordinary memory, all zero.
+fn private<T: Element>(count: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(count).map_err(|_| {
+        let bytes = count * size_of::<T>();
+        Error::System(format!(
+            "this machine has no memory for a buffer of {bytes} bytes"
+        ))
+    })?;
+    elements.resize(count, T::zeroed());
+    Ok(elements)
+}

@@ -1,0 +1,478 @@
+//! What the ranks of a group hand each other on their devices, segment by segment.
+//!
+//! A message goes in segments of a fixed length, each through one of a few *slots* that its link
+//! has in this direction, in turns. Where two ranks use one GPU the slots lie on it, in memory that
+//! both have mapped: the sender's stream copies a segment in, and when it has, the host sends one
+//! byte, the *token*; the reader's stream folds it from where it is, and when it has, the host
+//! sends a byte back, the *acknowledgement*, on a transport of its own, for it must not queue
+//! behind tokens. Elsewhere the slots are pinned host memory, the bytes themselves are sent, and
+//! what comes is copied to the device, which folds it there.
+//!
+//! Memory that the ranks have *registered* is mapped by all that use the GPU. What lies there needs
+//! no slot: the message's first token says where it is, the others say nothing, and all of it is
+//! read at once.
+//!
+//! Nothing of this trusts a peer with more than the content of its messages: how many segments come
+//! and where they lie follows from the plan.
+
+use crate::device::{Device, Event, Memory, Pinned, Span, Stream};
+use crate::engine::posting::{Broken, Failure};
+use crate::error::Result;
+use crate::transport::{LinkError, Message, Transport};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Slots of a link in one direction: one is filled, one travels, one is read, one is on its way
+/// back.
+pub const SLOTS: usize = 4;
+
+/// What is said of tokens: nothing but how many.
+const ACKNOWLEDGEMENTS: [u8; 64] = [0; 64];
+
+/// Bytes of a token.
+pub(super) const TOKEN_BYTES: usize = 16;
+
+/// What a token says: nothing more than that a segment is in its slot, or where the whole message
+/// lies in registered memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Token {
+    /// The registration's number; 0 for a slot.
+    pub(super) number: u64,
+    pub(super) start: usize,
+}
+
+impl Token {
+    pub(super) fn encode(self) -> [u8; TOKEN_BYTES] {
+        let mut bytes = [0; TOKEN_BYTES];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..].copy_from_slice(&(self.start as u64).to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; TOKEN_BYTES]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        Self {
+            number: word(0),
+            start: usize::try_from(word(8)).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// Memory that the ranks have registered, as one of them sees it.
+pub struct Registration {
+    /// The same on all ranks, and no other's; not 0.
+    pub number: u64,
+    /// The own memory.
+    pub own: Memory,
+    /// By rank, what peers that use the same GPU have registered, where each has mapped the
+    /// other's.
+    pub theirs: Vec<Option<Memory>>,
+}
+
+/// The way to a peer.
+pub enum Path {
+    /// Through memory of the GPU that both use.
+    Mapped {
+        /// Own slots, which the peer reads.
+        own: Span,
+        /// The peer's, which this rank reads.
+        theirs: Span,
+    },
+    /// Through the hosts.
+    Staged,
+}
+
+/// A group's way over its devices.
+pub struct DeviceLinks {
+    device: Arc<dyn Device>,
+    stream: Arc<dyn Stream>,
+    segment_bytes: usize,
+    links: Vec<Option<Link>>,
+    /// Where acknowledgements travel.
+    acknowledgements: Box<dyn Transport>,
+    /// Events that nobody uses.
+    events: Vec<Event>,
+    registrations: Vec<Registration>,
+}
+
+struct Link {
+    memory: Slots,
+    /// Segments taken for sending, and those of them whose slots are free again.
+    taken: usize,
+    freed: usize,
+    /// Tokens sent, of which the acknowledgements are to come, and how many of the first came.
+    lent: VecDeque<Message>,
+    back: usize,
+    /// Segments that came, and those of them that were read.
+    arrived: usize,
+    read: usize,
+    /// What is being read, oldest first.
+    reading: VecDeque<Reading>,
+}
+
+enum Slots {
+    Mapped {
+        own: Span,
+        theirs: Span,
+    },
+    /// Made when they are first needed.
+    Unmade,
+    Staged {
+        out: Vec<Pinned>,
+        back: Vec<Pinned>,
+        landing: Memory,
+    },
+}
+
+struct Reading {
+    /// The message that the tokens came in, and which of them they are.
+    message: Message,
+    tokens: Range<usize>,
+    /// Done when the segment is read.
+    event: Event,
+}
+
+impl DeviceLinks {
+    /// Ways to all ranks that `paths` has one to, over `device`, in segments of `segment_bytes`, a
+    /// multiple of 16; a mapped way has [`SLOTS`] segments each way.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(
+        device: Arc<dyn Device>,
+        segment_bytes: usize,
+        paths: Vec<Option<Path>>,
+        acknowledgements: Box<dyn Transport>,
+    ) -> Result<Self> {
+        let link = |path: Path| Link {
+            memory: match path {
+                Path::Mapped { own, theirs } => Slots::Mapped { own, theirs },
+                Path::Staged => Slots::Unmade,
+            },
+            taken: 0,
+            freed: 0,
+            lent: VecDeque::new(),
+            back: 0,
+            arrived: 0,
+            read: 0,
+            reading: VecDeque::new(),
+        };
+        Ok(Self {
+            stream: device.stream()?,
+            device,
+            segment_bytes,
+            links: paths.into_iter().map(|path| path.map(link)).collect(),
+            acknowledgements,
+            events: Vec::new(),
+            registrations: Vec::new(),
+        })
+    }
+
+    /// Whether nothing must be allocated to reach `peer`.
+    #[must_use]
+    pub fn is_made(&self, peer: usize) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        link.is_none_or(|link| !matches!(link.memory, Slots::Unmade))
+    }
+
+    /// Allocates what it takes to reach `peer`; while no stream waits for this host, for then
+    /// allocating may wait for that stream.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn make(&mut self, peer: usize) -> Result<()> {
+        if self.is_made(peer) {
+            return Ok(());
+        }
+        let pinned = || -> Result<Vec<Pinned>> {
+            let one = |_| self.device.pin(self.segment_bytes);
+            (0..SLOTS).map(one).collect()
+        };
+        let staged = Slots::Staged {
+            out: pinned()?,
+            back: pinned()?,
+            landing: self.device.allocate(SLOTS * self.segment_bytes)?,
+        };
+        if let Some(Some(link)) = self.links.get_mut(peer) {
+            link.memory = staged;
+        }
+        Ok(())
+    }
+
+    /// What lies in this memory is read where it is from now on.
+    pub fn register(&mut self, registration: Registration) {
+        self.registrations.push(registration);
+    }
+
+    /// Forgets a registration, once no call is under way.
+    pub fn unregister(&mut self, number: u64) {
+        self.registrations.retain(|one| one.number != number);
+    }
+
+    /// The registration that `memory` is the own part of.
+    #[must_use]
+    pub fn registered(&self, memory: &Memory) -> Option<u64> {
+        let mut all = self.registrations.iter();
+        all.find(|one| one.own.is_same(memory))
+            .map(|one| one.number)
+    }
+
+    /// Whether `peer` reads what this rank has registered so.
+    pub(super) fn lends(&self, number: u64, peer: usize) -> bool {
+        let mut all = self.registrations.iter();
+        let registration = all.find(|one| one.number == number);
+        self.is_mapped(peer) && registration.is_some_and(|one| one.theirs[peer].is_some())
+    }
+
+    /// The bytes that `peer` says a message of `bytes` bytes is.
+    pub(super) fn lent(&self, peer: usize, token: Token, bytes: usize) -> Option<Span> {
+        let mut all = self.registrations.iter();
+        let registration = all.find(|one| one.number == token.number)?;
+        let theirs = registration.theirs[peer].as_ref()?;
+        theirs.span(token.start, bytes).ok()
+    }
+
+    pub(super) fn stream(&self) -> &Arc<dyn Stream> {
+        &self.stream
+    }
+
+    pub(super) fn segment_bytes(&self) -> usize {
+        self.segment_bytes
+    }
+
+    /// An event behind all that the stream was told.
+    pub(super) fn recorded(&mut self) -> Result<Event> {
+        let event = match self.events.pop() {
+            Some(event) => event,
+            None => self.device.event()?,
+        };
+        self.stream.record(&event)?;
+        Ok(event)
+    }
+
+    /// Takes an event back that nobody else has.
+    pub(super) fn recycle(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    fn link(&mut self, peer: usize) -> Option<&mut Link> {
+        self.links.get_mut(peer)?.as_mut()
+    }
+
+    /// Whether `peer` is told of segments, rather than sent them.
+    pub(super) fn is_mapped(&self, peer: usize) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        link.is_some_and(|link| matches!(link.memory, Slots::Mapped { .. }))
+    }
+
+    /// The next slot for a segment to `peer`, if one is free.
+    pub(super) fn take_slot(&mut self, peer: usize) -> Option<usize> {
+        let link = self.link(peer)?;
+        if link.taken - link.freed >= SLOTS {
+            return None;
+        }
+        link.taken += 1;
+        Some((link.taken - 1) % SLOTS)
+    }
+
+    /// Counts a message of so many tokens as sent, which needs no slots.
+    pub(super) fn take_none(&mut self, peer: usize, tokens: usize) {
+        if let Some(link) = self.link(peer) {
+            link.taken += tokens;
+        }
+    }
+
+    /// Whether all of a message's tokens were acknowledged.
+    pub(super) fn is_back(&self, peer: usize, sequence: u64, number: u32) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        let is_it = |one: &Message| (one.sequence, one.number) == (sequence, number);
+        link.is_none_or(|link| !link.lent.iter().any(is_it))
+    }
+
+    /// Enqueues the copy of `from` to byte `at` of a slot to `peer`.
+    pub(super) fn copy_out(&self, peer: usize, slot: usize, at: usize, from: &Span) -> Result<()> {
+        let Some(Some(link)) = self.links.get(peer) else {
+            return Ok(());
+        };
+        match &link.memory {
+            Slots::Mapped { own, .. } => {
+                let to = own.part(slot * self.segment_bytes + at, from.bytes())?;
+                self.stream.copy(from, &to)
+            }
+            Slots::Staged { out, .. } => {
+                let to = out[slot].span(at, from.bytes())?;
+                self.stream.copy_to_host(from, &to)
+            }
+            Slots::Unmade => Ok(()),
+        }
+    }
+
+    /// The bytes of a staged slot, which the stream has filled.
+    pub(super) fn outgoing(&mut self, peer: usize, slot: usize) -> Result<&mut [u8]> {
+        match self.link(peer).map(|link| &mut link.memory) {
+            Some(Slots::Staged { out, .. }) => out[slot].bytes_mut(),
+            _ => Ok(&mut []),
+        }
+    }
+
+    /// A segment is on its way: its slot is free, or is lent until `token` is acknowledged.
+    pub(super) fn sent(&mut self, peer: usize, token: Option<Message>) {
+        let Some(link) = self.link(peer) else { return };
+        match token {
+            None => link.freed += 1,
+            Some(token) if link.lent.back() != Some(&token) => link.lent.push_back(token),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether there is room for one more segment from `peer`; then its slot.
+    pub(super) fn room(&mut self, peer: usize) -> Option<usize> {
+        let link = self.link(peer)?;
+        (link.arrived - link.read < SLOTS).then_some(link.arrived % SLOTS)
+    }
+
+    /// The bytes of a staged slot that a segment comes into.
+    pub(super) fn incoming(&mut self, peer: usize, slot: usize) -> Result<&mut [u8]> {
+        match self.link(peer).map(|link| &mut link.memory) {
+            Some(Slots::Staged { back, .. }) => back[slot].bytes_mut(),
+            _ => Ok(&mut []),
+        }
+    }
+
+    /// A segment has come from `peer`; returns its slot.
+    pub(super) fn came(&mut self, peer: usize) -> usize {
+        let Some(link) = self.link(peer) else {
+            return 0;
+        };
+        link.arrived += 1;
+        (link.arrived - 1) % SLOTS
+    }
+
+    /// Enqueues what puts byte `at` and on of a slot from `peer` into `to`.
+    pub(super) fn copy_in(&self, peer: usize, slot: usize, at: usize, to: &Span) -> Result<()> {
+        match self.links.get(peer).and_then(Option::as_ref) {
+            Some(Link {
+                memory: Slots::Staged { back, .. },
+                ..
+            }) => {
+                let from = back[slot].span(at, to.bytes())?;
+                self.stream.copy_from_host(&from, to)
+            }
+            _ => {
+                let from = self.source(peer, slot, at, to.bytes())?;
+                self.stream.copy(&from, to)
+            }
+        }
+    }
+
+    /// Where the device finds a segment of `peer`; what came through the hosts is copied there.
+    pub(super) fn landed(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
+        let span = self.source(peer, slot, at, bytes)?;
+        if !self.is_mapped(peer) {
+            self.copy_in(peer, slot, at, &span)?;
+        }
+        Ok(span)
+    }
+
+    fn source(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
+        let start = slot * self.segment_bytes + at;
+        match self.links.get(peer).and_then(Option::as_ref) {
+            Some(Link {
+                memory: Slots::Mapped { theirs, .. },
+                ..
+            }) => theirs.part(start, bytes),
+            Some(Link {
+                memory: Slots::Staged { landing, .. },
+                ..
+            }) => landing.span(start, bytes),
+            _ => Err(crate::error::Error::Usage(format!(
+                "rank {peer} is not reached over devices"
+            ))),
+        }
+    }
+
+    /// What `tokens` of `message` from `peer` tell of is being read until `event` is done; then
+    /// they are acknowledged.
+    pub(super) fn reads(
+        &mut self,
+        peer: usize,
+        message: Message,
+        tokens: Range<usize>,
+        event: Event,
+    ) {
+        if let Some(link) = self.link(peer) {
+            link.reading.push_back(Reading {
+                message,
+                tokens,
+                event,
+            });
+        }
+    }
+
+    /// Whether a segment that came from `peer` is still being read.
+    pub(super) fn is_reading(&self, peer: usize) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        link.is_some_and(|link| !link.reading.is_empty())
+    }
+
+    /// Sends the acknowledgements that are due, and takes those that have come.
+    pub(in crate::engine) fn poll(&mut self) -> std::result::Result<bool, Failure> {
+        let mut advanced = false;
+        for peer in 0..self.links.len() {
+            let Some(link) = &mut self.links[peer] else {
+                continue;
+            };
+            let is_mapped = matches!(link.memory, Slots::Mapped { .. });
+            let broken = |error: LinkError| Failure::Link(Broken { peer, error });
+            while let Some(reading) = link.reading.front_mut() {
+                if !reading.event.is_done().map_err(Failure::Own)? {
+                    break;
+                }
+                let Range { start, end } = reading.tokens;
+                let some = (end - start).min(ACKNOWLEDGEMENTS.len());
+                let acknowledged = if is_mapped {
+                    let data = &ACKNOWLEDGEMENTS[..some];
+                    let message = &reading.message;
+                    self.acknowledgements
+                        .send(peer, message, start, data)
+                        .map_err(broken)?
+                } else {
+                    end - start
+                };
+                if acknowledged == 0 {
+                    break;
+                }
+                link.read += acknowledged;
+                reading.tokens.start += acknowledged;
+                if reading.tokens.is_empty() {
+                    link.reading.pop_front();
+                }
+                advanced = true;
+            }
+            while let Some(token) = link.lent.front() {
+                let mut bytes = [0; ACKNOWLEDGEMENTS.len()];
+                let most = (token.bytes - link.back).min(bytes.len());
+                let into = &mut bytes[..most];
+                let came = self.acknowledgements.receive(peer, token, link.back, into);
+                let came = came.map_err(broken)?;
+                if came == 0 {
+                    break;
+                }
+                advanced = true;
+                link.back += came;
+                link.freed += came;
+                if link.back == token.bytes {
+                    link.lent.pop_front();
+                    link.back = 0;
+                }
+            }
+        }
+        self.acknowledgements.settle();
+        Ok(advanced)
+    }
+}

@@ -1,0 +1,159 @@
+//! Collectives on device buffers; ranks as
+//! threads and as processes, over the device's memory and through the hosts. The suite runs on the
+//! fake, on a GPU where there is one, and through CUDA's calls on a pretended driver.
+
+#![allow(clippy::unwrap_used)]
+
+mod cases;
+mod ends;
+#[path = "../device/pretended.rs"]
+mod pretended;
+mod processes;
+mod ranks;
+
+use cases::Case;
+use ranks::{Way, device, on_threads};
+use ringtree::device::fake::{Faults, Options};
+use ringtree::plan::{Collective, REGISTRY};
+use ringtree::{Dtype, ReduceOp};
+
+/// An element: none, one, some; a segment and one more; many segments and a bit.
+const COUNTS: [usize; 6] = [0, 1, 3, 1024, 1025, 30_001];
+/// Small, so that messages have many.
+pub(crate) const SEGMENT_BYTES: usize = 4096;
+
+/// Every algorithm with every collective that device buffers take part in.
+fn every_case(world_size: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for entry in REGISTRY {
+        for collective in entry.collectives {
+            if *collective == Collective::Barrier {
+                continue;
+            }
+            for (nth, count) in COUNTS.into_iter().enumerate() {
+                cases.push(Case {
+                    collective: *collective,
+                    algorithm: Some(entry.algorithm),
+                    dtype: Dtype::F32,
+                    op: [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][nth % 3],
+                    count,
+                    root: nth % world_size,
+                    seed: cases.len() as u64,
+                });
+            }
+        }
+    }
+    cases
+}
+
+/// Every type with every operator that it has.
+fn every_type() -> Vec<Case> {
+    let types = Dtype::ALL.iter();
+    let pairs = types.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
+    let supported = pairs.filter(|(dtype, op)| op.supports(*dtype));
+    supported
+        .map(|(dtype, op)| Case {
+            collective: Collective::AllReduce,
+            algorithm: None,
+            dtype,
+            op,
+            count: 2500,
+            root: 0,
+            seed: 1,
+        })
+        .collect()
+}
+
+fn check_all(world_size: usize, way: Way, options: Options, cases: &[Case]) {
+    let Some(device) = device(options) else {
+        return;
+    };
+    let wrong = on_threads(world_size, way, &device, |rank| {
+        let wrong = |case| rank.check(case).map(|wrong| (wrong, *case));
+        let all: Result<Vec<_>, _> = cases.iter().map(wrong).collect();
+        rank.comm.synchronize()?;
+        all
+    });
+    for (rank, wrong) in wrong.into_iter().enumerate() {
+        for (wrong, case) in wrong.unwrap() {
+            assert_eq!(wrong, 0, "rank {rank} of {world_size}, {way:?}: {case:?}");
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_over_the_devices_memory() {
+    for world_size in [1, 2, 3, 5] {
+        check_all(
+            world_size,
+            Way::Mapped,
+            Options::default(),
+            &every_case(world_size),
+        );
+    }
+}
+
+#[test]
+fn every_algorithm_through_the_hosts() {
+    for world_size in [2, 3] {
+        check_all(
+            world_size,
+            Way::Staged,
+            Options::default(),
+            &every_case(world_size),
+        );
+    }
+}
+
+#[test]
+fn every_type_and_operator() {
+    check_all(2, Way::Mapped, Options::default(), &every_type());
+    check_all(3, Way::Staged, Options::default(), &every_type());
+}
+
+/// So that whatever was not waited for is missed.
+#[test]
+fn streams_that_pause_change_nothing() {
+    for (way, seed) in [(Way::Mapped, 3), (Way::Staged, 4)] {
+        let options = Options {
+            pauses: Some(seed),
+            ..Options::default()
+        };
+        let cases = every_case(3);
+        let few: Vec<_> = cases.into_iter().filter(|one| one.seed % 5 == 0).collect();
+        check_all(3, way, options, &few);
+    }
+}
+
+#[test]
+fn a_device_without_word_operations_waits_in_the_call() {
+    let options = Options {
+        word_operations: false,
+        ..Options::default()
+    };
+    let cases = every_case(2);
+    let few: Vec<_> = cases.into_iter().filter(|one| one.seed % 4 == 0).collect();
+    check_all(2, Way::Mapped, options, &few);
+}
+
+/// What a check is for: a fold that is not done shows.
+#[test]
+fn a_skipped_fold_is_found() {
+    let options = Options {
+        faults: Faults {
+            skip_fold: Some(0),
+            ..Faults::default()
+        },
+        ..Options::default()
+    };
+    let case = Case {
+        count: 3000,
+        ..every_type()[0]
+    };
+    let Some(device) = device(options) else {
+        return;
+    };
+    let wrong = on_threads(2, Way::Mapped, &device, |rank| rank.check(&case));
+    let total: usize = wrong.into_iter().map(Result::unwrap).sum();
+    assert!(total > 0, "nobody missed the fold");
+}

@@ -1,0 +1,92 @@
+//! Ranks with a device each, or one in common.
+
+use crate::SEGMENT_BYTES;
+use crate::pretended::REQUIRED;
+use ringtree::bootstrap::TransportChoice;
+use ringtree::device::cuda::Cuda;
+use ringtree::device::fake::{Fake, Options};
+use ringtree::device::{Device, Stream};
+use ringtree::{Communicator, Result};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Long enough for a slow machine, short enough for a test that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How segments travel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Way {
+    /// In memory of the device that all use.
+    Mapped,
+    /// Through the hosts, over TCP.
+    Staged,
+}
+
+/// A rank, its device and a stream of it.
+pub(crate) struct Rank {
+    pub(crate) comm: Communicator,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) stream: Arc<dyn Stream>,
+}
+
+impl Rank {
+    pub(crate) fn new(comm: Communicator, device: &Arc<dyn Device>) -> Result<Self> {
+        comm.attach_in_segments(device, SEGMENT_BYTES)?;
+        Ok(Self {
+            comm,
+            stream: device.stream()?,
+            device: Arc::clone(device),
+        })
+    }
+}
+
+/// The device to test on; none where it cannot be as `options` say, which a GPU cannot.
+pub(crate) fn device(options: Options) -> Option<Arc<dyn Device>> {
+    let is_cuda = std::env::var_os(REQUIRED).is_some();
+    if !is_cuda {
+        return Some(Arc::new(Fake::with(options)));
+    }
+    let usual = options == Options::default();
+    usual.then(|| -> Arc<dyn Device> { Arc::new(Cuda::open(0).unwrap()) })
+}
+
+/// An address that nobody uses.
+pub(crate) fn rendezvous() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+pub(crate) fn transport(way: Way) -> TransportChoice {
+    match way {
+        Way::Mapped => TransportChoice::Shm,
+        Way::Staged => TransportChoice::Tcp,
+    }
+}
+
+/// Runs `script` on every rank, each a thread of this process with a device in common.
+pub(crate) fn on_threads<R: Send>(
+    world_size: usize,
+    way: Way,
+    device: &Arc<dyn Device>,
+    script: impl Fn(&Rank) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let rendezvous = rendezvous();
+    let rank = |rank: usize| {
+        let builder = Communicator::builder().rank(rank).world_size(world_size);
+        let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
+        let comm = builder.transport(transport(way)).connect()?;
+        let rank = Rank::new(comm, device)?;
+        let end = script(&rank);
+        // Nobody drops what a peer still reads.
+        let _ = rank.comm.barrier();
+        end
+    };
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let ranks: Vec<_> = (0..world_size)
+            .map(|number| scope.spawn(move || rank(number)))
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}

@@ -1,0 +1,297 @@
+//! Folds, against the CPU's kernels.
+
+use super::launched::{Case, Memory, check, request};
+use super::values::{Random, random_elements, special_values};
+use bytemuck::bytes_of;
+use ringtree::limits::{DEVICE_DESTINATIONS_MAX, DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
+use ringtree::reduce::{Kernel, gpu};
+use ringtree::{Dtype, ReduceOp};
+
+/// How the buffers of a launch lie in their 16 bytes.
+#[derive(Clone, Copy, Debug)]
+enum Residues {
+    /// All the same.
+    Alike(usize),
+    /// Multiples of the element.
+    Elements,
+    /// Anything.
+    Bytes,
+}
+
+/// A fold to be checked.
+struct Fold {
+    dtype: Dtype,
+    op: ReduceOp,
+    divisor: Option<usize>,
+    operands: Vec<Vec<u8>>,
+    destinations: usize,
+    /// The operand in whose place the first destination lies.
+    own: Option<usize>,
+    residues: Residues,
+}
+
+impl Fold {
+    fn case(&self, random: &mut Random) -> Case {
+        let size = self.dtype.size();
+        let mut residue = || match self.residues {
+            Residues::Alike(residue) => residue,
+            Residues::Elements => random.below(16 / size) * size,
+            Residues::Bytes => random.below(16),
+        };
+        let mut memory = Memory::default();
+        let place = |bytes: &Vec<u8>| memory.place(bytes, residue());
+        let sources: Vec<u64> = self.operands.iter().map(place).collect();
+        let bytes = self.operands[0].len();
+        let blank = vec![0x5a; bytes];
+        let places = (0..self.destinations).map(|index| match (index, self.own) {
+            (0, Some(own)) => sources[own],
+            _ => memory.place(&blank, residue()),
+        });
+        let destinations: Vec<u64> = places.collect();
+        let elements = bytes / size;
+        let (dtype, op, divisor) = (self.dtype, self.op, self.divisor);
+        let launch = gpu::fold(
+            dtype,
+            op,
+            &sources,
+            &destinations,
+            elements,
+            divisor,
+            1 + random.below(3) as u32,
+        );
+        let launch = launch.unwrap();
+        let folded = self.folded_by_the_cpu();
+        let mut expected = memory.bytes.clone();
+        for &destination in &destinations {
+            expected[destination as usize..][..bytes].copy_from_slice(&folded);
+        }
+        let buffers = sources.len() + destinations.len();
+        let is_vector = matches!(self.residues, Residues::Alike(residue) if residue % size == 0);
+        // A tile is at most 2 KiB; before it are less than 16 bytes.
+        let rest = (2 << 10) + 16;
+        let by_vector = bytes.saturating_sub(rest) * buffers * usize::from(is_vector);
+        Case {
+            what: format!(
+                "{dtype} {op}/{divisor:?}, {elements} elements, {} sources, {} destinations, own \
+                 {:?}, {:?}",
+                sources.len(),
+                destinations.len(),
+                self.own,
+                self.residues
+            ),
+            request: request(launch.entry, launch.blocks, memory.bytes.len(), random),
+            arguments: bytes_of(&launch.arguments).to_vec(),
+            memory: memory.bytes,
+            expected,
+            bytes_read: bytes * sources.len(),
+            bytes_written: bytes * destinations.len(),
+            bytes_by_vector_min: by_vector,
+        }
+    }
+
+    fn folded_by_the_cpu(&self) -> Vec<u8> {
+        let kernel = Kernel::new(self.dtype, self.op).unwrap();
+        let mut sources: Vec<&[u8]> = self.operands.iter().map(Vec::as_slice).collect();
+        let own = self.own.filter(|_| sources.len() > 1);
+        let mut destination = match own {
+            Some(own) => sources.remove(own).to_vec(),
+            None => vec![0; sources[0].len()],
+        };
+        kernel.fold(&mut destination, own, &sources, self.divisor);
+        destination
+    }
+
+    /// A fold of random operands.
+    fn random(dtype: Dtype, op: ReduceOp, random: &mut Random) -> Fold {
+        // A tile is at most 2 KiB.
+        let bytes_max = [8, 60, 300, 5000, 16_000][random.below(5)];
+        let elements = random.below(bytes_max / dtype.size() + 1);
+        let operands = 1 + random.below(8);
+        let divisors = [2, 3, 7, 8, 1000, 65_535, WORLD_SIZE_MAX];
+        let divides = matches!(op, ReduceOp::Avg | ReduceOp::Sum) && random.flip();
+        let residue = random.below(16 / dtype.size()) * dtype.size();
+        Fold {
+            dtype,
+            op,
+            divisor: divides.then(|| divisors[random.below(divisors.len())]),
+            operands: (0..operands)
+                .map(|_| random_elements(dtype, elements, random))
+                .collect(),
+            destinations: 1 + random.below(3) * random.below(DEVICE_DESTINATIONS_MAX / 2),
+            own: Some(random.below(operands)).filter(|_| random.flip()),
+            residues: match random.below(4) {
+                0 => Residues::Elements,
+                1 => Residues::Bytes,
+                _ => Residues::Alike(residue),
+            },
+        }
+    }
+
+    /// A fold of two operands into the place of the first.
+    fn pair(dtype: Dtype, op: ReduceOp, left: Vec<u8>, right: Vec<u8>) -> Fold {
+        Fold {
+            dtype,
+            op,
+            divisor: None,
+            operands: vec![left, right],
+            destinations: 1,
+            own: Some(0),
+            residues: Residues::Alike(0),
+        }
+    }
+}
+
+/// Every element type with every operator that is defined for it.
+fn table() -> impl Iterator<Item = (Dtype, ReduceOp)> {
+    let pairs = Dtype::ALL
+        .iter()
+        .flat_map(|&dtype| ReduceOp::ALL.iter().map(move |&op| (dtype, op)));
+    pairs.filter(|(dtype, op)| op.supports(*dtype))
+}
+
+#[test]
+fn every_kernel_has_the_bits_of_the_cpu() {
+    let mut random = Random(1);
+    check(table().flat_map(|(dtype, op)| {
+        let cases = (0..40).map(|_| Fold::random(dtype, op, &mut random).case(&mut random));
+        cases.collect::<Vec<_>>()
+    }));
+}
+
+#[test]
+fn buffers_may_lie_anywhere() {
+    let mut random = Random(2);
+    let mut cases = Vec::new();
+    for &dtype in Dtype::ALL {
+        for residue in 0..16 {
+            for elements in [0, 1, 5, 16, 17, 601, 5003 / dtype.size()] {
+                let operands = (0..3).map(|_| random_elements(dtype, elements, &mut random));
+                let fold = Fold {
+                    dtype,
+                    op: ReduceOp::Sum,
+                    divisor: None,
+                    operands: operands.collect(),
+                    destinations: 2,
+                    own: Some(1),
+                    residues: Residues::Alike(residue),
+                };
+                cases.push(fold.case(&mut random));
+            }
+        }
+        for _ in 0..100 {
+            let mut fold = Fold::random(dtype, ReduceOp::Max, &mut random);
+            fold.residues = Residues::Bytes;
+            cases.push(fold.case(&mut random));
+        }
+    }
+    check(cases.into_iter());
+}
+
+#[test]
+fn as_many_buffers_as_a_launch_takes_are_folded() {
+    let mut random = Random(3);
+    let cases = table().map(|(dtype, op)| {
+        let mut fold = Fold::random(dtype, op, &mut random);
+        let elements = 3000 / dtype.size();
+        let operands =
+            (0..DEVICE_SOURCES_MAX).map(|_| random_elements(dtype, elements, &mut random));
+        fold.operands = operands.collect();
+        fold.destinations = DEVICE_DESTINATIONS_MAX;
+        fold.own = Some(random.below(DEVICE_SOURCES_MAX));
+        fold.case(&mut random)
+    });
+    check(cases);
+}
+
+#[test]
+fn a_copy_keeps_every_bit_in_every_destination() {
+    let mut random = Random(4);
+    let mut cases = Vec::new();
+    for (dtype, op) in table() {
+        for destinations in 1..=DEVICE_DESTINATIONS_MAX {
+            let mut fold = Fold::random(dtype, op, &mut random);
+            fold.operands.truncate(1);
+            fold.own = None;
+            fold.divisor = None;
+            fold.destinations = destinations;
+            let case = fold.case(&mut random);
+            assert_eq!(fold.folded_by_the_cpu(), fold.operands[0]);
+            cases.push(case);
+        }
+    }
+    check(cases.into_iter());
+}
+
+#[test]
+fn special_values_meet_each_other() {
+    let mut random = Random(5);
+    let mut cases = Vec::new();
+    for (dtype, op) in table() {
+        let values = special_values(dtype);
+        let encode = |bits: &u64| bits.to_le_bytes()[..dtype.size()].to_vec();
+        let once: Vec<u8> = values.iter().flat_map(encode).collect();
+        let left = values
+            .iter()
+            .flat_map(|bits| encode(bits).repeat(values.len()));
+        let left: Vec<u8> = left.collect();
+        // Often enough for whole tiles and a rest.
+        let times = 5000_usize.div_ceil(left.len());
+        let right = once.repeat(values.len() * times);
+        let mut fold = Fold::pair(dtype, op, left.repeat(times), right);
+        cases.push(fold.case(&mut random));
+        if op == ReduceOp::Avg {
+            for divisor in [2, 3, 1 << 10, WORLD_SIZE_MAX - 1] {
+                fold.divisor = Some(divisor);
+                cases.push(fold.case(&mut random));
+            }
+        }
+    }
+    check(cases.into_iter());
+}
+
+#[test]
+fn halves_round_once_to_nearest_even() {
+    let mut random = Random(6);
+    let every: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let mut cases = Vec::new();
+    for dtype in [Dtype::F16, Dtype::Bf16] {
+        for other in [0_u16, 1, 0x1001, 0x3c01, 0x3f81, 0x8000, 0xb555, 0x7bff] {
+            let others = other.to_le_bytes().repeat(1 << 16);
+            for (op, divisor) in [(ReduceOp::Avg, Some(3)), (ReduceOp::Prod, None)] {
+                let mut fold = Fold::pair(dtype, op, every.clone(), others.clone());
+                fold.divisor = divisor;
+                cases.push(fold.case(&mut random));
+            }
+            let sum = Fold::pair(dtype, ReduceOp::Sum, every.clone(), others);
+            cases.push(sum.case(&mut random));
+        }
+    }
+    check(cases.into_iter());
+}
+
+#[test]
+fn means_of_integers_truncate() {
+    let mut random = Random(7);
+    let mut cases = Vec::new();
+    let integers = Dtype::ALL.iter().filter(|dtype| !dtype.is_float());
+    for &dtype in integers {
+        for divisor in [2, 3, 7, 255, 256, 1023, 65_535, (1 << 20) - 1, 1 << 20] {
+            // Of small integers every one, of large ones those around multiples of the divisor.
+            let near = (0..1 << 16).map(|index: u64| match dtype.size() {
+                1 | 2 => index,
+                _ => {
+                    let multiple = random.bits() / divisor * divisor;
+                    let sign = random.bits() & 1;
+                    (multiple + index % 3).wrapping_sub(1) ^ sign.wrapping_neg()
+                }
+            });
+            let dividends = near.flat_map(|bits| bits.to_le_bytes()[..dtype.size()].to_vec());
+            let dividends: Vec<u8> = dividends.collect();
+            let zeros = vec![0; dividends.len()];
+            let mut fold = Fold::pair(dtype, ReduceOp::Avg, dividends, zeros);
+            fold.divisor = Some(divisor as usize);
+            cases.push(fold.case(&mut random));
+        }
+    }
+    check(cases.into_iter());
+}
