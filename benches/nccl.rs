@@ -107,8 +107,7 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
         )));
     };
     let (version, file) = (library.version, library.file.display());
-    println!("nccl: NCCL {version} ({file}), {RANKS} ranks on one {gpu}");
-    println!("nccl: {}", own::CAVEAT);
+    println!("nccl: NCCL {version} ({file}), {RANKS} ranks on one GPU ({gpu})");
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut results = Results::default();
     for with_mps in [false, true] {
@@ -213,15 +212,13 @@ impl Arrangement<'_> {
 
     /// All cases, both libraries in turns, until one fails.
     fn measure(&self, criterion: &mut Criterion) -> Result<Measured, String> {
-        let offer = own::offer(self.path);
-        let mut nccl = Side::new("NCCL", Some(self.start_nccl()?));
-        let own = offer.is_ok().then(|| self.start_own()).transpose()?;
-        let mut own = Side::new("ringtree", own);
+        let mut nccl = Side::new("NCCL", self.start_nccl()?);
+        let mut own = Side::new("ringtree", self.start_own()?);
         let mut measured = Measured {
             table: Table {
                 title: self.title(),
                 nccl: format!("NCCL {}", self.library.version),
-                ringtree: offer.unwrap_or_else(|why| why).to_owned(),
+                ringtree: own::offer(self.path).to_owned(),
                 rows: Vec::new(),
             },
             failure: None,
@@ -251,17 +248,17 @@ impl Arrangement<'_> {
 /// A library's ranks, and what of them was found too slow.
 struct Side {
     name: &'static str,
-    world: Option<World>,
+    world: World,
     slow: HashSet<String>,
 }
 
 impl Side {
-    fn new(name: &'static str, world: Option<World>) -> Self {
+    fn new(name: &'static str, world: World) -> Self {
         let slow = HashSet::new();
         Self { name, world, slow }
     }
 
-    /// Measures one case, unless it is not wanted, takes too long, or there is no such library.
+    /// Measures one case, unless it is not wanted or takes too long.
     fn measure(
         &mut self,
         criterion: &mut Criterion,
@@ -269,12 +266,10 @@ impl Side {
         case: Case,
     ) -> Result<Option<Timed>, String> {
         let collective = case.collective.to_string();
-        let Some(world) = &mut self.world else {
-            return Ok(None);
-        };
         if self.slow.contains(&collective) {
             return Ok(None);
         }
+        let world = &mut self.world;
         let mut wrong = world.prepare(case)?;
         let once = world.batch(1)?;
         if once > CALL_MAX {

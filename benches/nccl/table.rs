@@ -28,7 +28,7 @@ pub(crate) struct Table {
     pub(crate) title: String,
     /// Such as `NCCL 2.30.7`.
     pub(crate) nccl: String,
-    /// Where ringtree's buffers lie, and how its bytes travel; or why there is nothing of it.
+    /// Where ringtree's buffers lie, and how its bytes travel.
     pub(crate) ringtree: String,
     pub(crate) rows: Vec<Row>,
 }
