@@ -1,0 +1,201 @@
+//! What is set beside what, and the settings that bring it about. No effects.
+
+use ringtree::plan::Collective;
+use std::fmt;
+
+/// Ranks of every comparison: what NCCL says of several ranks on one GPU, it says of two.
+pub(crate) const RANKS: usize = 2;
+
+/// What every ratio here says, and what it does not.
+pub(crate) const REMARK: &str = "ranks share one GPU; no NVLink measured";
+
+/// The first NCCL that lets ranks share a GPU without being deceived about hosts.
+pub(crate) const SHARES_A_GPU: Version = Version {
+    major: 2,
+    minor: 30,
+    patch: 0,
+};
+
+/// CTAs of NCCL a rank at most, on the largest GPU.
+const CTAS_MAX: usize = 32;
+
+/// A version of NCCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    major: usize,
+    minor: usize,
+    patch: usize,
+}
+
+impl Version {
+    /// From the number that `ncclGetVersion` gives; up to 2.8 it was made in another way.
+    pub(crate) fn from_code(code: usize) -> Self {
+        let minor_at = if code < 10_000 { 1_000 } else { 10_000 };
+        Self {
+            major: code / minor_at,
+            minor: code % minor_at / 100,
+            patch: code % 100,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// How the bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// TCP on the loopback interface, as if each rank had a host of its own.
+    Sockets,
+    /// Memory of the GPU that the ranks map from each other.
+    Ipc,
+}
+
+impl Path {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sockets => "sockets",
+            Self::Ipc => "ipc",
+        }
+    }
+
+    /// Why this NCCL cannot take this path.
+    pub(crate) fn refusal(self, version: Version) -> Option<String> {
+        (self == Self::Ipc && version < SHARES_A_GPU).then(|| {
+            format!("NCCL {version} lets no ranks share a GPU; {SHARES_A_GPU} and later do")
+        })
+    }
+
+    /// What makes NCCL take it. As the GPU runs kernels of all ranks at once or none makes
+    /// progress, half of its multiprocessors are to suffice for all of them.
+    pub(crate) fn of_nccl(self, rank: usize, multiprocessors: usize) -> Vec<(String, String)> {
+        let ctas = (multiprocessors / RANKS / 2).clamp(1, CTAS_MAX);
+        let mut settings = vec![("NCCL_MAX_CTAS", ctas.to_string())];
+        settings.push(("NCCL_SOCKET_IFNAME", "lo".into()));
+        settings.push(("NCCL_IB_DISABLE", "1".into()));
+        match self {
+            Self::Sockets => settings.extend([
+                ("NCCL_HOSTID", format!("rank{rank}")),
+                ("NCCL_NET", "Socket".into()),
+                ("NCCL_P2P_DISABLE", "1".into()),
+                ("NCCL_SHM_DISABLE", "1".into()),
+            ]),
+            Self::Ipc => settings.extend([
+                ("NCCL_HOSTID", "one".into()),
+                ("NCCL_MULTI_RANK_GPU_ENABLE", "1".into()),
+                ("NCCL_NVLS_ENABLE", "0".into()),
+            ]),
+        }
+        owned(settings)
+    }
+
+    /// What makes ringtree take it.
+    pub(crate) fn of_ringtree(self, rank: usize, rendezvous: &str) -> Vec<(String, String)> {
+        let mut settings = vec![
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", RANKS.to_string()),
+            ("LOCAL_RANK", rank.to_string()),
+            ("LOCAL_WORLD_SIZE", RANKS.to_string()),
+            ("RINGTREE_RENDEZVOUS", rendezvous.into()),
+        ];
+        match self {
+            Self::Sockets => settings.extend([
+                ("RINGTREE_TRANSPORT", "tcp".into()),
+                ("RINGTREE_HOST_ID", format!("rank{rank}")),
+            ]),
+            Self::Ipc => settings.push(("RINGTREE_HOST_ID", "one".into())),
+        }
+        owned(settings)
+    }
+}
+
+fn owned(settings: Vec<(&str, String)>) -> Vec<(String, String)> {
+    let settings = settings.into_iter();
+    settings
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+/// One measured point: f32, sum, root 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    /// Of the buffer that holds what all ranks have, as `ringtree bench` counts them.
+    pub(crate) bytes: usize,
+}
+
+/// All points, small ones first.
+pub(crate) fn cases() -> Vec<Case> {
+    const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
+    let all_reduces = [8, 64, KIB, 8 * KIB, 64 * KIB, 512 * KIB]
+        .into_iter()
+        .chain([MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]);
+    let others = [
+        Collective::Broadcast,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+    ];
+    let all_reduces = all_reduces.map(|bytes| (Collective::AllReduce, bytes));
+    let others = others
+        .into_iter()
+        .flat_map(|collective| [KIB, MIB, 64 * MIB].map(|bytes| (collective, bytes)));
+    all_reduces
+        .chain(others)
+        .map(|(collective, bytes)| Case { collective, bytes })
+        .collect()
+}
+
+impl Case {
+    /// Elements of the whole buffer.
+    pub(crate) fn count(self) -> usize {
+        let count = (self.bytes / size_of::<f32>()).max(1);
+        if self.collective.is_blocked() {
+            return (count / RANKS).max(1) * RANKS;
+        }
+        count
+    }
+
+    /// Elements of one rank's block, where there are blocks.
+    pub(crate) fn block(self) -> usize {
+        self.count() / RANKS
+    }
+
+    /// Elements that a rank puts in.
+    pub(crate) fn input(self) -> usize {
+        match self.collective {
+            Collective::AllGather => self.block(),
+            _ => self.count(),
+        }
+    }
+
+    /// Elements that a rank gets out.
+    pub(crate) fn output(self) -> usize {
+        match self.collective {
+            Collective::ReduceScatter => self.block(),
+            _ => self.count(),
+        }
+    }
+
+    /// Whether the result replaces the input.
+    pub(crate) fn is_in_place(self) -> bool {
+        self.input() == self.output()
+    }
+
+    /// As it is told to a rank.
+    pub(crate) fn to_line(self) -> String {
+        format!("{} {}", self.collective, self.bytes)
+    }
+
+    /// As it was told.
+    pub(crate) fn from_line(line: &str) -> Option<Self> {
+        let (collective, bytes) = line.split_once(' ')?;
+        Some(Self {
+            collective: collective.parse().ok()?,
+            bytes: bytes.parse().ok()?,
+        })
+    }
+}

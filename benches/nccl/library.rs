@@ -1,0 +1,151 @@
+//! Finding NCCL and a GPU. Both are looked at in processes of their own, since looking at a broken
+//! library can end one, and looking at a GPU leaves a context behind.
+
+use crate::arrangement::Version;
+use crate::rank::say;
+use crate::world::Players;
+use ringtree::device::Device as _;
+use ringtree::device::cuda::Cuda;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The user's word on where NCCL is: the file, or its directory.
+pub(crate) const SETTING: &str = "RINGTREE_NCCL_LIBRARY";
+
+const FILE: &str = "libnccl.so.2";
+/// How long a look may take; a GPU that sleeps takes seconds to wake.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the NCCL of Python's packages would be, one path a line; imports none of them.
+const PYTHON: &str = "
+import importlib.util, os
+for package, place in ('nvidia.nccl', 'lib'), ('torch', 'lib'):
+    try:
+        found = importlib.util.find_spec(package)
+    except ImportError:
+        continue
+    for folder in (found and found.submodule_search_locations) or []:
+        print(os.path.join(folder, place, 'libnccl.so.2'))
+";
+
+/// An NCCL that can be loaded.
+pub(crate) struct Library {
+    pub(crate) version: Version,
+    pub(crate) file: PathBuf,
+    /// Holds one link, by the name under which cudarc looks for it.
+    folder: TempDir,
+}
+
+impl Library {
+    /// What makes a process load this NCCL and no other.
+    pub(crate) fn setting(&self) -> (String, String) {
+        let theirs = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+        let own = self.folder.path().display();
+        let value = match theirs.as_str() {
+            "" => own.to_string(),
+            _ => format!("{own}:{theirs}"),
+        };
+        ("LD_LIBRARY_PATH".into(), value)
+    }
+
+    fn open(file: &Path) -> Result<Self, String> {
+        let file = file
+            .canonicalize()
+            .map_err(|error| format!("{} cannot be opened: {error}", file.display()))?;
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        symlink(&file, folder.path().join("libnccl.so")).map_err(|error| error.to_string())?;
+        let mut library = Self {
+            version: Version::from_code(0),
+            file,
+            folder,
+        };
+        let no_nccl = |_| format!("{} is no NCCL that can be loaded", library.file.display());
+        let quiet = |command: &mut Command| {
+            command.envs([library.setting()]).stderr(Stdio::null());
+        };
+        let mut look = Players::one("version", "NCCL", quiet)?;
+        let said = look.hear(1, PATIENCE).map_err(no_nccl)?.remove(0);
+        let code = said.parse().map_err(|_| said.clone())?;
+        library.version = Version::from_code(code);
+        Ok(library)
+    }
+}
+
+/// What the process does that looks at NCCL.
+pub(crate) fn describe_nccl() -> Result<(), String> {
+    let version = cudarc::nccl::result::get_nccl_version();
+    let version = version.map_err(|error| format!("NCCL: {:?}", error.0))?;
+    say(&version.to_string());
+    Ok(())
+}
+
+/// What the process does that looks at the GPU.
+pub(crate) fn describe_gpu() -> Result<(), String> {
+    let gpu = Cuda::describe(0).map_err(|error| error.to_string())?;
+    let facts = gpu.description();
+    say(&format!("{} {}", facts.multiprocessors, facts.name));
+    Ok(())
+}
+
+/// The GPU's multiprocessors and name, or why there is none.
+pub(crate) fn find_gpu() -> Result<(usize, String), String> {
+    let mut look = Players::one("gpu", "GPU 0", |_| {})?;
+    let said = look.hear(1, PATIENCE)?.remove(0);
+    let (multiprocessors, name) = said.split_once(' ').unwrap_or((&said, ""));
+    let multiprocessors = multiprocessors.parse().map_err(|_| said.clone())?;
+    Ok((multiprocessors, name.to_owned()))
+}
+
+/// The NCCL that the user named.
+pub(crate) fn named() -> Option<Result<Library, String>> {
+    let path = PathBuf::from(std::env::var_os(SETTING)?);
+    let file = if path.is_dir() { path.join(FILE) } else { path };
+    Some(Library::open(&file).map_err(|why| format!("{SETTING}: {why}")))
+}
+
+/// The newest NCCL that is found here.
+pub(crate) fn newest() -> Option<Library> {
+    let mut files: Vec<PathBuf> = in_loaders_path().chain(in_python()).collect();
+    files.retain(|file| file.is_file());
+    files.dedup();
+    let libraries = files.iter().filter_map(|file| Library::open(file).ok());
+    libraries.max_by_key(|library| library.version)
+}
+
+/// Where the system's loader would look.
+fn in_loaders_path() -> impl Iterator<Item = PathBuf> {
+    let theirs = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let named: Vec<_> = std::env::split_paths(&theirs)
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .map(|folder| folder.join(FILE))
+        .collect();
+    let cached = ["ldconfig", "/sbin/ldconfig"]
+        .iter()
+        .find_map(|program| answer(Command::new(program).arg("-p")))
+        .unwrap_or_default();
+    named.into_iter().chain(cached_files(&cached))
+}
+
+/// The files of that name in a listing of the loader's cache.
+fn cached_files(listing: &str) -> Vec<PathBuf> {
+    let lines = listing.lines().filter(|line| line.trim().starts_with(FILE));
+    lines
+        .filter_map(|line| Some(line.split_once(" => ")?.1.into()))
+        .collect()
+}
+
+/// Where PyTorch has its own.
+fn in_python() -> Vec<PathBuf> {
+    let said = answer(Command::new("python3").args(["-c", PYTHON])).unwrap_or_default();
+    said.lines().map(PathBuf::from).collect()
+}
+
+/// What a program prints, if it does.
+fn answer(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout).ok()
+}

@@ -1,0 +1,117 @@
+//! MPS, NVIDIA's service that runs kernels of several processes side by side: a daemon of this
+//! benchmark's own, in directories of its own. The GPU's settings stay as they are.
+//!
+//! A process of its own keeps the daemon, out of reach of the terminal's signals, and stops it when
+//! this benchmark says so or is gone, however it went.
+
+use crate::rank::say;
+use crate::world::Players;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+const CONTROL: &str = "nvidia-cuda-mps-control";
+/// Where clients look for the daemon. An empty directory keeps them from any other daemon.
+pub(crate) const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// How long the daemon may take to start, and to stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The daemon, for as long as this lives.
+pub(crate) struct Mps {
+    _keeper: Players,
+    pub(crate) pipes: PathBuf,
+}
+
+/// Whether there is such a service here.
+pub(crate) fn is_found() -> bool {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&places).any(|place| place.join(CONTROL).is_file())
+}
+
+impl Mps {
+    pub(crate) fn start() -> Result<Self, String> {
+        let apart = |command: &mut Command| {
+            command.process_group(0);
+        };
+        let keeper = Players::one("mps", "the keeper of MPS", apart)?;
+        let mut keeper = keeper.with_grace(3 * PATIENCE);
+        let pipes = keeper.hear(1, 2 * PATIENCE)?.remove(0).into();
+        Ok(Self {
+            _keeper: keeper,
+            pipes,
+        })
+    }
+
+    /// Whether a process of this job has come to the daemon.
+    pub(crate) fn is_used(&self) -> bool {
+        let listed = ask(&self.pipes, "get_server_list");
+        listed.is_some_and(|list| list.bytes().any(|byte| byte.is_ascii_digit()))
+    }
+}
+
+/// Tells the daemon; returns what it says, if it does.
+fn ask(pipes: &Path, order: &str) -> Option<String> {
+    let mut control = Command::new(CONTROL)
+        .env(PIPES, pipes)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    // It may have ended without reading; its status tells.
+    let _ = writeln!(control.stdin.take()?, "{order}");
+    let output = control.wait_with_output().ok()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then_some(said)
+}
+
+/// Waits until `is_so`; returns whether it came to be in time.
+fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    true
+}
+
+/// What the keeper does: starts the daemon, waits until `told` ends, stops the daemon.
+pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (pipes, logs) = (folder.path().join("pipes"), folder.path().join("logs"));
+    for directory in [&pipes, &logs] {
+        std::fs::create_dir(directory).map_err(|error| error.to_string())?;
+    }
+    let mut daemon = Command::new(CONTROL)
+        .arg("-f")
+        .env(PIPES, &pipes)
+        .env(LOGS, &logs)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{CONTROL} cannot be started: {error}"))?;
+    let has_ended = |daemon: &mut Child| !matches!(daemon.try_wait(), Ok(None));
+    let answers = wait_until(|| has_ended(&mut daemon) || ask(&pipes, "get_server_list").is_some());
+    let is_there = answers && !has_ended(&mut daemon);
+    if is_there {
+        say(&pipes.to_string_lossy());
+        while told.recv().is_ok() {}
+        // Clients that do not go within seconds are cut off.
+        ask(&pipes, "quit -t 5");
+    }
+    if !wait_until(|| has_ended(&mut daemon)) {
+        let _ = daemon.kill();
+        let _ = daemon.wait();
+    }
+    match is_there {
+        true => Ok(()),
+        false => Err(format!("{CONTROL} does not work here")),
+    }
+}

@@ -1,0 +1,107 @@
+//! ringtree's side, on buffers of the GPU. What it measures is decided here and nowhere else.
+
+use crate::arrangement::{Case, Path};
+use crate::rank::Library;
+use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::device::cuda::Cuda;
+use ringtree::device::{Device, Stream};
+use ringtree::plan::Collective;
+use ringtree::{Communicator, Error, ReduceOp};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What ringtree does on `path`, in words for the table.
+pub(crate) fn offer(path: Path) -> &'static str {
+    match path {
+        Path::Sockets => "ringtree by TCP, staged in pinned memory",
+        Path::Ipc => "ringtree by segments in memory of the GPU",
+    }
+}
+
+/// A rank of ringtree.
+pub(crate) struct Own {
+    comm: Communicator,
+    device: Arc<dyn Device>,
+    stream: Arc<dyn Stream>,
+    case: Case,
+    /// All collectives are in place, so it is as long as what all ranks have. NCCL's all-gather and
+    /// reduce-scatter are not: cudarc's safe calls lend no buffer twice.
+    buffer: DeviceBuffer<f32>,
+}
+
+fn failed(error: Error) -> String {
+    format!("ringtree: {error}")
+}
+
+impl Own {
+    /// Joins the others, as the environment says.
+    pub(crate) fn join() -> Result<Self, String> {
+        Self::try_join().map_err(failed)
+    }
+
+    fn try_join() -> ringtree::Result<Self> {
+        let device: Arc<dyn Device> = Arc::new(Cuda::open(0)?);
+        let stream = device.stream()?;
+        let comm = Communicator::from_env()?;
+        comm.attach(&device)?;
+        Ok(Self {
+            comm,
+            buffer: DeviceBuffer::new(&device, &stream, &[0.0])?,
+            device,
+            stream,
+            case: Case {
+                collective: Collective::AllReduce,
+                bytes: 0,
+            },
+        })
+    }
+
+    /// The elements that are `length` long: all, or this rank's block.
+    fn part(&self, length: usize) -> Range<usize> {
+        let start = match length == self.case.count() {
+            true => 0,
+            false => self.comm.rank() * self.case.block(),
+        };
+        start..start + length
+    }
+}
+
+impl Library for Own {
+    fn prepare(&mut self, case: Case) -> Result<(), String> {
+        self.case = case;
+        let zeros = vec![0.0; case.count()];
+        self.buffer = DeviceBuffer::new(&self.device, &self.stream, &zeros).map_err(failed)?;
+        Ok(())
+    }
+
+    fn load(&mut self, input: &[f32]) -> Result<(), String> {
+        let mut whole = vec![0.0; self.case.count()];
+        whole[self.part(input.len())].copy_from_slice(input);
+        self.buffer.write(&whole).map_err(failed)
+    }
+
+    fn call(&mut self) -> Result<(), String> {
+        let Self { comm, buffer, .. } = self;
+        match self.case.collective {
+            Collective::Broadcast => comm.broadcast(buffer, 0),
+            Collective::AllGather => comm.all_gather(buffer),
+            Collective::ReduceScatter => comm.reduce_scatter(buffer, ReduceOp::Sum),
+            _ => comm.all_reduce(buffer, ReduceOp::Sum),
+        }
+        .map_err(failed)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        self.comm.synchronize().map_err(failed)?;
+        self.stream.synchronize().map_err(failed)
+    }
+
+    fn barrier(&mut self) -> Result<(), String> {
+        self.comm.barrier().map_err(failed)
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>, String> {
+        let whole = self.buffer.read().map_err(failed)?;
+        Ok(whole[self.part(self.case.output())].to_vec())
+    }
+}

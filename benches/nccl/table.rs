@@ -1,0 +1,153 @@
+//! What was measured, as a table and as CSV. No effects.
+
+use crate::arrangement::{Case, RANKS, REMARK};
+use ringtree::plan::Collective;
+use std::fmt::Write as _;
+
+/// What one library took for one case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Timed {
+    /// Mean time a call, of the slowest rank, of the median batch.
+    pub(crate) time_s: f64,
+    /// Wrong elements, of all ranks, before and after.
+    pub(crate) wrong: usize,
+}
+
+/// One case, by both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) case: Case,
+    pub(crate) nccl: Option<Timed>,
+    pub(crate) ringtree: Option<Timed>,
+}
+
+/// All cases of an arrangement.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    /// Such as `sockets, without MPS`.
+    pub(crate) title: String,
+    /// Such as `NCCL 2.30.7`.
+    pub(crate) nccl: String,
+    /// Where ringtree's buffers lie, and how its bytes travel.
+    pub(crate) ringtree: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The middle one, or the mean of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
+}
+
+/// Bytes a second over the bus, in GB, as nccl-tests defines it.
+fn bus_gbs(case: Case, time_s: f64) -> f64 {
+    let ranks = RANKS as f64;
+    let factor = match case.collective {
+        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Collective::AllGather | Collective::ReduceScatter => (ranks - 1.0) / ranks,
+        _ => 1.0,
+    };
+    factor * (case.count() * size_of::<f32>()) as f64 / time_s / 1e9
+}
+
+impl Row {
+    /// ringtree's time by NCCL's: below 1, ringtree wins.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        Some(self.ringtree?.time_s / self.nccl?.time_s)
+    }
+
+    fn wrong(&self) -> usize {
+        let both = [self.nccl, self.ringtree].into_iter().flatten();
+        both.map(|timed| timed.wrong).sum()
+    }
+}
+
+/// A number, or nothing where there is none.
+fn cell(value: Option<f64>, decimals: usize) -> String {
+    value.map_or(String::new(), |value| format!("{value:.decimals$}"))
+}
+
+impl Table {
+    pub(crate) fn wrong(&self) -> usize {
+        self.rows.iter().map(Row::wrong).sum()
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let Self {
+            title,
+            nccl,
+            ringtree,
+            rows,
+        } = self;
+        let mut text = format!(
+            "\n{title}: {nccl} beside {ringtree}\n\
+             {RANKS} ranks, f32, sum; microseconds a call; ratio = ringtree's time by NCCL's\n\
+             {:<14} {:>9} {:>12} {:>12} {:>6}\n",
+            "collective", "bytes", "NCCL", "ringtree", "ratio"
+        );
+        for row in rows {
+            let us = |timed: Option<Timed>| match timed {
+                Some(timed) => cell(Some(timed.time_s * 1e6), 1),
+                None => "-".into(),
+            };
+            let mut remark = String::new();
+            if row.ratio().is_some() {
+                let _ = write!(remark, "  {REMARK}");
+            }
+            if row.wrong() > 0 {
+                let _ = write!(remark, "  {} elements WRONG", row.wrong());
+            }
+            let collective = row.case.collective.to_string();
+            let ratio = row.ratio().map_or("-".into(), |one| cell(Some(one), 2));
+            let _ = writeln!(
+                text,
+                "{collective:<14} {:>9} {:>12} {:>12} {ratio:>6}{remark}",
+                row.case.bytes,
+                us(row.nccl),
+                us(row.ringtree),
+            );
+        }
+        text
+    }
+
+    /// The names of the columns.
+    pub(crate) const CSV_HEADER: &str = "arrangement,collective,ranks,bytes,count,dtype,op,\
+        nccl,nccl_time_us,nccl_busbw_gbs,nccl_wrong,\
+        ringtree,ringtree_time_us,ringtree_busbw_gbs,ringtree_wrong,ratio,remark\n";
+
+    /// For programs, without the names.
+    pub(crate) fn csv(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let three = |timed: Option<Timed>| {
+                [
+                    cell(timed.map(|timed| timed.time_s * 1e6), 4),
+                    cell(timed.map(|timed| bus_gbs(row.case, timed.time_s)), 4),
+                    timed.map_or(String::new(), |timed| timed.wrong.to_string()),
+                ]
+                .join(",")
+            };
+            let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+            let cells = [
+                quoted(&self.title),
+                row.case.collective.to_string(),
+                RANKS.to_string(),
+                row.case.bytes.to_string(),
+                row.case.count().to_string(),
+                "f32,sum".into(),
+                quoted(&self.nccl),
+                three(row.nccl),
+                quoted(&self.ringtree),
+                three(row.ringtree),
+                cell(row.ratio(), 4),
+                quoted(REMARK),
+            ];
+            text.push_str(&cells.join(","));
+            text.push('\n');
+        }
+        text
+    }
+}
