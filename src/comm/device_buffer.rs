@@ -72,6 +72,12 @@ impl<T: Element> DeviceBuffer<T> {
         &self.memory
     }
 
+    /// The memory, such as a slice of cudarc's that is to be unwrapped.
+    #[must_use]
+    pub fn into_memory(self) -> device::Memory {
+        self.memory
+    }
+
     /// How many elements.
     #[must_use]
     pub fn len(&self) -> usize {

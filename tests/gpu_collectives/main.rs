@@ -10,6 +10,7 @@ mod ends;
 mod pretended;
 mod processes;
 mod ranks;
+mod slices;
 
 use cases::Case;
 use ranks::{Way, device, on_threads};

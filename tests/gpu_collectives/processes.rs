@@ -1,7 +1,9 @@
 //! Ranks as processes, all of them on one GPU: this test binary starts itself.
 
 use crate::every_case;
+use crate::pretended::REQUIRED;
 use crate::ranks::{Rank, device, rendezvous};
+use crate::slices::slices;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::fake::Options;
 use ringtree::{Communicator, Error, ReduceOp, Result};
@@ -41,6 +43,7 @@ fn child(role: &str) -> Result<String> {
     let rank = Rank::new(comm, &device)?;
     let said = match role {
         "killed" => bereaved(&rank)?,
+        "slices" => slices(&rank)?,
         _ => cases(&rank)?,
     };
     let _ = rank.comm.barrier();
@@ -130,6 +133,17 @@ fn processes_compute_what_one_would() {
         let said = start(role, world_size, transport);
         let right = Some("all right".to_owned());
         assert_eq!(said, vec![right; world_size], "{role} over {transport}");
+    }
+}
+
+#[test]
+fn slices_of_cudarcs_take_part_and_are_given_back() {
+    if std::env::var_os(REQUIRED).is_none() {
+        return;
+    }
+    for transport in ["shm", "tcp"] {
+        let right = Some("all right".to_owned());
+        assert_eq!(start("slices", 2, transport), vec![right; 2], "{transport}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Collectives on device buffers: the host drives, the device copies and folds.
 //!
-//! *Purpose.* [`DeviceOperation`] runs a program on memory of a device. What the host's operation
+//! *Purpose.* `DeviceOperation` runs a program on memory of a device. What the host's operation
 //! does at once is told to a stream here, and what a stream was told in an order is done in it: so
 //! a step counts as done, for the steps that depend on it, as soon as it is enqueued. Only what
 //! leaves the rank, or comes, waits for events. [`links`] says how segments travel.
