@@ -59,8 +59,8 @@ impl Player {
     }
 }
 
-/// Processes that one answer is expected of at a time. When dropped, they are told to end, and those
-/// that do not are killed.
+/// Processes that one answer is expected of at a time. When dropped, they are told to end, and
+/// those that do not are killed.
 pub(crate) struct Players {
     players: Vec<Player>,
     heard: Receiver<Heard>,
