@@ -24,6 +24,8 @@ pub(super) struct Attached {
     device: Arc<dyn Device>,
     /// What users' streams wait for, in turns.
     words: Words,
+    /// How often a stream was told to wait for one of them.
+    gates: u32,
     /// What is under way, oldest first.
     tickets: VecDeque<Ticket>,
     /// What ranks of this process find.
@@ -42,10 +44,21 @@ impl Attached {
         Ok(Self {
             device: Arc::clone(device),
             words: device.words(DEVICE_CALLS_MAX)?,
+            gates: 0,
             tickets: VecDeque::new(),
             published: published.into_iter().collect(),
             _withdrawals: withdrawals,
         })
+    }
+
+    /// The next gate, closed. Fewer calls are under way than there are words.
+    fn gate(&mut self) -> Result<Gate> {
+        self.gates = self.gates.wrapping_add(1);
+        let value = self.gates;
+        let word = self.words.word(value as usize % DEVICE_CALLS_MAX)?;
+        // Words are compared as if on a circle, so it must not be too far behind.
+        word.store(value.wrapping_sub(1));
+        Ok(Gate { word, value })
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
@@ -149,12 +162,9 @@ impl Communicator {
         let ready = attached.device.event()?;
         stream.record(&ready)?;
         let has_words = attached.device.description().word_operations;
-        // The low bits tell neighbours apart, as words are compared.
-        let value = sequence as u32;
-        let word = attached.words.word(sequence as usize % DEVICE_CALLS_MAX)?;
-        let gate = has_words.then_some(Gate { word, value });
+        let gate = has_words.then(|| attached.gate()).transpose()?;
         if let Some(gate) = &gate {
-            stream.wait_word(&gate.word, value)?;
+            stream.wait_word(&gate.word, gate.value)?;
         }
         let on = OnDevice {
             buffer: span,
