@@ -1,7 +1,7 @@
 //! `ringtree bench`: measure a collective, checking its results while it is measured.
 
 mod measure;
-mod report;
+pub(crate) mod report;
 
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;

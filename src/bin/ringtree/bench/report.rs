@@ -5,7 +5,8 @@ use ringtree::Communicator;
 use ringtree::plan::Collective;
 use std::str::FromStr;
 
-const COLUMNS: &[&str] = &[
+/// What is said of a point.
+pub(crate) const COLUMNS: &[&str] = &[
     "collective",
     "algorithm",
     "transport",
