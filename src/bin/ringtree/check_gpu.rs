@@ -26,7 +26,7 @@ use std::process::ExitCode;
 pub(crate) enum Plant {
     /// Each device leaves its first fold out.
     SkippedFold,
-    /// Each device's first wait does not wait.
+    /// Each device's second wait does not wait.
     EarlyRelease,
     /// What a killed or stopped rank was part of is taken for well ended.
     FailedReportedGood,

@@ -4,6 +4,7 @@ use super::rank::Rank;
 use crate::promise::Promise;
 use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::device::Pinned;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Dtype, Element, ReduceOp, Result};
@@ -94,8 +95,89 @@ pub(super) struct Found {
     pub(super) wrong: Vec<String>,
 }
 
-/// A call under way: to be asked how many of this rank's elements are not what was promised.
-type Pending<'a> = Box<dyn FnOnce() -> Result<usize> + 'a>;
+/// A call, with all that it needs allocated: that may take until streams have nothing to wait for.
+trait Call {
+    /// Makes the call, and tells the stream to copy the result out right behind it.
+    fn start(&mut self, rank: &Rank) -> Result<()>;
+
+    /// How many of this rank's elements are not what was promised, once the stream has nothing to
+    /// do any more.
+    fn wrong(&mut self) -> Result<usize>;
+}
+
+struct On<T: Element> {
+    case: Case,
+    promise: Promise,
+    count: usize,
+    buffer: DeviceBuffer<T>,
+    result: Pinned,
+}
+
+impl<T: Element> On<T> {
+    fn boxed(rank: &Rank, case: &Case) -> Result<Box<dyn Call>> {
+        let (number, world_size) = (rank.comm.rank(), rank.comm.world_size());
+        let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
+        let count = case.length.count(case.dtype, world_size);
+        let mut content = vec![T::zeroed(); count];
+        inputs.fill(number, 0, bytemuck::cast_slice_mut(&mut content));
+        let buffer = DeviceBuffer::new(&rank.device, &rank.stream, &content)?;
+        Ok(Box::new(Self {
+            result: rank.device.pin(buffer.device_memory().bytes())?,
+            case: *case,
+            promise: Promise {
+                collective: case.collective,
+                root: case.root,
+                inputs,
+                rank: number,
+                world_size,
+            },
+            count,
+            buffer,
+        }))
+    }
+}
+
+impl<T: Element> Call for On<T> {
+    fn start(&mut self, rank: &Rank) -> Result<()> {
+        let (comm, buffer) = (&rank.comm, &mut self.buffer);
+        let Case { op, root, .. } = self.case;
+        comm.use_algorithm(Some(self.case.algorithm))?;
+        match self.case.collective {
+            Collective::AllReduce => comm.all_reduce(buffer, op)?,
+            Collective::Broadcast => comm.broadcast(buffer, root)?,
+            Collective::Reduce => comm.reduce(buffer, op, root)?,
+            Collective::ReduceScatter => comm.reduce_scatter(buffer, op)?,
+            Collective::AllGather => comm.all_gather(buffer)?,
+            Collective::Barrier => comm.barrier()?,
+        }
+        let from = buffer.device_memory().whole();
+        rank.stream.copy_to_host(&from, &self.result.whole())
+    }
+
+    fn wrong(&mut self) -> Result<usize> {
+        let bytes = &self.result.bytes_mut()?[..self.count * size_of::<T>()];
+        let mut result = vec![T::zeroed(); self.count];
+        bytemuck::cast_slice_mut(&mut result).copy_from_slice(bytes);
+        Ok(self.promise.count_wrong(&result))
+    }
+}
+
+fn call(rank: &Rank, case: &Case) -> Result<Box<dyn Call>> {
+    match case.dtype {
+        Dtype::I8 => On::<i8>::boxed(rank, case),
+        Dtype::U8 => On::<u8>::boxed(rank, case),
+        Dtype::I16 => On::<i16>::boxed(rank, case),
+        Dtype::U16 => On::<u16>::boxed(rank, case),
+        Dtype::I32 => On::<i32>::boxed(rank, case),
+        Dtype::U32 => On::<u32>::boxed(rank, case),
+        Dtype::I64 => On::<i64>::boxed(rank, case),
+        Dtype::U64 => On::<u64>::boxed(rank, case),
+        Dtype::F16 => On::<f16>::boxed(rank, case),
+        Dtype::Bf16 => On::<bf16>::boxed(rank, case),
+        Dtype::F32 => On::<f32>::boxed(rank, case),
+        Dtype::F64 => On::<f64>::boxed(rank, case),
+    }
+}
 
 impl Rank {
     /// Makes all calls, some at once.
@@ -103,10 +185,16 @@ impl Rank {
         let mut found = Found::default();
         let mut wrong_calls = 0;
         for batch in cases.chunks(BATCH) {
-            let pending: Result<Vec<_>> = batch.iter().map(|case| self.start(case)).collect();
-            for (case, pending) in batch.iter().zip(pending?) {
+            let calls: Result<Vec<_>> = batch.iter().map(|case| call(self, case)).collect();
+            let mut calls = calls?;
+            for call in &mut calls {
+                call.start(self)?;
+            }
+            // The stream alone makes this wait for the results.
+            self.stream.synchronize()?;
+            for (case, call) in batch.iter().zip(&mut calls) {
                 found.calls += 1;
-                let wrong = pending()?;
+                let wrong = call.wrong()?;
                 if wrong == 0 {
                     continue;
                 }
@@ -123,57 +211,5 @@ impl Rank {
             found.wrong.push(format!("{wrong_calls} calls were wrong"));
         }
         Ok(found)
-    }
-
-    fn start(&self, case: &Case) -> Result<Pending<'_>> {
-        match case.dtype {
-            Dtype::I8 => self.start_as::<i8>(case),
-            Dtype::U8 => self.start_as::<u8>(case),
-            Dtype::I16 => self.start_as::<i16>(case),
-            Dtype::U16 => self.start_as::<u16>(case),
-            Dtype::I32 => self.start_as::<i32>(case),
-            Dtype::U32 => self.start_as::<u32>(case),
-            Dtype::I64 => self.start_as::<i64>(case),
-            Dtype::U64 => self.start_as::<u64>(case),
-            Dtype::F16 => self.start_as::<f16>(case),
-            Dtype::Bf16 => self.start_as::<bf16>(case),
-            Dtype::F32 => self.start_as::<f32>(case),
-            Dtype::F64 => self.start_as::<f64>(case),
-        }
-    }
-
-    fn start_as<T: Element>(&self, case: &Case) -> Result<Pending<'_>> {
-        let Case {
-            op, root, dtype, ..
-        } = *case;
-        let comm = &self.comm;
-        let (rank, world_size) = (comm.rank(), comm.world_size());
-        let inputs = Inputs::new(dtype, op, world_size, case.seed);
-        let count = case.length.count(dtype, world_size);
-        let mut content = vec![T::zeroed(); count];
-        inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut content));
-        let mut buffer = DeviceBuffer::new(&self.device, &self.stream, &content)?;
-        comm.use_algorithm(Some(case.algorithm))?;
-        match case.collective {
-            Collective::AllReduce => comm.all_reduce(&mut buffer, op)?,
-            Collective::Broadcast => comm.broadcast(&mut buffer, root)?,
-            Collective::Reduce => comm.reduce(&mut buffer, op, root)?,
-            Collective::ReduceScatter => comm.reduce_scatter(&mut buffer, op)?,
-            Collective::AllGather => comm.all_gather(&mut buffer)?,
-            Collective::Barrier => comm.barrier()?,
-        }
-        let collective = case.collective;
-        Ok(Box::new(move || {
-            // The stream alone makes this wait for the result.
-            let result = buffer.read()?;
-            Ok(Promise {
-                collective,
-                root,
-                inputs,
-                rank,
-                world_size,
-            }
-            .count_wrong(&result[..count]))
-        }))
     }
 }

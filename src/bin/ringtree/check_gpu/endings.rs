@@ -17,6 +17,9 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     let mut buffer = DeviceBuffer::new(device, stream, &[1.0f32; 5000])?;
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     comm.synchronize()?;
+    // Allocating may take until no stream waits.
+    let pinned = device.pin(buffer.device_memory().bytes())?;
+    let behind = device.event()?;
     Said::There.say();
     let last = comm.world_size() - 1;
     if comm.rank() == last {
@@ -25,7 +28,8 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
         }
     }
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-    let behind = device.event()?;
+    let from = buffer.device_memory().whole();
+    stream.copy_to_host(&from, &pinned.whole())?;
     stream.record(&behind)?;
     let found = |what: &str| Said::Found(format!("rank {}: {what}", comm.rank())).say();
     if behind.is_done()? {
@@ -33,7 +37,9 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     }
     Said::There.say();
     // The stream goes on, with whatever is there; or this never ends, and the checker says so.
-    buffer.read()?;
+    while !behind.is_done()? {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let mut ends = [
         comm.synchronize(),
         comm.all_reduce(&mut buffer, ReduceOp::Sum),

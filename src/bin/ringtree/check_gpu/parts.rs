@@ -141,7 +141,10 @@ impl<'a> Check<'a> {
 
     /// Runs a part and takes down what came of it.
     fn ranked(&mut self, what: &str, ranks: usize, job: &Job) -> Outcome {
-        let name = format!("{what}, {ranks} ranks");
+        let name = match ranks {
+            1 => what.to_owned(),
+            _ => format!("{what}, {ranks} ranks"),
+        };
         let start = Instant::now();
         let patience = PATIENCE.min(self.left());
         if patience.is_zero() {

@@ -119,6 +119,8 @@ fn is_written_by_peer(rank: &Rank, own: &Memory, theirs: &Memory) -> Result<bool
     comm.barrier()?;
     stream.copy_to_host(&own.whole(), &pinned.whole())?;
     stream.synchronize()?;
+    // Only now may the peer write anything else.
+    comm.barrier()?;
     let peer = mark(1 - comm.rank());
     Ok(pinned.bytes_mut()?.iter().all(|byte| *byte == peer))
 }

@@ -96,7 +96,7 @@ impl Orders {
     pub(super) fn device(&self) -> Result<Arc<dyn Device>> {
         let faults = Faults {
             skip_fold: (self.plant == Some(Plant::SkippedFold)).then_some(0),
-            skip_wait: (self.plant == Some(Plant::EarlyRelease)).then_some(0),
+            skip_wait: (self.plant == Some(Plant::EarlyRelease)).then_some(1),
         };
         let options = Options {
             faults,
