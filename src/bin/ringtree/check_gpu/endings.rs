@@ -32,6 +32,8 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     stream.copy_to_host(&from, &pinned.whole())?;
     stream.record(&behind)?;
     let found = |what: &str| Said::Found(format!("rank {}: {what}", comm.rank())).say();
+    // Time enough for a stream that nothing holds back.
+    std::thread::sleep(Duration::from_millis(50));
     if behind.is_done()? {
         found("its stream went on before the ranks had met");
     }

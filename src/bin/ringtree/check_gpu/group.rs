@@ -50,6 +50,8 @@ enum Event {
 struct Group {
     children: Vec<Child>,
     complaints: Vec<JoinHandle<String>>,
+    /// The last line on standard output that no rank said: a tool's that runs it.
+    unheard: String,
     events: Receiver<Event>,
 }
 
@@ -79,10 +81,14 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
             continue;
         }
         let how = status.map_or_else(|| "unseen".into(), |status| status.to_string());
-        let last_words = complaint.lines().rfind(|line| !line.trim().is_empty());
+        let lines = [&*group.unheard, &*complaint].map(str::lines).into_iter();
+        let last_words = lines
+            .flatten()
+            .filter(|line| !line.trim().is_empty())
+            .last();
         let last_words = last_words.map_or(String::new(), |words| format!("; it said: {words}"));
         outcome.found.push(format!(
-            "the process of rank {rank} ended early ({how}){last_words}"
+            "the process of rank {rank} ended badly ({how}){last_words}"
         ));
     }
     outcome
@@ -94,6 +100,7 @@ impl Group {
         let mut group = Self {
             children: Vec::new(),
             complaints: Vec::new(),
+            unheard: String::new(),
             events,
         };
         let rendezvous = free_address()?;
@@ -151,7 +158,7 @@ impl Group {
                         self.meet_fate(fate);
                     }
                 }
-                None => {}
+                None => self.unheard = line,
             }
         }
         Some(are_done)

@@ -23,6 +23,7 @@ pub(super) struct Check<'a> {
     end: Instant,
     parts: Table,
     failures: Vec<String>,
+    probed: Vec<Vec<String>>,
 }
 
 impl<'a> Check<'a> {
@@ -37,6 +38,7 @@ impl<'a> Check<'a> {
                 rows: Vec::new(),
             },
             failures: Vec::new(),
+            probed: Vec::new(),
         }
     }
 
@@ -100,14 +102,14 @@ impl<'a> Check<'a> {
             "the GPU"
         };
         match (failures, self.arguments.plant) {
-            (0, None) => println!("all is well on {device}"),
+            (0, None) => self.note(&format!("all is well on {device}")),
             (0, Some(plant)) => {
                 eprintln!(
                     "ringtree check-gpu: {} was planted, and nothing was found",
                     plant.name()
                 );
             }
-            _ => println!("{failures} failures on {device}"),
+            _ => self.note(&format!("{failures} failures on {device}")),
         }
         failures
     }
@@ -127,6 +129,14 @@ impl<'a> Check<'a> {
             timeout: TIMEOUT,
             fate: None,
             runner: Vec::new(),
+        }
+    }
+
+    /// Says a line that belongs to no table.
+    fn note(&self, line: &str) {
+        match self.format {
+            Format::Table => println!("{line}"),
+            Format::Csv => eprintln!("ringtree check-gpu: {line}"),
         }
     }
 
@@ -188,6 +198,7 @@ impl<'a> Check<'a> {
         if !self.arguments.fake {
             rows.extend(machine::facts());
         }
+        self.probed.clone_from(&rows);
         self.show(&Table {
             name: "probe",
             columns: &["what", "value", "unit"],
@@ -198,7 +209,7 @@ impl<'a> Check<'a> {
     /// The kernels under compute-sanitizer.
     fn sanitize(&mut self) {
         let Some(tool) = machine::sanitizer() else {
-            println!("compute-sanitizer is not here: the kernels were not run under it\n");
+            self.note("compute-sanitizer is not here: the kernels were not run under it");
             return;
         };
         let mut job = self.job("few-kernels", 1);
@@ -210,16 +221,23 @@ impl<'a> Check<'a> {
 
     fn measure(&mut self) {
         if self.left() < benchmarks::SECONDS_MIN {
-            println!("not measured: the time is over");
+            self.note("speeds were not measured: the time is over");
             return;
         }
         let outcome = self.part("folds", self.job("folds", 1));
         self.show(&benchmarks::folds(&outcome.rows));
+        let mut by_ipc = Vec::new();
         for (name, transport) in [("all_reduce_ipc", "cuda"), ("all_reduce_tcp", "tcp")] {
             match benchmarks::all_reduce(name, transport, self.left()) {
-                Ok(table) => self.show(&table),
+                Ok(table) => {
+                    self.show(&table);
+                    if transport == "cuda" {
+                        by_ipc = table.rows;
+                    }
+                }
                 Err(why) => self.failures.push(format!("{name}: {why}")),
             }
         }
+        self.show(&benchmarks::goals(&self.probed, &outcome.rows, &by_ipc));
     }
 }

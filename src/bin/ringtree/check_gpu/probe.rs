@@ -15,6 +15,10 @@ const BATCHES: usize = 7;
 /// Bytes that processes hand each other.
 const HANDED_BYTES: usize = 4096;
 
+/// Rows that are gone back to.
+pub(super) const HAND_OVER: &str = "hand-over by the hosts, one way";
+pub(super) const COPY: &str = "copy within the GPU, read and written";
+
 /// As one of two ranks. Rank 0 tells.
 pub(super) fn measure(orders: &Orders, rank: &Rank) -> Result<()> {
     let Rank { comm, device, .. } = rank;
@@ -41,7 +45,7 @@ pub(super) fn measure(orders: &Orders, rank: &Rank) -> Result<()> {
         false => None,
     };
     if tells {
-        row("hand-over by the hosts, one way", us(hand_over_us), "us");
+        row(HAND_OVER, us(hand_over_us), "us");
         if let Some((by_stream, by_host)) = released {
             row(
                 "wait released by another process's stream",

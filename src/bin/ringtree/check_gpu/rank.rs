@@ -113,6 +113,7 @@ impl Orders {
             Part::Folds => folds::measure(self),
             Part::Threads => self.threads(),
             Part::Cases => self.ranked(|rank| {
+                rank.check_way();
                 let found = rank.check(&cases(rank.comm.world_size(), self.turn))?;
                 tell(rank.comm.rank(), &found);
                 rank.comm.barrier()
@@ -143,6 +144,7 @@ impl Orders {
             let builder = builder.rendezvous(&rendezvous).timeout(THREADS_TIMEOUT);
             let comm = builder.transport(TransportChoice::Shm).connect()?;
             let rank = Rank::new(comm, &device)?;
+            rank.check_way();
             let found = rank.check(&cases(self.ranks, self.turn))?;
             tell(number, &found);
             // Nobody drops what a peer still reads.
@@ -202,5 +204,23 @@ impl Rank {
             stream: device.stream()?,
             device: Arc::clone(device),
         })
+    }
+
+    /// That segments go the way that is to be checked: with memory of the GPU, unless TCP was asked
+    /// for. Where that cannot be mapped they would go through the hosts, and all be right.
+    fn check_way(&self) {
+        let over = self.comm.device_transport();
+        let expected = match self.comm.transport() {
+            "tcp" => "tcp",
+            _ => "cuda",
+        };
+        if over.as_deref() != Some(expected) {
+            let (rank, over) = (self.comm.rank(), over.unwrap_or_default());
+            Said::Found(format!(
+                "rank {rank}: segments travel over {over}, not {expected}: \
+                 GPU memory of another process cannot be mapped here"
+            ))
+            .say();
+        }
     }
 }
