@@ -71,6 +71,22 @@ impl Attached {
 }
 
 impl Communicator {
+    /// What device buffers travel over, as `bench` names it: `cuda` where ranks hand each other
+    /// memory of the device, the [transport](Communicator::transport) where it goes through their
+    /// hosts, `cuda+tcp` for both. Nothing, as long as no device is attached.
+    #[must_use]
+    pub fn device_transport(&self) -> Option<String> {
+        let Parts { runtime, group, .. } = &self.0.parts;
+        let ways = runtime.with_group(*group, |group| {
+            group.device_links().map(|links| links.mapped_and_staged())
+        });
+        Some(match ways.flatten()? {
+            (_, 0) => "cuda".to_owned(),
+            (0, _) => self.transport().to_owned(),
+            _ => format!("cuda+{}", self.transport()),
+        })
+    }
+
     /// Waits until all collectives on device buffers have ended, and says how.
     ///
     /// # Errors

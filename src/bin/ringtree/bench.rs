@@ -1,16 +1,20 @@
 //! `ringtree bench`: measure a collective, checking its results while it is measured.
 
+mod buffers;
 mod measure;
-mod report;
+pub(crate) mod report;
 
+use crate::device;
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;
-use measure::{Case, Measurement};
+use measure::{Case, Measurement, Memory};
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::builder::Builder;
+use ringtree::device::cuda;
+use ringtree::device::fake::Options;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::{Dtype, Error, ReduceOp};
+use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
 
 /// The arguments of `ringtree bench`.
@@ -21,7 +25,8 @@ pub(crate) struct Arguments {
     /// How many ranks to spawn; among ranks already (RANK is set) it must agree
     #[arg(long)]
     ranks: Option<usize>,
-    /// What the bytes travel over: auto, tcp or shm; without it RINGTREE_TRANSPORT decides
+    /// What the bytes travel over: auto, tcp, shm, or cuda: memory of a GPU that all ranks use;
+    /// without it RINGTREE_TRANSPORT decides
     #[arg(long)]
     transport: Option<String>,
     /// auto, all, or the name of one
@@ -54,12 +59,21 @@ pub(crate) struct Arguments {
     /// The result replaces the input
     #[arg(long)]
     in_place: bool,
-    /// Where the buffers live: host, or shared: in memory that peers read where it lies
+    /// Where the buffers live: host, shared: in memory that peers read where it lies, or device:
+    /// on the GPU number LOCAL_RANK, modulo how many there are, and in place
     #[arg(long, default_value = "host")]
     memory: String,
     /// table, csv or json
     #[arg(long, default_value = "table")]
     format: String,
+}
+
+/// Where buffers live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Host,
+    Shared,
+    Device,
 }
 
 /// What the arguments ask for.
@@ -73,7 +87,9 @@ struct Wanted {
     root: usize,
     iterations: Option<usize>,
     in_place: bool,
-    is_shared: bool,
+    place: Place,
+    /// Whether all ranks must have memory of one GPU in common.
+    must_map: bool,
     report: Report,
 }
 
@@ -95,6 +111,13 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
                 wanted.root
             );
             return ExitCode::from(2);
+        }
+        // Said once, not by every rank.
+        if wanted.place == Place::Device
+            && !device::is_fake()
+            && let Err(error) = cuda::count()
+        {
+            return refused(&error);
         }
         return match ringtree::launch::spawn_self(ranks) {
             Ok(0) => ExitCode::SUCCESS,
@@ -121,16 +144,20 @@ fn refused(error: &Error) -> ExitCode {
 
 fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     let collective = parse_collective(&arguments.collective)?;
-    let is_shared = match arguments.memory.as_str() {
-        "host" => false,
-        "shared" => true,
-        "device" => return Err("--memory device: not built yet".into()),
+    let place = match arguments.memory.as_str() {
+        "host" => Place::Host,
+        "shared" => Place::Shared,
+        "device" => Place::Device,
         other => {
             return Err(format!(
-                "--memory {other}: no such memory; there are host and shared"
+                "--memory {other}: no such memory; there are host shared device"
             ));
         }
     };
+    let must_map = arguments.transport.as_deref() == Some("cuda");
+    if must_map && place != Place::Device {
+        return Err("--transport cuda is for buffers on a GPU: add --memory device".into());
+    }
     if arguments.ranks == Some(0) || arguments.iters == Some(0) {
         return Err("--ranks and --iters must be at least 1".into());
     }
@@ -150,8 +177,9 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         op,
         root: arguments.root,
         iterations: arguments.iters,
-        in_place: arguments.in_place,
-        is_shared,
+        in_place: arguments.in_place || place == Place::Device,
+        place,
+        must_map,
         report: arguments.format.parse()?,
     })
 }
@@ -159,7 +187,8 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
 /// The transport asked for here; `None` leaves it to the environment.
 fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
     match arguments.transport.as_deref() {
-        Some("cuda") => Err("--transport cuda: not built yet".into()),
+        // Ranks that share a GPU are of one host.
+        Some("cuda") => Ok(Some(TransportChoice::Shm)),
         asked => {
             let choice = asked.map(str::parse).transpose();
             choice.map_err(|why: String| format!("--transport {why}"))
@@ -217,6 +246,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
             "--ranks {ranks}, but WORLD_SIZE is {world_size}"
         )));
     }
+    let memory = memory(&comm, wanted)?;
     let mut total_wrong = 0;
     let mut is_first = true;
     for bytes in &wanted.sizes_bytes {
@@ -230,7 +260,8 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
                 bytes: *bytes,
                 iterations: wanted.iterations,
                 in_place: wanted.in_place,
-                is_shared: wanted.is_shared,
+                memory: memory.clone(),
+                algorithm: *algorithm,
             };
             let measurement: Measurement = measure::measure(&comm, &case)?;
             total_wrong += measurement.wrong;
@@ -241,4 +272,27 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
         }
     }
     Ok(total_wrong)
+}
+
+/// The memory that is asked for; a device is attached.
+fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
+    Ok(match wanted.place {
+        Place::Host => Memory::Host,
+        Place::Shared => Memory::Shared,
+        Place::Device => {
+            let fake = device::is_fake().then(Options::default);
+            let device = device::open(comm.local_rank(), fake)?;
+            comm.attach(&device)?;
+            let over = comm.device_transport();
+            if wanted.must_map && over.as_deref() != Some("cuda") {
+                let over = over.as_deref().unwrap_or("nothing");
+                return Err(Error::Device(format!(
+                    "--transport cuda: not all ranks share memory of one GPU; without it segments \
+                     travel over {over}"
+                )));
+            }
+            let stream = device.stream()?;
+            Memory::Device((device, stream))
+        }
+    })
 }

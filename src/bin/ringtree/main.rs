@@ -3,9 +3,12 @@
 //! Exit codes: 0 fine; 1 the work failed, and one line says what and what to do; 2 wrong usage.
 
 mod bench;
+mod check_gpu;
+mod device;
 mod doctor;
 mod names;
 mod plan;
+mod promise;
 mod quantity;
 mod run;
 
@@ -32,6 +35,8 @@ enum Command {
     Plan(plan::Arguments),
     /// Say what was found on this machine and what is wrong with it
     Doctor(doctor::Arguments),
+    /// Check and measure everything that needs a GPU, in at most ten minutes
+    CheckGpu(check_gpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +54,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),
+        Command::CheckGpu(arguments) => check_gpu::execute(&arguments),
     }
 }
 
@@ -61,7 +67,8 @@ fn misread(error: &clap::Error) -> ExitCode {
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         eprintln!(
-            "ringtree: say what to do: run, bench, plan or doctor; `ringtree --help` tells more"
+            "ringtree: say what to do: run, bench, plan, doctor or check-gpu; \
+             `ringtree --help` tells more"
         );
         return ExitCode::from(2);
     }

@@ -237,6 +237,15 @@ impl DeviceLinks {
         theirs.span(token.start, bytes).ok()
     }
 
+    /// Peers whose memory is mapped, and those reached through the hosts.
+    #[must_use]
+    pub fn mapped_and_staged(&self) -> (usize, usize) {
+        let links = self.links.iter().flatten();
+        let (mapped, staged): (Vec<&Link>, Vec<&Link>) =
+            links.partition(|link| matches!(link.memory, Slots::Mapped { .. }));
+        (mapped.len(), staged.len())
+    }
+
     pub(super) fn stream(&self) -> &Arc<dyn Stream> {
         &self.stream
     }

@@ -1,11 +1,13 @@
 //! One measured point: checked calls around timed batches.
 
+use super::buffers::{Buffers, OfDevice, OfHost, zeros};
+use crate::promise::Promise;
 use half::{bf16, f16};
-use ringtree::plan::layout::part_start;
-use ringtree::plan::{Algorithm, Collective};
+use ringtree::device::{Device, Stream};
+use ringtree::plan::{Algorithm, Collective, on_device};
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Communicator, Dtype, Element, Error, ReduceOp, Result};
-use std::ops::DerefMut;
+use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -28,8 +30,20 @@ pub(super) struct Case {
     pub(super) bytes: usize,
     pub(super) iterations: Option<usize>,
     pub(super) in_place: bool,
-    /// Whether the buffers are the communicator's.
-    pub(super) is_shared: bool,
+    pub(super) memory: Memory,
+    /// The one to use, if it is not to be chosen.
+    pub(super) algorithm: Option<Algorithm>,
+}
+
+/// Where the buffers live.
+#[derive(Clone, Debug)]
+pub(super) enum Memory {
+    /// On the host.
+    Host,
+    /// There, where peers can read them.
+    Shared,
+    /// On a device, used on a stream.
+    Device((Arc<dyn Device>, Arc<dyn Stream>)),
 }
 
 /// What was measured.
@@ -64,54 +78,68 @@ pub(super) fn measure(comm: &Communicator, case: &Case) -> Result<Measurement> {
 }
 
 /// A point under way: the communicator, what to call, and the buffers it is called on.
-struct Bench<'a, T, B> {
+struct Bench<'a, B> {
     comm: &'a Communicator,
     case: &'a Case,
     inputs: Inputs,
-    count: usize,
-    input: Vec<T>,
-    output: B,
+    buffers: B,
 }
 
 fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measurement> {
-    if case.is_shared {
-        measure_in(comm, case, |count| comm.alloc::<T>(count))
-    } else {
-        measure_in(comm, case, zeros::<T>)
-    }
-}
-
-/// Measures on a buffer made by `make`.
-fn measure_in<T: Element, B: DerefMut<Target = [T]>>(
-    comm: &Communicator,
-    case: &Case,
-    make: impl Fn(usize) -> Result<B>,
-) -> Result<Measurement> {
     let world_size = comm.world_size();
     let mut count = (case.bytes / case.dtype.size()).max(1);
     if case.collective.is_blocked() {
         count = (count / world_size).max(1) * world_size;
     }
-    let (algorithm, predicted_s) = comm.preview(case.collective, count, case.dtype, case.root)?;
+    let input = || zeros::<T>(if case.in_place { 0 } else { count });
+    match &case.memory {
+        Memory::Host => {
+            let (input, output) = (input()?, zeros::<T>(count)?);
+            measure_on(comm, case, count, OfHost { input, output })
+        }
+        Memory::Shared => {
+            let (input, output) = (input()?, comm.alloc::<T>(count)?);
+            measure_on(comm, case, count, OfHost { input, output })
+        }
+        Memory::Device(device) => {
+            let buffers = OfDevice::<T>::new(device, count)?;
+            measure_on(comm, case, count, buffers)
+        }
+    }
+}
+
+/// What will run, and how long that is expected to take.
+fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
+    match case.memory {
+        Memory::Device(_) => {
+            let bytes = count * case.dtype.size();
+            let choose = || on_device::choose(case.collective, comm.world_size(), bytes);
+            Ok((case.algorithm.unwrap_or_else(choose), 0.0))
+        }
+        _ => comm.preview(case.collective, count, case.dtype, case.root),
+    }
+}
+
+fn measure_on(
+    comm: &Communicator,
+    case: &Case,
+    count: usize,
+    buffers: impl Buffers,
+) -> Result<Measurement> {
+    let (algorithm, predicted_s) = preview(comm, case, count)?;
     let seed = case.bytes as u64;
     let mut bench = Bench {
         comm,
         case,
-        inputs: Inputs::new(case.dtype, case.op, world_size, seed),
-        count,
-        input: if case.in_place {
-            Vec::new()
-        } else {
-            zeros::<T>(count)?
-        },
-        output: make(count)?,
+        inputs: Inputs::new(case.dtype, case.op, comm.world_size(), seed),
+        buffers,
     };
     let mut wrong = bench.checked_call()?;
-    bench.fill_with_zeros();
+    bench.buffers.fill_with_zeros()?;
     let iterations = bench.choose_iterations()?;
     let mut times_s = Vec::with_capacity(BATCHES);
     for _ in 0..BATCHES {
-        bench.fill_with_zeros();
+        bench.buffers.fill_with_zeros()?;
         times_s.push(bench.batch(iterations)?);
         wrong += bench.checked_call()?;
     }
@@ -130,85 +158,24 @@ fn measure_in<T: Element, B: DerefMut<Target = [T]>>(
     })
 }
 
-/// A buffer in touched memory, or an error where the system has not that much.
-fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
-    let mut buffer: Vec<T> = Vec::new();
-    buffer.try_reserve_exact(count).map_err(|_| {
-        let bytes = count.saturating_mul(size_of::<T>());
-        Error::System(format!(
-            "no memory for a buffer of {bytes} bytes: choose smaller --sizes"
-        ))
-    })?;
-    buffer.resize(count, T::zeroed());
-    Ok(buffer)
-}
-
-impl<T: Element, B: DerefMut<Target = [T]>> Bench<'_, T, B> {
-    fn block(&self, rank: usize) -> std::ops::Range<usize> {
-        let start = |rank| part_start(self.count, self.comm.world_size(), rank);
-        start(rank)..start(rank + 1)
-    }
-
-    /// The call that is measured.
-    fn call(&mut self) -> Result<()> {
-        let Self {
-            comm,
-            case,
-            input,
-            output,
-            ..
-        } = self;
-        let block = comm.block(self.count);
-        let output: &mut [T] = output;
-        match (case.collective, case.in_place) {
-            (Collective::AllReduce, true) => comm.all_reduce(output, case.op),
-            (Collective::AllReduce, false) => comm.all_reduce_into(input, output, case.op),
-            (Collective::Broadcast, _) => comm.broadcast(output, case.root),
-            (Collective::Reduce, true) => comm.reduce(output, case.op, case.root),
-            (Collective::Reduce, false) => comm.reduce_into(input, output, case.op, case.root),
-            (Collective::ReduceScatter, true) => comm.reduce_scatter(output, case.op),
-            (Collective::ReduceScatter, false) => {
-                comm.reduce_scatter_into(input, &mut output[block], case.op)
-            }
-            (Collective::AllGather, true) => comm.all_gather(output),
-            (Collective::AllGather, false) => comm.all_gather_into(&input[block], output),
-            (Collective::Barrier, _) => comm.barrier(),
-        }
-    }
-
-    fn fill_with_zeros(&mut self) {
-        self.input.fill(T::zeroed());
-        self.output.fill(T::zeroed());
-    }
-
+impl<B: Buffers> Bench<'_, B> {
     /// Makes one call on predictable inputs; returns how many elements of this rank are wrong.
     fn checked_call(&mut self) -> Result<usize> {
-        let (rank, root) = (self.comm.rank(), self.case.root);
-        self.inputs
-            .fill(rank, 0, bytemuck::cast_slice_mut(&mut self.output));
-        if !self.case.in_place {
-            self.input.copy_from_slice(&self.output);
-        }
+        let (comm, case) = (self.comm, self.case);
+        self.buffers.fill(&self.inputs, comm.rank())?;
         self.call()?;
-        let size = size_of::<T>();
-        let bytes: &[u8] = bytemuck::cast_slice(&self.output);
-        let own = self.block(rank);
-        Ok(match self.case.collective {
-            Collective::AllReduce => self.inputs.count_wrong(0, bytes),
-            Collective::Broadcast => self.inputs.count_wrong_input(root, 0, bytes),
-            Collective::Reduce if rank == root => self.inputs.count_wrong(0, bytes),
-            Collective::Reduce | Collective::Barrier => 0,
-            Collective::ReduceScatter => self
-                .inputs
-                .count_wrong(own.start, &bytes[own.start * size..own.end * size]),
-            Collective::AllGather => (0..self.comm.world_size())
-                .map(|rank| {
-                    let block = self.block(rank);
-                    let bytes = &bytes[block.start * size..block.end * size];
-                    self.inputs.count_wrong_input(rank, block.start, bytes)
-                })
-                .sum(),
+        self.buffers.settle(comm)?;
+        self.buffers.count_wrong(&Promise {
+            collective: case.collective,
+            root: case.root,
+            inputs: self.inputs,
+            rank: comm.rank(),
+            world_size: comm.world_size(),
         })
+    }
+
+    fn call(&mut self) -> Result<()> {
+        self.buffers.call(self.comm, self.case)
     }
 
     /// Whether the root could run ahead, so that only calls between barriers tell a time.
@@ -225,6 +192,7 @@ impl<T: Element, B: DerefMut<Target = [T]>> Bench<'_, T, B> {
                 self.comm.barrier()?;
                 let start = Instant::now();
                 self.call()?;
+                self.buffers.settle(self.comm)?;
                 elapsed_s += start.elapsed().as_secs_f64();
             }
         } else {
@@ -232,6 +200,7 @@ impl<T: Element, B: DerefMut<Target = [T]>> Bench<'_, T, B> {
             for _ in 0..iterations {
                 self.call()?;
             }
+            self.buffers.settle(self.comm)?;
             elapsed_s = start.elapsed().as_secs_f64();
         }
         let mut mean_s = [elapsed_s / iterations as f64];

@@ -1,11 +1,13 @@
 //! How measured points are printed.
 
-use super::measure::{Case, Measurement};
+use super::measure::{Case, Measurement, Memory};
+use crate::device;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
 use std::str::FromStr;
 
-const COLUMNS: &[&str] = &[
+/// What is said of a point.
+pub(crate) const COLUMNS: &[&str] = &[
     "collective",
     "algorithm",
     "transport",
@@ -119,7 +121,7 @@ fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<Str
     vec![
         case.collective.to_string(),
         algorithm.to_string(),
-        comm.transport().to_owned(),
+        case.transport(comm),
         world_size.to_string(),
         case.bytes.to_string(),
         count.to_string(),
@@ -141,6 +143,23 @@ fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<Str
         wrong.to_string(),
         format!("{:.4}", predicted_s * 1e6),
     ]
+}
+
+impl Case {
+    /// What the bytes travelled over.
+    fn transport(&self, comm: &Communicator) -> String {
+        match &self.memory {
+            Memory::Device(_) if self.collective != Collective::Barrier => {
+                let over = comm.device_transport();
+                let over = over.unwrap_or_else(|| comm.transport().to_owned());
+                match device::is_fake() {
+                    true => over.replace("cuda", "fake"),
+                    false => over,
+                }
+            }
+            _ => comm.transport().to_owned(),
+        }
+    }
 }
 
 /// How much of the buffer crosses each rank's link at least, as nccl-tests counts it.
