@@ -15,7 +15,7 @@ mod slices;
 use cases::Case;
 use ranks::{Way, device, on_threads};
 use ringtree::device::fake::{Faults, Options};
-use ringtree::plan::{Collective, REGISTRY};
+use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Dtype, ReduceOp};
 
 /// An element: none, one, some; a segment and one more; many segments and a bit.
@@ -176,4 +176,27 @@ fn a_skipped_fold_is_found() {
     let wrong = on_threads(2, Way::Mapped, &device, |rank| rank.check(&case));
     let total: usize = wrong.into_iter().map(Result::unwrap).sum();
     assert!(total > 0, "nobody missed the fold");
+}
+
+/// A message that is lent is read only when all its tokens came, which here no link holds at once.
+#[test]
+fn lent_messages_of_more_tokens_than_a_link_holds() {
+    for (world_size, algorithm) in [(2, Algorithm::Circulant), (3, Algorithm::Ring)] {
+        let device = device(Options::default()).unwrap();
+        let sums = on_threads(world_size, Way::Mapped, &device, |rank| {
+            rank.comm.attach_in_segments(&rank.device, 16)?;
+            rank.comm.use_algorithm(Some(algorithm))?;
+            let mut buffer = rank.comm.alloc_on_device(&rank.stream, 500_000)?;
+            buffer.write(&vec![1i64; 500_000])?;
+            for _ in 0..2 {
+                rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            }
+            rank.comm.synchronize()?;
+            buffer.read()
+        });
+        let sum = (world_size * world_size) as i64;
+        for read in sums {
+            assert!(read.unwrap().iter().all(|element| *element == sum));
+        }
+    }
 }

@@ -122,9 +122,7 @@ impl DeviceOperation {
                 // A fold of several messages is done on the lane of its first.
                 let is_due = operands[0].lane == lane
                     && self.limit(step) >= to
-                    && operands
-                        .iter()
-                        .all(|one| self.has_come(one, segment, turns));
+                    && operands.iter().all(|one| self.has_come(one, last, turns));
                 if !is_due {
                     break;
                 }
