@@ -348,7 +348,10 @@ impl Runtime {
         if engine.awaits_device() {
             // A device wakes nobody: this thread comes back at once, after a nap.
             if !is_unfinished {
+                // Callers have the engine meanwhile.
+                drop(engine);
                 std::thread::sleep(DEVICE_NAP);
+                engine = self.lock_beside_poller();
                 is_unfinished = true;
             }
         } else if !is_unfinished && engine.is_busy() && self.host.lie_down() {
