@@ -28,6 +28,7 @@ pub struct DeviceBuffer<T: Element> {
     device: Arc<dyn Device>,
     stream: Arc<dyn Stream>,
     memory: device::Memory,
+    count: usize,
     elements: PhantomData<T>,
 }
 
@@ -41,6 +42,7 @@ impl<T: Element> DeviceBuffer<T> {
         let bytes = size_of_val(content).max(1);
         let mut buffer = Self {
             memory: device.allocate(bytes)?,
+            count: content.len(),
             device: Arc::clone(device),
             stream: Arc::clone(stream),
             elements: PhantomData,
@@ -61,6 +63,7 @@ impl<T: Element> DeviceBuffer<T> {
         Self {
             device: Arc::clone(device),
             stream: Arc::clone(stream),
+            count: memory.bytes() / size_of::<T>(),
             memory,
             elements: PhantomData,
         }
@@ -81,7 +84,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// How many elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.memory.bytes() / size_of::<T>()
+        self.count
     }
 
     /// Whether there are none.

@@ -120,3 +120,12 @@ fn without_a_device_a_devices_buffer_is_refused() {
     comm.synchronize().unwrap();
     assert_eq!(buffer.read().unwrap(), [1.0]);
 }
+
+#[test]
+fn an_empty_buffer_of_bytes_is_empty() {
+    let device = device(Options::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let buffer = DeviceBuffer::<u8>::new(&device, &stream, &[]).unwrap();
+    assert!(buffer.is_empty());
+    assert!(buffer.read().unwrap().is_empty());
+}
