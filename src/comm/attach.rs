@@ -148,6 +148,8 @@ impl Communicator {
     }
 
     fn try_attach(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
+        // What is under way uses the slots that are there so far.
+        self.synchronize()?;
         let neighbours = self.0.parts.runtime.neighbours();
         let slots = Slots {
             neighbours,

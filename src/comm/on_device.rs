@@ -28,6 +28,8 @@ pub(super) struct Attached {
     gates: u32,
     /// What is under way, oldest first.
     tickets: VecDeque<Ticket>,
+    /// How the first that failed ended.
+    failure: Option<Error>,
     /// What ranks of this process find.
     published: Vec<Published>,
     /// Bears the word by which this rank takes back what it lent.
@@ -46,6 +48,7 @@ impl Attached {
             words: device.words(DEVICE_CALLS_MAX)?,
             gates: 0,
             tickets: VecDeque::new(),
+            failure: None,
             published: published.into_iter().collect(),
             _withdrawals: withdrawals,
         })
@@ -58,7 +61,7 @@ impl Attached {
         let word = self.words.word(value as usize % DEVICE_CALLS_MAX)?;
         // Words are compared as if on a circle, so it must not be too far behind.
         word.store(value.wrapping_sub(1));
-        Ok(Gate { word, value })
+        Ok(Gate::new(word, value))
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
@@ -99,8 +102,18 @@ impl Communicator {
         }
     }
 
-    /// Waits until at most `most` collectives on devices are under way.
+    /// Waits until at most `most` collectives on devices are under way; tells of one that failed
+    /// every time.
     fn drain(&self, attached: &mut Attached, most: usize) -> Result<()> {
+        if let Some(failure) = &attached.failure {
+            return Err(failure.clone());
+        }
+        let drained = self.wait_until(attached, most);
+        attached.failure = drained.clone().err();
+        drained
+    }
+
+    fn wait_until(&self, attached: &mut Attached, most: usize) -> Result<()> {
         let runtime = &self.0.parts.runtime;
         while attached.tickets.len() > most {
             if let Some(ticket) = attached.tickets.pop_front() {
@@ -164,6 +177,9 @@ impl Communicator {
             ..self.wanted(ask, count, dtype)?
         };
         self.drain(attached, DEVICE_CALLS_MAX - 1)?;
+        // A stream of another device is refused before the call has a number.
+        let ready = attached.device.event()?;
+        stream.record(&ready)?;
         let (sequence, planned) = self.issue(issued, wanted)?;
         let planned = planned.clone();
         let is_wide = matches!(planned.algorithm, Algorithm::Flat | Algorithm::TwoShot);
@@ -175,12 +191,10 @@ impl Communicator {
             )));
         }
         self.make_ways(attached, planned.prepared.program.peers())?;
-        let ready = attached.device.event()?;
-        stream.record(&ready)?;
         let has_words = attached.device.description().word_operations;
         let gate = has_words.then(|| attached.gate()).transpose()?;
         if let Some(gate) = &gate {
-            stream.wait_word(&gate.word, gate.value)?;
+            gate.close(&*stream)?;
         }
         let on = OnDevice {
             buffer: span,

@@ -559,6 +559,12 @@ impl Slot {
         }
     }
 
+    /// Whether this rank takes part already.
+    fn has_begun(&self) -> bool {
+        let on_device = self.on_device.as_ref();
+        on_device.is_none_or(|operation| operation.has_begun())
+    }
+
     fn claim(&self, turns: &mut Turns) {
         match &self.on_device {
             Some(operation) => operation.claim(turns),
@@ -582,7 +588,9 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
          is merely slow",
         slot.timeout.as_secs_f64(),
-        if who.is_empty() {
+        if !slot.has_begun() {
+            "the buffer's stream has not come to it, held up by what it was told before".into()
+        } else if who.is_empty() {
             "no rank holds it up".into()
         } else {
             who.join(", ")

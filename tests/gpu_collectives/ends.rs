@@ -3,28 +3,41 @@
 use crate::SEGMENT_BYTES;
 use crate::ranks::{Rank, Way, device, rendezvous, transport};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::Stream;
 use ringtree::device::fake::{Fake, Options};
+use ringtree::device::{Device, Stream};
+use ringtree::limits::DEVICE_CALLS_MAX;
+use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Two ranks that give up early, each a thread; what their scripts return.
-fn pair<R: Send>(way: Way, script: impl Fn(&Rank) -> Result<R> + Sync) -> Vec<Result<R>> {
-    let device = device(Options::default()).unwrap();
+/// Ranks that give up early, each a thread; what their scripts return.
+fn some<R: Send>(
+    world_size: usize,
+    way: Way,
+    device: &Arc<dyn Device>,
+    script: impl Fn(&Rank) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
     let rendezvous = rendezvous();
     let rank = |rank: usize| {
-        let builder = Communicator::builder().rank(rank).world_size(2);
+        let builder = Communicator::builder().rank(rank).world_size(world_size);
         let builder = builder.rendezvous(&rendezvous);
         let builder = builder.timeout(Duration::from_secs(3));
         let comm = builder.transport(transport(way)).connect()?;
-        script(&Rank::new(comm, &device)?)
+        script(&Rank::new(comm, device)?)
     };
     std::thread::scope(|scope| {
         let rank = &rank;
-        let ranks = [0, 1].map(|number| scope.spawn(move || rank(number)));
+        let ranks: Vec<_> = (0..world_size)
+            .map(|number| scope.spawn(move || rank(number)))
+            .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
+}
+
+/// Two of them.
+fn pair<R: Send>(way: Way, script: impl Fn(&Rank) -> Result<R> + Sync) -> Vec<Result<R>> {
+    some(2, way, &device(Options::default()).unwrap(), script)
 }
 
 fn buffer(rank: &Rank) -> Result<DeviceBuffer<f32>> {
@@ -43,7 +56,9 @@ fn at_the_deadline_the_stream_goes_on_and_the_failure_is_told() {
             let mut buffer = buffer(rank)?;
             rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
             buffer.read()?;
-            Ok(rank.comm.synchronize())
+            let first = rank.comm.synchronize();
+            assert_eq!(rank.comm.synchronize(), first, "told once, told always");
+            Ok(first)
         });
         assert!(matches!(ends[0], Ok(Err(Error::Deadline(_)))), "{ends:?}");
     }
@@ -119,6 +134,107 @@ fn without_a_device_a_devices_buffer_is_refused() {
     }
     comm.synchronize().unwrap();
     assert_eq!(buffer.read().unwrap(), [1.0]);
+}
+
+/// Rank 0's own stream is late: no other rank is to blame.
+#[test]
+fn a_stream_that_does_not_come_to_the_call_is_told_of() {
+    let ends = pair(Way::Mapped, |rank| {
+        let words = rank.device.words(1)?;
+        let mut buffer = buffer(rank)?;
+        if rank.comm.rank() == 0 {
+            rank.stream.wait_word(&words.word(0)?, 1)?;
+        } else {
+            // The other's time runs out first.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        let end = rank.comm.synchronize();
+        words.word(0)?.store(1);
+        Ok(end)
+    });
+    let Ok(Err(Error::Deadline(text))) = &ends[0] else {
+        panic!("{ends:?}");
+    };
+    assert!(text.contains("the buffer's stream"), "{text}");
+}
+
+/// A call that ends before an older one does not let the older one's stream go on, however many
+/// calls with other buffers lie between them.
+#[test]
+fn a_stream_waits_for_its_own_call() {
+    let device = device(Options::default()).unwrap();
+    let ends = some(3, Way::Mapped, &device, |rank| {
+        let comm = &rank.comm;
+        let (words, other) = (rank.device.words(1)?, rank.device.stream()?);
+        let content = [comm.rank() as f32; 100];
+        let mut older = DeviceBuffer::new(&rank.device, &rank.stream, &content)?;
+        let mut younger = DeviceBuffer::new(&rank.device, &other, &content)?;
+        comm.use_algorithm(Some(Algorithm::Flat))?;
+        if comm.rank() == 0 {
+            rank.stream.wait_word(&words.word(0)?, 1)?;
+        }
+        comm.broadcast(&mut older, 1)?;
+        for _ in 1..DEVICE_CALLS_MAX {
+            comm.broadcast(&mut [0u8], 2)?;
+        }
+        comm.broadcast(&mut younger, 2)?;
+        let younger = younger.read()?[0];
+        words.word(0)?.store(1);
+        let older = older.read()?[0];
+        comm.synchronize()?;
+        comm.barrier()?;
+        Ok([older, younger])
+    });
+    assert_eq!(ends, vec![Ok([1.0, 2.0]); 3]);
+}
+
+/// What a failed call had begun is not written over what comes after it.
+#[test]
+fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
+    for seed in 0..8 {
+        let options = Options {
+            pauses: Some(seed),
+            ..Options::default()
+        };
+        let Some(device) = device(options) else {
+            return;
+        };
+        let ends = some(2, Way::Mapped, &device, |rank| {
+            let (comm, stream) = (&rank.comm, &rank.stream);
+            let mut buffer = DeviceBuffer::new(&rank.device, stream, &vec![1i64; 100_000])?;
+            comm.use_algorithm(Some(Algorithm::Flat))?;
+            stream.synchronize()?;
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            if comm.rank() == 1 {
+                // Somewhere in the middle.
+                std::thread::sleep(Duration::from_millis(6));
+                comm.fail(&Error::System("enough".into()));
+            }
+            let _ = comm.synchronize();
+            buffer.write(&vec![7; 100_000])?;
+            stream.synchronize()?;
+            std::thread::sleep(Duration::from_millis(30));
+            Ok(buffer.read()?.iter().all(|element| *element == 7))
+        });
+        assert_eq!(ends, [Ok(true), Ok(true)], "{seed}");
+    }
+}
+
+#[test]
+fn attaching_again_loses_no_call() {
+    let device = device(Options::default()).unwrap();
+    let ends = some(1, Way::Staged, &device, |rank| {
+        let words = rank.device.words(1)?;
+        let mut buffer = buffer(rank)?;
+        rank.stream.wait_word(&words.word(0)?, 1)?;
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        // The call cannot end; so it ends here, and badly.
+        let end = rank.comm.attach_in_segments(&rank.device, SEGMENT_BYTES);
+        words.word(0)?.store(1);
+        Ok(end)
+    });
+    assert!(matches!(ends[0], Ok(Err(Error::Deadline(_)))), "{ends:?}");
 }
 
 #[test]

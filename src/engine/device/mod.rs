@@ -8,15 +8,18 @@
 //! *Invariants.* Nothing here waits. What is reported good was seen done by an event behind the
 //! last fold. The user's stream goes on when the operation is dropped ([`Gate`]), however it ended.
 
+mod gate;
 pub mod links;
 mod receive;
 mod send;
+
+pub use gate::Gate;
 
 use super::pieces::rest;
 use super::posting::{Broken, Failure, Prepared};
 use super::program::{Action, Lane, Program, ProgramStep, Space};
 use super::turns::Turns;
-use crate::device::{Event, Span, Word};
+use crate::device::{Event, Span, Stream};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
@@ -24,21 +27,6 @@ use crate::transport::{Addressee, LinkError, Message, Transport};
 use links::{DeviceLinks, TOKEN_BYTES, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// What a user's stream waits for: the word gets the value when this is dropped.
-#[derive(Debug)]
-pub struct Gate {
-    /// The word, which this host can write.
-    pub word: Word,
-    /// What the stream waits for.
-    pub value: u32,
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.word.store(self.value);
-    }
-}
 
 /// What a collective is done on, beside its posting.
 #[derive(Debug)]
@@ -91,6 +79,8 @@ pub(super) struct DeviceOperation {
     prepared: Arc<Prepared>,
     sequence: u64,
     on: OnDevice,
+    /// Which does all this.
+    stream: Arc<dyn Stream>,
     /// The registration that the buffer lies in.
     registered: Option<u64>,
     has_begun: bool,
@@ -122,6 +112,7 @@ impl DeviceOperation {
             sequence,
             registered: links.registered(on.buffer.memory()),
             on,
+            stream: Arc::clone(links.stream()),
             has_begun: false,
             done: vec![0; program.steps.len()],
             sent: vec![0; program.flows],
@@ -140,6 +131,11 @@ impl DeviceOperation {
 
     pub(super) fn is_done(&self) -> bool {
         self.is_over
+    }
+
+    /// Whether the buffer's stream has come to the call.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Advances as far as links, events and dependencies allow.
@@ -320,6 +316,17 @@ impl DeviceOperation {
         self.done[step] += bytes;
         if bytes > 0 && self.done[step] == of {
             self.steps_left -= 1;
+        }
+    }
+}
+
+impl Drop for DeviceOperation {
+    /// The user's stream goes on: where the operation was cut short, not before what it enqueued
+    /// is done, which would be written over what comes then.
+    fn drop(&mut self) {
+        let is_cut_short = self.has_begun && !self.is_over;
+        if let Some(gate) = self.on.gate.take().filter(|_| is_cut_short) {
+            gate.open_behind(&*self.stream);
         }
     }
 }
