@@ -67,8 +67,8 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true)]
     part: Option<Part>,
     /// Which lengths that process checks
-    #[arg(long, hide = true)]
-    turn: Option<usize>,
+    #[arg(long, hide = true, default_value_t = 0)]
+    turn: usize,
 }
 
 /// Answers `ringtree check-gpu`: 1 if anything is wrong, or there is no GPU.

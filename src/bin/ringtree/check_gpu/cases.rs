@@ -4,7 +4,7 @@ use super::rank::Rank;
 use crate::promise::Promise;
 use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::Pinned;
+use ringtree::device::{Memory, Pinned};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Dtype, Element, ReduceOp, Result};
@@ -51,28 +51,23 @@ pub(super) struct Case {
     seed: u64,
 }
 
-/// Every collective by every algorithm, of every type and operator: in every length, or, `turn` by
-/// turn, each in another one.
-pub(super) fn cases(world_size: usize, turn: Option<usize>) -> Vec<Case> {
+/// Every collective by every algorithm, of every type and operator; in four turns each of them in
+/// every length.
+fn cases(world_size: usize, turn: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in REGISTRY {
         let collectives = entry.collectives.iter();
         for collective in collectives.filter(|one| **one != Collective::Barrier) {
-            for (nth, (dtype, op)) in pairs(*collective).enumerate() {
-                let lengths: &[Length] = match turn {
-                    Some(turn) => &Length::ALL[(nth + turn) % 4..][..1],
-                    None => &Length::ALL,
-                };
-                cases.extend(lengths.iter().map(|length| Case {
-                    collective: *collective,
-                    algorithm: entry.algorithm,
-                    dtype,
-                    op,
-                    length: *length,
-                    root: nth % world_size,
-                    seed: nth as u64,
-                }));
-            }
+            let pairs = pairs(*collective).enumerate();
+            cases.extend(pairs.map(|(nth, (dtype, op))| Case {
+                collective: *collective,
+                algorithm: entry.algorithm,
+                dtype,
+                op,
+                length: Length::ALL[(nth + turn) % 4],
+                root: nth % world_size,
+                seed: nth as u64,
+            }));
         }
     }
     cases
@@ -114,13 +109,25 @@ struct On<T: Element> {
 }
 
 impl<T: Element> On<T> {
-    fn boxed(rank: &Rank, case: &Case) -> Result<Box<dyn Call>> {
+    /// On `memory`, filled, or on memory of the call's own.
+    fn boxed(rank: &Rank, case: &Case, memory: Option<&Memory>) -> Result<Box<dyn Call>> {
         let (number, world_size) = (rank.comm.rank(), rank.comm.world_size());
         let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
-        let count = case.length.count(case.dtype, world_size);
+        let count = match memory {
+            Some(memory) => memory.bytes() / size_of::<T>(),
+            None => case.length.count(case.dtype, world_size),
+        };
         let mut content = vec![T::zeroed(); count];
         inputs.fill(number, 0, bytemuck::cast_slice_mut(&mut content));
-        let buffer = DeviceBuffer::new(&rank.device, &rank.stream, &content)?;
+        let (device, stream) = (&rank.device, &rank.stream);
+        let buffer = match memory {
+            Some(memory) => {
+                let mut buffer = DeviceBuffer::from_memory(device, stream, memory.clone());
+                buffer.write(&content)?;
+                buffer
+            }
+            None => DeviceBuffer::new(device, stream, &content)?,
+        };
         Ok(Box::new(Self {
             result: rank.device.pin(buffer.device_memory().bytes())?,
             case: *case,
@@ -162,31 +169,55 @@ impl<T: Element> Call for On<T> {
     }
 }
 
-fn call(rank: &Rank, case: &Case) -> Result<Box<dyn Call>> {
+fn call(rank: &Rank, case: &Case, memory: Option<&Memory>) -> Result<Box<dyn Call>> {
     match case.dtype {
-        Dtype::I8 => On::<i8>::boxed(rank, case),
-        Dtype::U8 => On::<u8>::boxed(rank, case),
-        Dtype::I16 => On::<i16>::boxed(rank, case),
-        Dtype::U16 => On::<u16>::boxed(rank, case),
-        Dtype::I32 => On::<i32>::boxed(rank, case),
-        Dtype::U32 => On::<u32>::boxed(rank, case),
-        Dtype::I64 => On::<i64>::boxed(rank, case),
-        Dtype::U64 => On::<u64>::boxed(rank, case),
-        Dtype::F16 => On::<f16>::boxed(rank, case),
-        Dtype::Bf16 => On::<bf16>::boxed(rank, case),
-        Dtype::F32 => On::<f32>::boxed(rank, case),
-        Dtype::F64 => On::<f64>::boxed(rank, case),
+        Dtype::I8 => On::<i8>::boxed(rank, case, memory),
+        Dtype::U8 => On::<u8>::boxed(rank, case, memory),
+        Dtype::I16 => On::<i16>::boxed(rank, case, memory),
+        Dtype::U16 => On::<u16>::boxed(rank, case, memory),
+        Dtype::I32 => On::<i32>::boxed(rank, case, memory),
+        Dtype::U32 => On::<u32>::boxed(rank, case, memory),
+        Dtype::I64 => On::<i64>::boxed(rank, case, memory),
+        Dtype::U64 => On::<u64>::boxed(rank, case, memory),
+        Dtype::F16 => On::<f16>::boxed(rank, case, memory),
+        Dtype::Bf16 => On::<bf16>::boxed(rank, case, memory),
+        Dtype::F32 => On::<f32>::boxed(rank, case, memory),
+        Dtype::F64 => On::<f64>::boxed(rank, case, memory),
     }
 }
 
 impl Rank {
-    /// Makes all calls, some at once.
-    pub(super) fn check(&self, cases: &[Case]) -> Result<Found> {
+    /// Makes all calls, some at once, on memory of each one's own; then some of them on memory that
+    /// peers read where it lies, if any can.
+    pub(super) fn check(&self, turn: usize) -> Result<Found> {
+        let world_size = self.comm.world_size();
+        let mut found = self.check_on(&cases(world_size, turn), &[])?;
+        if self.comm.device_transport().as_deref() == Some("cuda") {
+            let bytes = world_size * 2 * SEGMENT_BYTES + 7 * 8;
+            let registered = || self.comm.alloc_on_device::<u8>(&self.stream, bytes);
+            let registered = (0..BATCH).map(|_| registered());
+            let registered: Vec<_> = registered.collect::<Result<_>>()?;
+            let memories = registered.iter().map(|one| one.device_memory().clone());
+            let all = cases(world_size, turn).into_iter();
+            let some: Vec<_> = all.skip(turn % 3).step_by(3).collect();
+            let more = self.check_on(&some, &memories.collect::<Vec<_>>())?;
+            found.calls += more.calls;
+            let more = more.wrong.into_iter();
+            found
+                .wrong
+                .extend(more.map(|wrong| format!("on registered memory, {wrong}")));
+        }
+        Ok(found)
+    }
+
+    /// Makes the calls on `memories`, or where there are none, each on its own.
+    fn check_on(&self, cases: &[Case], memories: &[Memory]) -> Result<Found> {
         let mut found = Found::default();
         let mut wrong_calls = 0;
         for batch in cases.chunks(BATCH) {
-            let calls: Result<Vec<_>> = batch.iter().map(|case| call(self, case)).collect();
-            let mut calls = calls?;
+            let calls = batch.iter().enumerate();
+            let calls = calls.map(|(nth, case)| call(self, case, memories.get(nth)));
+            let mut calls: Vec<_> = calls.collect::<Result<_>>()?;
             for call in &mut calls {
                 call.start(self)?;
             }

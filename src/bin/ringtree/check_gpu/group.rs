@@ -82,10 +82,7 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
         }
         let how = status.map_or_else(|| "unseen".into(), |status| status.to_string());
         let lines = [&*group.unheard, &*complaint].map(str::lines).into_iter();
-        let last_words = lines
-            .flatten()
-            .filter(|line| !line.trim().is_empty())
-            .last();
+        let last_words = lines.flatten().rfind(|line| !line.trim().is_empty());
         let last_words = last_words.map_or(String::new(), |words| format!("; it said: {words}"));
         outcome.found.push(format!(
             "the process of rank {rank} ended badly ({how}){last_words}"

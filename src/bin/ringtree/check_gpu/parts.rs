@@ -81,7 +81,6 @@ impl<'a> Check<'a> {
                 self.ranked(what, ranks, &job);
             }
         }
-        self.parts.print(self.format);
         if !arguments.fake {
             self.sanitize();
             self.measure();
@@ -91,7 +90,7 @@ impl<'a> Check<'a> {
     /// Says how it ended; how many failures there were.
     pub(super) fn conclude(mut self) -> usize {
         let parts = self.parts.clone();
-        self.file(&parts);
+        self.show(&parts);
         for failure in &self.failures {
             eprintln!("ringtree check-gpu: FAILED: {failure}");
         }
@@ -221,7 +220,9 @@ impl<'a> Check<'a> {
 
     fn measure(&mut self) {
         if self.left() < benchmarks::SECONDS_MIN {
-            self.note("speeds were not measured: the time is over");
+            let minutes = self.arguments.minutes;
+            let why = format!("speeds: not measured when the {minutes} minutes were over");
+            self.failures.push(why);
             return;
         }
         let outcome = self.part("folds", self.job("folds", 1));

@@ -1,7 +1,7 @@
 //! What the processes do that the checker starts: each a part of the check, as one rank of several
 //! or alone. What they find goes to the checker line by line ([`Said`]).
 
-use super::cases::{Found, SEGMENT_BYTES, cases};
+use super::cases::{Found, SEGMENT_BYTES};
 use super::{Plant, endings, folds, kernels, probe};
 use crate::device;
 use ringtree::bootstrap::TransportChoice;
@@ -87,8 +87,8 @@ pub(super) struct Orders {
     pub(super) plant: Option<Plant>,
     /// How many threads, where ranks are threads.
     pub(super) ranks: usize,
-    /// Which lengths are checked, if not all.
-    pub(super) turn: Option<usize>,
+    /// Which lengths are checked.
+    pub(super) turn: usize,
 }
 
 impl Orders {
@@ -114,7 +114,7 @@ impl Orders {
             Part::Threads => self.threads(),
             Part::Cases => self.ranked(|rank| {
                 rank.check_way();
-                let found = rank.check(&cases(rank.comm.world_size(), self.turn))?;
+                let found = rank.check(self.turn)?;
                 tell(rank.comm.rank(), &found);
                 rank.comm.barrier()
             }),
@@ -145,7 +145,7 @@ impl Orders {
             let comm = builder.transport(TransportChoice::Shm).connect()?;
             let rank = Rank::new(comm, &device)?;
             rank.check_way();
-            let found = rank.check(&cases(self.ranks, self.turn))?;
+            let found = rank.check(self.turn)?;
             tell(number, &found);
             // Nobody drops what a peer still reads.
             rank.comm.barrier()
