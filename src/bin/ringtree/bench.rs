@@ -4,7 +4,7 @@ mod buffers;
 mod measure;
 pub(crate) mod report;
 
-use crate::device;
+use crate::gpu;
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;
 use measure::{Case, Measurement, Memory};
@@ -114,7 +114,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         }
         // Said once, not by every rank.
         if wanted.place == Place::Device
-            && !device::is_fake()
+            && !gpu::is_fake()
             && let Err(error) = cuda::count()
         {
             return refused(&error);
@@ -280,8 +280,8 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
         Place::Device => {
-            let fake = device::is_fake().then(Options::default);
-            let device = device::open(comm.local_rank(), fake)?;
+            let fake = gpu::is_fake().then(Options::default);
+            let device = gpu::open(comm.local_rank(), fake)?;
             comm.attach(&device)?;
             let over = comm.device_transport();
             if wanted.must_map && over.as_deref() != Some("cuda") {

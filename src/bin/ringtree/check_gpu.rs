@@ -21,7 +21,7 @@ use ringtree::device::cuda;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What is made wrong on purpose, on the pretended device, so that the check can be seen to find it.
+/// What is made wrong on purpose, on the pretended device, so that the check is seen to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plant {
     /// Each device leaves its first fold out.

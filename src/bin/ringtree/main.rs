@@ -4,8 +4,8 @@
 
 mod bench;
 mod check_gpu;
-mod device;
 mod doctor;
+mod gpu;
 mod names;
 mod plan;
 mod promise;

@@ -1,7 +1,7 @@
 //! How measured points are printed.
 
 use super::measure::{Case, Measurement, Memory};
-use crate::device;
+use crate::gpu;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
 use std::str::FromStr;
@@ -152,7 +152,7 @@ impl Case {
             Memory::Device(_) if self.collective != Collective::Barrier => {
                 let over = comm.device_transport();
                 let over = over.unwrap_or_else(|| comm.transport().to_owned());
-                match device::is_fake() {
+                match gpu::is_fake() {
                     true => over.replace("cuda", "fake"),
                     false => over,
                 }

@@ -16,7 +16,8 @@ const SIZES: &str = "8,64,1K,8K,64K,512K,1M,4M,25M,64M,256M";
 
 /// A fold moves at least this share of what a copy moves.
 const FOLD_RATIO_MIN: f64 = 0.9;
-/// A large all-reduce takes at most this multiple of the time that moving four times its bytes takes.
+/// A large all-reduce takes at most this multiple of the time that moving its bytes four times
+/// takes.
 const ALL_REDUCE_FACTOR_MAX: f64 = 1.3;
 
 /// Where the bytes and the time stand among the columns of `bench`.

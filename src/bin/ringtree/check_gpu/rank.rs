@@ -3,7 +3,7 @@
 
 use super::cases::{Found, SEGMENT_BYTES};
 use super::{Plant, endings, folds, kernels, probe};
-use crate::device;
+use crate::gpu;
 use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::device::fake::{Faults, Options};
@@ -102,7 +102,7 @@ impl Orders {
             faults,
             ..Options::default()
         };
-        device::open(0, self.is_fake.then_some(options))
+        gpu::open(0, self.is_fake.then_some(options))
     }
 
     /// Does the part; whatever ends it early is said as found.
