@@ -140,10 +140,8 @@ mod tests {
         );
         assert_eq!(super::folds::COLUMNS[7], "ratio");
         let row = |cells: &str| cells.split(',').map(str::to_owned).collect::<Vec<_>>();
-        let probed = [
-            row(&format!("{HAND_OVER},10,us")),
-            row(&format!("{COPY},4000,GB/s")),
-        ];
+        let probed = [[HAND_OVER, "10", "us"], [COPY, "4000", "GB/s"]];
+        let probed = probed.map(|row| row.map(str::to_owned).to_vec());
         let folds = [row("f32,sum,2,1,1,1,1,0.95"), row("f32,sum,3,1,1,1,1,0.85")];
         let ipc = [row("all-reduce,ring,cuda,2,1000000,1,f32,sum,-1,5,12.0")];
         let table = goals(&probed, &folds, &ipc);
