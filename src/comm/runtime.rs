@@ -127,24 +127,6 @@ impl Runtime {
         self.lock_beside_poller().group(group).map(act)
     }
 
-    /// Starts an operation on a device and leaves it to whoever polls.
-    pub(crate) fn post_on_device(
-        &self,
-        group: u32,
-        posting: Posting,
-        on: OnDevice,
-    ) -> Result<Ticket> {
-        let mut engine = self.lock_beside_poller();
-        let ticket = engine.post_on_device(group, posting, on)?;
-        engine.poll();
-        self.stamp(&mut engine);
-        self.send_controls(&mut engine);
-        drop(engine);
-        self.let_others_look();
-        self.host.background_work();
-        Ok(ticket)
-    }
-
     /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
     /// where there are none.
     ///
@@ -178,8 +160,25 @@ impl Runtime {
         channel: ChannelKind,
         posting: Posting,
     ) -> std::result::Result<Ticket, (Error, Region)> {
+        self.leave_to_pollers(|engine| engine.post(group, channel, posting))
+    }
+
+    /// The same on a device.
+    pub(crate) fn post_on_device(
+        &self,
+        group: u32,
+        posting: Posting,
+        on: OnDevice,
+    ) -> Result<Ticket> {
+        self.leave_to_pollers(|engine| engine.post_on_device(group, posting, on))
+    }
+
+    fn leave_to_pollers<E>(
+        &self,
+        post: impl FnOnce(&mut Engine) -> std::result::Result<Ticket, E>,
+    ) -> std::result::Result<Ticket, E> {
         let mut engine = self.lock_beside_poller();
-        let ticket = engine.post(group, channel, posting)?;
+        let ticket = post(&mut engine)?;
         engine.poll();
         self.stamp(&mut engine);
         self.send_controls(&mut engine);
