@@ -161,10 +161,9 @@ impl Supervisor {
         prefix: Option<String>,
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = command.spawn().map_err(|error| {
+        let mut child = self.watchdog.spawn(command).map_err(|error| {
             Error::Configuration(format!("cannot start the program '{program}': {error}"))
         })?;
-        self.watchdog.guard(child.id().cast_signed());
         let (alive, output) = channel::bounded(0);
         let last_line = LastLine::default();
         let streams = (child.stdout.take(), child.stderr.take());

@@ -10,10 +10,15 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// The most process groups a watchdog guards at once.
 const GROUPS_MAX: usize = 4096;
+
+/// Tells the watchdog that a child is about to be made, which will tell it its own group.
+const CHILD_FOLLOWS: i32 = 0;
+/// Tells the watchdog that the child which was to follow never came to run its program.
+const CHILD_FAILED: i32 = i32::MIN;
 
 /// Makes the child of `command` the leader of a process group of its own and ties its life to the
 /// *thread* that will call `spawn`: when that thread ends, the kernel kills the child.
@@ -98,9 +103,28 @@ impl Watchdog {
         })
     }
 
-    /// From now on `group` is killed when this process dies.
-    pub fn guard(&mut self, group: i32) {
-        self.tell(group);
+    /// Spawns `command`, whose child must be made the leader of a process group
+    /// ([`bind_to_parent`]). That group is killed when this process dies: the child itself tells
+    /// the watchdog before its program runs, so not even a process that the program starts at
+    /// once, while this one is killed inside this call, is left over.
+    ///
+    /// # Errors
+    /// When the child cannot be made or its program cannot be run; nothing is left to guard then.
+    pub fn spawn(&mut self, command: &mut Command) -> io::Result<Child> {
+        if let Some(telling) = &self.telling {
+            let telling = telling.as_raw_fd();
+            // SAFETY: the closure runs between fork and exec and makes only async-signal-safe
+            // system calls. The descriptor is open in the child: this process keeps it open while
+            // `self` is borrowed, and the command is spawned in this call, below.
+            unsafe {
+                command.pre_exec(move || {
+                    tell_own_group(telling);
+                    Ok(())
+                });
+            }
+        }
+        self.tell(CHILD_FOLLOWS);
+        command.spawn().inspect_err(|_| self.tell(CHILD_FAILED))
     }
 
     /// Forgets `group`: called before its leader is reaped, since the number may then be reused.
@@ -116,11 +140,65 @@ impl Watchdog {
     }
 }
 
+/// Tells the watchdog at the other end of `telling` to guard the group of the calling process, a
+/// child between fork and exec.
+fn tell_own_group(telling: libc::c_int) {
+    // SAFETY: async-signal-safe system calls on plain integers, and a write from a live local of
+    // the length given. A watchdog that was killed must not take the child along, so the signal
+    // of a broken pipe is set aside meanwhile.
+    unsafe {
+        let word = libc::getpid().to_ne_bytes();
+        let before = libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::write(telling, word.as_ptr().cast(), word.len());
+        libc::signal(libc::SIGPIPE, before);
+    }
+}
+
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.telling = None;
         // Nobody writes to this pipe; it ends with the watchdog.
         let _ = self.ended.read(&mut [0]);
+    }
+}
+
+/// The process groups that a watchdog guards, on its stack: after a fork nothing is allocated.
+struct Groups {
+    /// 0 where there is none.
+    guarded: [i32; GROUPS_MAX],
+    /// Where the group stands that was told since a child was last announced.
+    newest: Option<usize>,
+}
+
+impl Groups {
+    const fn new() -> Self {
+        Groups {
+            guarded: [0; GROUPS_MAX],
+            newest: None,
+        }
+    }
+
+    /// Takes note of one word: a group to guard, its negative to forget it, or one of the two
+    /// words about a child that follows.
+    fn hear(&mut self, word: i32) {
+        match word {
+            CHILD_FOLLOWS => self.newest = None,
+            CHILD_FAILED => {
+                if let Some(place) = self.newest.take() {
+                    self.guarded[place] = 0;
+                }
+            }
+            group if group > 0 => self.newest = self.replace(0, group),
+            released => {
+                self.replace(-released, 0);
+            }
+        }
+    }
+
+    fn replace(&mut self, sought: i32, with: i32) -> Option<usize> {
+        let place = self.guarded.iter().position(|group| *group == sought)?;
+        self.guarded[place] = with;
+        Some(place)
     }
 }
 
@@ -152,18 +230,14 @@ fn watch([listening, ending, telling]: [libc::c_int; 3], arguments: Range<usize>
         let start = std::ptr::with_exposed_provenance_mut::<u8>(arguments.start);
         start.write_bytes(0, arguments.len());
     }
-    let mut groups = [0_i32; GROUPS_MAX];
+    let mut groups = Groups::new();
     // SAFETY: descriptor 0 is the pipe, owned by nobody else in this process.
     let mut pipe = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(0) });
     let mut word = [0; 4];
     while pipe.read_exact(&mut word).is_ok() {
-        let word = i32::from_ne_bytes(word);
-        let (sought, replacement) = if word > 0 { (0, word) } else { (-word, 0) };
-        if let Some(slot) = groups.iter_mut().find(|group| **group == sought) {
-            *slot = replacement;
-        }
+        groups.hear(i32::from_ne_bytes(word));
     }
-    for group in groups.into_iter().filter(|group| *group > 0) {
+    for group in groups.guarded.into_iter().filter(|group| *group > 0) {
         // SAFETY: a system call on plain integers; the group is one the launcher still guarded.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
@@ -194,21 +268,62 @@ mod tests {
 
     #[test]
     fn the_watchdog_kills_guarded_groups_and_spares_released_ones() {
-        let sleeper = || {
+        let mut watchdog = Watchdog::start().unwrap();
+        let mut sleeper = || {
             let mut command = Command::new("/bin/sleep");
             command.arg("60");
             bind_to_parent(&mut command, None);
-            command.spawn().unwrap()
+            watchdog.spawn(&mut command).unwrap()
         };
         let (mut guarded, mut released) = (sleeper(), sleeper());
-        let mut watchdog = Watchdog::start().unwrap();
-        watchdog.guard(guarded.id() as i32);
-        watchdog.guard(released.id() as i32);
         watchdog.release(released.id() as i32);
         drop(watchdog);
         assert!(!guarded.wait().unwrap().success());
         assert!(released.try_wait().unwrap().is_none());
         released.kill().unwrap();
         released.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_without_a_program_is_not_guarded_and_no_other_is_forgotten() {
+        let mut groups = Groups::new();
+        for word in [CHILD_FOLLOWS, 11, CHILD_FOLLOWS, 12, CHILD_FAILED] {
+            groups.hear(word);
+        }
+        // This one could not even be forked, and told nothing.
+        for word in [CHILD_FOLLOWS, CHILD_FAILED, CHILD_FOLLOWS, 13] {
+            groups.hear(word);
+        }
+        assert_eq!(groups.guarded[..3], [11, 13, 0]);
+        groups.hear(-11);
+        assert_eq!(groups.guarded[..3], [0, 13, 0]);
+        groups.hear(-11);
+        assert_eq!(groups.guarded[..3], [0, 13, 0]);
+    }
+
+    #[test]
+    fn a_child_that_runs_is_guarded_before_its_program_starts() {
+        let (mut heard, telling) = io::pipe().unwrap();
+        let (ended, _) = io::pipe().unwrap();
+        let mut watchdog = Watchdog {
+            telling: Some(telling),
+            ended,
+        };
+        let mut command = Command::new("/bin/true");
+        bind_to_parent(&mut command, None);
+        let mut child = watchdog.spawn(&mut command).unwrap();
+        let mut words = [0; 8];
+        heard.read_exact(&mut words).unwrap();
+        assert_eq!(words[..4], CHILD_FOLLOWS.to_ne_bytes());
+        assert_eq!(words[4..], (child.id() as i32).to_ne_bytes());
+        child.wait().unwrap();
+        let mut missing = Command::new("/nowhere/at/all");
+        bind_to_parent(&mut missing, None);
+        watchdog.spawn(&mut missing).unwrap_err();
+        drop(watchdog);
+        let mut words = Vec::new();
+        heard.read_to_end(&mut words).unwrap();
+        assert_eq!(words.len(), 12);
+        assert_eq!(words[8..], CHILD_FAILED.to_ne_bytes());
     }
 }
