@@ -14,6 +14,57 @@ use std::sync::Arc;
 /// What a rank tells the others of its device.
 const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
 
+/// How the ranks of a communicator use their devices together; the same on all ranks.
+///
+/// ```
+/// use ringtree::comm::attach::AttachOptions;
+/// use ringtree::device::{Device, fake::Fake};
+/// use std::sync::Arc;
+///
+/// let ends = ringtree::simulate(2, |comm| {
+///     let device: Arc<dyn Device> = Arc::new(Fake::new());
+///     comm.attach_with(&device, AttachOptions::new().segment_bytes(1 << 20))
+/// });
+/// assert_eq!(ends, [Ok(()), Ok(())]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachOptions {
+    segment_bytes: usize,
+}
+
+impl AttachOptions {
+    /// What [`Communicator::attach`] uses.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            segment_bytes: DEVICE_SEGMENT_BYTES,
+        }
+    }
+
+    /// How much ranks hand each other at once: a multiple of 16. A slot takes as much memory, and
+    /// each peer has several.
+    #[must_use]
+    pub fn segment_bytes(mut self, bytes: usize) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    fn check(self) -> Result<()> {
+        let bytes = self.segment_bytes;
+        if bytes == 0 || !bytes.is_multiple_of(16) {
+            let why = format!("segments of {bytes} bytes: a multiple of 16 is needed");
+            return Err(Error::Usage(why));
+        }
+        Ok(())
+    }
+}
+
+impl Default for AttachOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// A rank's device, as the others must know it.
 struct Record {
     unique_id: [u8; 16],
@@ -126,28 +177,24 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::Device`] is the device's. After any but [`Error::Usage`] the
     /// communicator has failed.
     pub fn attach(&self, device: &Arc<dyn Device>) -> Result<()> {
-        self.attach_in_segments(device, DEVICE_SEGMENT_BYTES)
+        self.attach_with(device, AttachOptions::new())
     }
 
-    /// As [`Communicator::attach`], with another length of what ranks hand each other at once, a
-    /// multiple of 16, the same on all ranks. A slot takes as much memory, and each peer has
-    /// several.
+    /// As [`Communicator::attach`], by options.
     ///
     /// # Errors
-    /// As there.
-    pub fn attach_in_segments(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
-        if segment_bytes == 0 || !segment_bytes.is_multiple_of(16) {
-            let why = format!("segments of {segment_bytes} bytes: a multiple of 16 is needed");
-            return Err(Error::Usage(why));
-        }
-        self.try_attach(device, segment_bytes).inspect_err(|error| {
+    /// As there; [`Error::Usage`] for options that are not possible.
+    pub fn attach_with(&self, device: &Arc<dyn Device>, options: AttachOptions) -> Result<()> {
+        options.check()?;
+        self.try_attach(device, options).inspect_err(|error| {
             if !matches!(error, Error::Usage(_)) {
                 self.fail(error);
             }
         })
     }
 
-    fn try_attach(&self, device: &Arc<dyn Device>, segment_bytes: usize) -> Result<()> {
+    fn try_attach(&self, device: &Arc<dyn Device>, options: AttachOptions) -> Result<()> {
+        let segment_bytes = options.segment_bytes;
         // What is under way uses the slots that are there so far.
         self.synchronize()?;
         let neighbours = self.0.parts.runtime.neighbours();

@@ -14,7 +14,7 @@
 
 #![forbid(unsafe_code)]
 
-mod attach;
+pub mod attach;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;

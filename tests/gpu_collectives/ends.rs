@@ -2,6 +2,7 @@
 
 use crate::SEGMENT_BYTES;
 use crate::ranks::{Rank, Way, device, rendezvous, transport};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Device, Stream};
@@ -94,7 +95,7 @@ fn what_devices_do_not_do_is_refused_and_nothing_is_lost() {
             comm.all_gather_into(&[1.0f32; 1500], &mut buffer),
             comm.all_reduce(&mut buffer, ReduceOp::Band),
             comm.broadcast(&mut buffer, 7),
-            comm.attach_in_segments(&rank.device, 100),
+            comm.attach_with(&rank.device, AttachOptions::new().segment_bytes(100)),
             DeviceBuffer::new(&rank.device, &rank.stream, &[1.0f32])
                 .map(|one| {
                     DeviceBuffer::<f32>::from_memory(
@@ -128,7 +129,8 @@ fn without_a_device_a_devices_buffer_is_refused() {
     assert!(matches!(end, Err(Error::Usage(_))), "{end:?}");
     assert_eq!(comm.synchronize(), Ok(()));
     // Several of them, with a segment that many fit in.
-    comm.attach_in_segments(&device, SEGMENT_BYTES).unwrap();
+    comm.attach_with(&device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))
+        .unwrap();
     for _ in 0..600 {
         comm.all_reduce(&mut buffer, ReduceOp::Avg).unwrap();
     }
@@ -230,7 +232,10 @@ fn attaching_again_loses_no_call() {
         rank.stream.wait_word(&words.word(0)?, 1)?;
         rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
         // The call cannot end; so it ends here, and badly.
-        let end = rank.comm.attach_in_segments(&rank.device, SEGMENT_BYTES);
+        let end = rank.comm.attach_with(
+            &rank.device,
+            AttachOptions::new().segment_bytes(SEGMENT_BYTES),
+        );
         words.word(0)?.store(1);
         Ok(end)
     });

@@ -14,6 +14,7 @@ mod slices;
 
 use cases::Case;
 use ranks::{Way, device, on_threads};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::device::fake::{Faults, Options};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Dtype, ReduceOp};
@@ -184,7 +185,8 @@ fn lent_messages_of_more_tokens_than_a_link_holds() {
     for (world_size, algorithm) in [(2, Algorithm::Circulant), (3, Algorithm::Ring)] {
         let device = device(Options::default()).unwrap();
         let sums = on_threads(world_size, Way::Mapped, &device, |rank| {
-            rank.comm.attach_in_segments(&rank.device, 16)?;
+            rank.comm
+                .attach_with(&rank.device, AttachOptions::new().segment_bytes(16))?;
             rank.comm.use_algorithm(Some(algorithm))?;
             let mut buffer = rank.comm.alloc_on_device(&rank.stream, 500_000)?;
             buffer.write(&vec![1i64; 500_000])?;

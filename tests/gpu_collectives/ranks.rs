@@ -3,6 +3,7 @@
 use crate::SEGMENT_BYTES;
 use crate::pretended::REQUIRED;
 use ringtree::bootstrap::TransportChoice;
+use ringtree::comm::attach::AttachOptions;
 use ringtree::device::cuda::Cuda;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Device, Stream};
@@ -32,7 +33,7 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn new(comm: Communicator, device: &Arc<dyn Device>) -> Result<Self> {
-        comm.attach_in_segments(device, SEGMENT_BYTES)?;
+        comm.attach_with(device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
         Ok(Self {
             comm,
             stream: device.stream()?,

@@ -5,6 +5,7 @@ use super::cases::{Found, SEGMENT_BYTES};
 use super::{Plant, endings, folds, kernels, probe};
 use crate::gpu;
 use ringtree::bootstrap::TransportChoice;
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::builder::Builder;
 use ringtree::device::fake::{Faults, Options};
 use ringtree::device::{Device, Stream};
@@ -198,7 +199,7 @@ pub(super) struct Rank {
 
 impl Rank {
     fn new(comm: Communicator, device: &Arc<dyn Device>) -> Result<Self> {
-        comm.attach_in_segments(device, SEGMENT_BYTES)?;
+        comm.attach_with(device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
         Ok(Self {
             comm,
             stream: device.stream()?,
