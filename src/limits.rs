@@ -166,5 +166,7 @@ pub const DEVICE_CALLS_MAX: usize = 256;
 pub const DEVICE_LOOKS: u32 = 100;
 /// Between two looks at a device that is at work.
 pub const DEVICE_NAP: Duration = Duration::from_micros(20);
+/// So many naps a communicator that goes waits for its stream to come to its end, after a failure.
+pub const DEVICE_DRAIN_NAPS: u32 = 50_000;
 /// Memory that a pretended device has.
 pub const FAKE_DEVICE_BYTES: usize = 4 << 30;

@@ -4,15 +4,16 @@ use super::device_buffer::DeviceBuffer;
 use super::on_device::Attached;
 use super::{Communicator, Parts};
 use crate::device::published::{self, Published};
-use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span, Stream};
+use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span, Stream, Words};
 use crate::dtype::Element;
 use crate::engine::device::links::{DeviceLinks, Path, Registration, SLOTS};
+use crate::engine::device::signals::Signals;
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_SEGMENT_BYTES;
 use std::sync::Arc;
 
 /// What a rank tells the others of its device.
-const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
+const RECORD_BYTES: usize = 3 + 16 + HANDLE_BYTES + 8 + 8;
 
 /// How the ranks of a communicator use their devices together; the same on all ranks.
 ///
@@ -30,6 +31,22 @@ const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
     segment_bytes: usize,
+    hand_over: HandOver,
+}
+
+/// By whom a rank is told that a segment is in the GPU's memory, or was read there, where two ranks
+/// share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandOver {
+    /// By their hosts, which look at events and send each other messages. Streams of the library
+    /// wait for nobody.
+    #[default]
+    Hosts,
+    /// By their streams, which write words in the other's host memory and wait for their own. The
+    /// hosts run ahead and only see the end. This takes devices with word operations; and a
+    /// stream that waits keeps those of its process waiting that the driver puts in the same queue
+    /// of the GPU.
+    Streams,
 }
 
 impl AttachOptions {
@@ -38,7 +55,15 @@ impl AttachOptions {
     pub fn new() -> Self {
         Self {
             segment_bytes: DEVICE_SEGMENT_BYTES,
+            hand_over: HandOver::Hosts,
         }
+    }
+
+    /// By whom ranks on one GPU hand each other segments.
+    #[must_use]
+    pub fn hand_over(mut self, by: HandOver) -> Self {
+        self.hand_over = by;
+        self
     }
 
     /// How much ranks hand each other at once: a multiple of 16. A slot takes as much memory, and
@@ -70,6 +95,9 @@ struct Record {
     unique_id: [u8; 16],
     /// What all ranks must ask for alike: the length of a segment, or of the memory.
     asked: u64,
+    hand_over: HandOver,
+    /// Whether its streams can wait for words.
+    word_operations: bool,
     /// The slots that peers on the same GPU may map.
     exported: Option<Exported>,
 }
@@ -77,12 +105,14 @@ struct Record {
 impl Record {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
-        bytes[1..17].copy_from_slice(&self.unique_id);
-        bytes[17..25].copy_from_slice(&self.asked.to_le_bytes());
+        bytes[1] = u8::from(self.hand_over == HandOver::Streams);
+        bytes[2] = u8::from(self.word_operations);
+        bytes[3..19].copy_from_slice(&self.unique_id);
+        bytes[19..27].copy_from_slice(&self.asked.to_le_bytes());
         if let Some(exported) = &self.exported {
             bytes[0] = 1;
-            bytes[25..33].copy_from_slice(&exported.offset.to_le_bytes());
-            bytes[33..].copy_from_slice(&exported.handle);
+            bytes[27..35].copy_from_slice(&exported.offset.to_le_bytes());
+            bytes[35..].copy_from_slice(&exported.handle);
         }
         bytes
     }
@@ -94,15 +124,20 @@ impl Record {
             u64::from_le_bytes(word)
         };
         let mut unique_id = [0; 16];
-        unique_id.copy_from_slice(&bytes[1..17]);
+        unique_id.copy_from_slice(&bytes[3..19]);
         let mut handle = [0; HANDLE_BYTES];
-        handle.copy_from_slice(&bytes[33..RECORD_BYTES]);
+        handle.copy_from_slice(&bytes[35..RECORD_BYTES]);
         Self {
             unique_id,
-            asked: word(17),
+            asked: word(19),
+            hand_over: match bytes[1] {
+                0 => HandOver::Hosts,
+                _ => HandOver::Streams,
+            },
+            word_operations: bytes[2] == 1,
             exported: (bytes[0] == 1).then(|| Exported {
                 handle,
-                offset: word(25),
+                offset: word(27),
             }),
         }
     }
@@ -203,19 +238,30 @@ impl Communicator {
             row_bytes: SLOTS * segment_bytes,
         };
         let own = slots.own(device)?;
-        let (theirs, published) =
-            self.share(device, own.as_ref(), slots.bytes(), segment_bytes as u64)?;
-        let path = |peer: usize| -> Result<Option<Path>> {
+        let (theirs, published) = self.share(
+            device,
+            own.as_ref(),
+            slots.bytes(),
+            (segment_bytes as u64, options.hand_over),
+        )?;
+        let mut signals = match options.hand_over {
+            HandOver::Hosts => Vec::new(),
+            HandOver::Streams => self.exchange_words(device)?,
+        };
+        let mut path = |peer: usize| -> Result<Option<Path>> {
             Ok(match (&own, &theirs[peer]) {
                 _ if peer == self.rank() => None,
                 (Some(own), Some(theirs)) => Some(Path::Mapped {
                     own: slots.row(own, peer)?,
                     theirs: slots.row(theirs, self.rank())?,
+                    signals: signals.get_mut(peer).and_then(Option::take),
                 }),
                 _ => Some(Path::Staged),
             })
         };
-        let paths = (0..self.world_size()).map(path).collect::<Result<_>>()?;
+        let paths = (0..self.world_size())
+            .map(&mut path)
+            .collect::<Result<_>>()?;
         self.link(device, segment_bytes, paths, published)?;
         // Nobody hands over what some rank cannot take yet.
         self.barrier()
@@ -228,11 +274,13 @@ impl Communicator {
         device: &Arc<dyn Device>,
         own: Option<&Memory>,
         bytes: usize,
-        asked: u64,
+        (asked, hand_over): (u64, HandOver),
     ) -> Result<(Vec<Option<Memory>>, Option<Published>)> {
         let record = Record {
             unique_id: device.description().unique_id,
             asked,
+            hand_over,
+            word_operations: device.description().word_operations,
             exported: own.map(|own| device.export(own)).transpose()?,
         };
         let published = own.zip(record.exported.as_ref());
@@ -305,7 +353,9 @@ impl Communicator {
     ) -> Result<()> {
         let own = buffer.device_memory();
         let bytes = own.bytes();
-        let (theirs, published) = self.share(device, Some(own), bytes, bytes as u64)?;
+        // How it is handed over was settled when the device was attached.
+        let asked = (bytes as u64, HandOver::Hosts);
+        let (theirs, published) = self.share(device, Some(own), bytes, asked)?;
         let mut issued = self.enter()?;
         issued.allocations += 1;
         let registration = Registration {
@@ -337,7 +387,54 @@ impl Communicator {
                 own.asked, records[other].asked
             )));
         }
+        if let Some(other) = records
+            .iter()
+            .position(|one| one.hand_over != own.hand_over)
+        {
+            return Err(Error::Mismatch(format!(
+                "rank {rank} attaches its device with hand-over by {:?}, rank {other} by {:?}",
+                own.hand_over, records[other].hand_over
+            )));
+        }
+        let has_none = |one: &Record| own.hand_over == HandOver::Streams && !one.word_operations;
+        if let Some(without) = records.iter().position(has_none) {
+            return Err(Error::Usage(format!(
+                "the streams of rank {without}'s device cannot wait for words; attach it with \
+                 HandOver::Hosts"
+            )));
+        }
         Ok(records)
+    }
+
+    /// Words by which the streams of this rank and of those that share its memory wait for each
+    /// other; by rank.
+    fn exchange_words(&self, device: &Arc<dyn Device>) -> Result<Vec<Option<Signals>>> {
+        let Parts {
+            runtime,
+            group,
+            timeout,
+            ..
+        } = &self.0.parts;
+        let neighbours = runtime.neighbours();
+        if neighbours.len() < 2 {
+            return Ok(Vec::new());
+        }
+        let own = device.words(neighbours.len() * Signals::WORDS)?;
+        let files = runtime.hand_out(*group, own.file(), own.file_bytes(), *timeout)?;
+        let place = |rank: usize| {
+            let place = neighbours.iter().position(|each| *each == rank);
+            place.unwrap_or(neighbours.len()) * Signals::WORDS
+        };
+        let pair = |words: &Words, at: usize| Ok([words.word(at)?, words.word(at + 1)?]);
+        let mut signals: Vec<_> = (0..self.world_size()).map(|_| None).collect();
+        for (peer, file) in files {
+            let theirs = device.open_words(file)?;
+            let both = (pair(&own, place(peer))?, pair(&theirs, place(self.rank()))?);
+            signals[peer] = Some(Signals::new(both.0, both.1));
+        }
+        // Before the next file is handed out.
+        self.barrier()?;
+        Ok(signals)
     }
 
     /// Which peers can be read and can read: both ends must know.

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::protocol::session::To;
 use crate::sys::shared::{OwnRegion, PeerRegion};
 use crate::transport::Transport;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// How the host spent the time it was given.
@@ -73,6 +74,22 @@ pub(crate) trait Host: Send + Sync {
     /// Memory that was to be shared was not.
     fn allocate(&self, _group: u32, _bytes: usize, _at_most: Duration) -> Result<Option<Shared>> {
         Ok(None)
+    }
+
+    /// Gives a sealed file of `bytes` bytes to the group's other ranks on this host, and returns
+    /// theirs, by rank. All of them do so, one file after the other with a barrier between, and
+    /// wait for each other, at most `at_most`.
+    ///
+    /// # Errors
+    /// They did not all do so; or the system's.
+    fn hand_out(
+        &self,
+        _group: u32,
+        _file: BorrowedFd<'_>,
+        _bytes: usize,
+        _at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        Ok(Vec::new())
     }
 
     /// Sends a control message.

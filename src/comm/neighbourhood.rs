@@ -7,12 +7,13 @@ use crate::sys::barrier::fence_of_sleeper;
 use crate::sys::shared::Bell;
 use crate::transport::shm::lent::{memory, memory_bytes, peer_memory};
 use crate::transport::shm::{SharedTransport, bell, peer_region, region, region_bytes};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Descriptors of a group's allocations are handed over under its number and this bit, which no
-/// channel's number has. A barrier stands between one allocation and the next.
+/// A group's files, such as its allocations, are handed over under its number and this bit, which
+/// no channel's number has. A barrier stands between one file and the next.
 const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and whether any thread here polls.
@@ -84,10 +85,7 @@ impl Neighbourhood {
     pub(super) fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<Shared> {
         let making = |error: std::io::Error| Error::system("making memory to share", &error);
         let (own, file) = memory(bytes).map_err(making)?;
-        let channel = ALLOCATIONS | group;
-        let files = self
-            .near
-            .exchange(channel, &file, memory_bytes(bytes), at_most)?;
+        let files = self.hand_out(group, file.as_fd(), memory_bytes(bytes), at_most)?;
         let map = |(rank, file)| {
             let mapping =
                 |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
@@ -95,6 +93,18 @@ impl Neighbourhood {
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
         Ok((own, theirs))
+    }
+
+    /// Hands out a file of the group and takes the neighbours'.
+    pub(super) fn hand_out(
+        &self,
+        group: u32,
+        file: BorrowedFd<'_>,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        self.near
+            .exchange(ALLOCATIONS | group, &file, bytes, at_most)
     }
 
     fn hang(&self, bell: Bell) {

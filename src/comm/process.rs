@@ -13,6 +13,7 @@ use crate::transport::stream::StreamTransport;
 use crate::transport::tcp::{Inbox, Reactor, TcpConnector};
 use mio::net::TcpStream;
 use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -154,6 +155,18 @@ impl Host for ProcessHost {
         let neighbourhood = self.links.neighbourhood.as_ref();
         let shared = neighbourhood.map(|one| one.allocate(group, bytes, at_most));
         shared.transpose()
+    }
+
+    fn hand_out(
+        &self,
+        group: u32,
+        file: BorrowedFd<'_>,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        let neighbourhood = self.links.neighbourhood.as_ref();
+        let theirs = neighbourhood.map(|one| one.hand_out(group, file, bytes, at_most));
+        theirs.unwrap_or_else(|| Ok(Vec::new()))
     }
 
     fn linger(&self, fruitless: u32) -> bool {

@@ -16,6 +16,7 @@ use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
 use crate::transport::Transport;
 use crate::transport::shm::lent::{Allocation, Own};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -151,6 +152,17 @@ impl Runtime {
             group.admit(allocation);
         }
         Ok(Some(own))
+    }
+
+    /// See [`Host::hand_out`].
+    pub(crate) fn hand_out(
+        &self,
+        group: u32,
+        file: BorrowedFd<'_>,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        self.host.hand_out(group, file, bytes, at_most)
     }
 
     /// Starts an operation and leaves it to whoever polls.

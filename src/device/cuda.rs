@@ -208,6 +208,11 @@ impl Device for Cuda {
         Ok(Arc::new(CudaOrders { stream }))
     }
 
+    fn urgent_stream(&self) -> Result<Arc<dyn Stream>> {
+        let stream = cuda::Stream::urgent(&self.gpu)?;
+        Ok(Arc::new(CudaOrders { stream }))
+    }
+
     fn event(&self) -> Result<Event> {
         Ok(Event::new(Arc::new(cuda::Event::new(&self.gpu)?)))
     }

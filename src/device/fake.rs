@@ -267,6 +267,11 @@ impl Device for Fake {
         Ok(Arc::new(FakeStream::new(self.state.clone(), false)?))
     }
 
+    fn urgent_stream(&self) -> Result<Arc<dyn Stream>> {
+        // Each stream has a thread of its own.
+        self.stream()
+    }
+
     fn event(&self) -> Result<Event> {
         Ok(Event::new(Arc::new(FakeEvent::default())))
     }

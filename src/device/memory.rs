@@ -273,6 +273,12 @@ impl Words {
         })
     }
 
+    /// Bytes of the file.
+    #[must_use]
+    pub fn file_bytes(&self) -> usize {
+        self.backing.shared().file_bytes()
+    }
+
     /// The file, for other processes to open ([`super::Device::open_words`]): who has it can write.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {

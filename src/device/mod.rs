@@ -106,6 +106,13 @@ pub trait Device: Debug + Send + Sync {
     /// [`Error::Device`].
     fn stream(&self) -> Result<Arc<dyn Stream>>;
 
+    /// A stream whose operations go before those of other streams, and are never queued behind a
+    /// wait of theirs.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    fn urgent_stream(&self) -> Result<Arc<dyn Stream>>;
+
     /// An event that counts as done until it is recorded.
     ///
     /// # Errors

@@ -157,10 +157,16 @@ impl Group {
         Ok(slot)
     }
 
-    /// Whether an operation on a device is under way.
+    /// Whether a device's stream has not come to its end since the group failed.
+    fn is_draining(&self) -> bool {
+        let device = self.collectives.device.as_ref();
+        device.is_some_and(DeviceLinks::is_draining)
+    }
+
+    /// Whether something is under way on a device.
     pub(super) fn awaits_device(&self) -> bool {
         let mut slots = self.collectives.queue.iter();
-        slots.any(|slot| self.collectives.slots[*slot].on_device.is_some())
+        slots.any(|slot| self.collectives.slots[*slot].on_device.is_some()) || self.is_draining()
     }
 
     /// Runs a collective step by step while the caller waits, if nothing is under way and the
@@ -238,12 +244,13 @@ impl Group {
                 let Some(call) = slot.operation.call() else {
                     continue;
                 };
+                let awaited = slot.awaited(&channel.device);
                 if is_overdue {
-                    let error = overdue(self.rank, &call, slot, session);
+                    let error = overdue(self.rank, &call, slot, &awaited, session);
                     session.failed(error);
                     break;
                 }
-                session.waited(&call, &slot.awaited(), slot.notices as usize);
+                session.waited(&call, &awaited, slot.notices as usize);
                 slot.notices += 1;
             }
         }
@@ -257,6 +264,9 @@ impl Group {
         // Before the callers have their buffers back.
         self.collectives.transport.withdraw();
         let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
+        if let Some(links) = &mut self.collectives.device {
+            links.release();
+        }
         self.session.idle();
         ended
     }
@@ -286,6 +296,7 @@ impl Group {
         !self.collectives.queue.is_empty()
             || !self.pairs.queue.is_empty()
             || self.session.gathers_marks()
+            || self.is_draining()
     }
 
     /// This rank gives up, for a reason that the group does not know.
@@ -360,7 +371,7 @@ impl Group {
         };
         let slot = &self.collectives.slots[*slot];
         if let Some(call) = slot.operation.call() {
-            for peer in slot.awaited() {
+            for peer in slot.awaited(&self.collectives.device) {
                 self.session.left_before(peer, &call);
             }
         }
@@ -572,17 +583,17 @@ impl Slot {
         }
     }
 
-    fn awaited(&self) -> Vec<usize> {
-        match &self.on_device {
-            Some(operation) => operation.awaited(),
-            None => self.operation.awaited(),
+    fn awaited(&self, device: &Option<DeviceLinks>) -> Vec<usize> {
+        match (&self.on_device, device) {
+            (Some(operation), Some(links)) => operation.awaited(links),
+            _ => self.operation.awaited(),
         }
     }
 }
 
 /// The error of an operation that ran out of time: who is missing, and where they are.
-fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
-    let places = session.held_up_by(&slot.awaited());
+fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
+    let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
     Error::Deadline(format!(
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
@@ -590,6 +601,10 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, session: &Session) -> Error {
         slot.timeout.as_secs_f64(),
         if !slot.has_begun() {
             "the buffer's stream has not come to it, held up by what it was told before".into()
+        } else if who.is_empty() && slot.on_device.is_some() {
+            "its own device is not through with it, busy or in a stream whose queue another's \
+             wait holds up (CUDA_DEVICE_MAX_CONNECTIONS=32 makes more queues)"
+                .into()
         } else if who.is_empty() {
             "no rank holds it up".into()
         } else {

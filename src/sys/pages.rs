@@ -104,6 +104,12 @@ impl SharedWords {
         self.pages.file.as_fd()
     }
 
+    /// How many bytes the file has.
+    #[must_use]
+    pub fn file_bytes(&self) -> usize {
+        self.pages.bytes
+    }
+
     /// The word at `at`; what was written before it was, is seen after this.
     ///
     /// # Panics

@@ -388,14 +388,24 @@ Result cuMemHostGetDevicePointer_v2(u64 *address, void *start, unsigned) {
     return *address = reinterpret_cast<u64>(start), SUCCESS;
 }
 
-Result cuStreamCreate(void **handle, unsigned flags) {
+Result cuCtxGetStreamPriorityRange(int *lowest, int *highest) {
     NEEDS_CONTEXT;
-    if (flags != 1) return INVALID_VALUE;
+    *lowest = 0, *highest = -5;
+    return SUCCESS;
+}
+
+Result cuStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
+    NEEDS_CONTEXT;
+    if (flags != 1 || priority > 0 || priority < -5) return INVALID_VALUE;
     auto stream = std::make_shared<Stream>();
     std::lock_guard<std::mutex> guard(streams_lock);
     streams.push_back(stream);
     std::thread(work, stream).detach();
     return *handle = stream.get(), SUCCESS;
+}
+
+Result cuStreamCreate(void **handle, unsigned flags) {
+    return cuStreamCreateWithPriority(handle, flags, 0);
 }
 
 Result cuStreamDestroy_v2(void *handle) {

@@ -1,7 +1,7 @@
 //! How calls end that cannot end well.
 
 use crate::SEGMENT_BYTES;
-use crate::ranks::{Rank, Way, device, rendezvous, transport};
+use crate::ranks::{Rank, Way, device, options, rendezvous, transport};
 use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::fake::{Fake, Options};
@@ -25,7 +25,7 @@ fn some<R: Send>(
         let builder = builder.rendezvous(&rendezvous);
         let builder = builder.timeout(Duration::from_secs(3));
         let comm = builder.transport(transport(way)).connect()?;
-        script(&Rank::new(comm, device)?)
+        script(&Rank::new(comm, device, way)?)
     };
     std::thread::scope(|scope| {
         let rank = &rank;
@@ -47,7 +47,7 @@ fn buffer(rank: &Rank) -> Result<DeviceBuffer<f32>> {
 
 #[test]
 fn at_the_deadline_the_stream_goes_on_and_the_failure_is_told() {
-    for way in [Way::Mapped, Way::Staged] {
+    for way in Way::ALL {
         let ends = pair(way, |rank| {
             if rank.comm.rank() == 1 {
                 // Stays, and does not call.
@@ -67,19 +67,21 @@ fn at_the_deadline_the_stream_goes_on_and_the_failure_is_told() {
 
 #[test]
 fn a_host_buffer_where_others_have_a_devices_is_another_call() {
-    let ends = pair(Way::Mapped, |rank| {
-        if rank.comm.rank() == 1 {
-            return rank.comm.all_reduce(&mut [1.0f32; 3000], ReduceOp::Sum);
+    for way in Way::ALL {
+        let ends = pair(way, |rank| {
+            if rank.comm.rank() == 1 {
+                return rank.comm.all_reduce(&mut [1.0f32; 3000], ReduceOp::Sum);
+            }
+            let mut buffer = buffer(rank)?;
+            rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            rank.comm.synchronize()
+        });
+        for end in ends {
+            let Err(Error::Mismatch(text)) = end else {
+                panic!("{end:?}");
+            };
+            assert!(text.contains("on devices"), "{text}");
         }
-        let mut buffer = buffer(rank)?;
-        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        rank.comm.synchronize()
-    });
-    for end in ends {
-        let Err(Error::Mismatch(text)) = end else {
-            panic!("{end:?}");
-        };
-        assert!(text.contains("on devices"), "{text}");
     }
 }
 
@@ -166,7 +168,7 @@ fn a_stream_that_does_not_come_to_the_call_is_told_of() {
 #[test]
 fn a_stream_waits_for_its_own_call() {
     let device = device(Options::default()).unwrap();
-    let ends = some(3, Way::Mapped, &device, |rank| {
+    let ends = some(3, Way::Signalled, &device, |rank| {
         let comm = &rank.comm;
         let (words, other) = (rank.device.words(1)?, rank.device.stream()?);
         let content = [comm.rank() as f32; 100];
@@ -194,7 +196,8 @@ fn a_stream_waits_for_its_own_call() {
 /// What a failed call had begun is not written over what comes after it.
 #[test]
 fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
-    for seed in 0..8 {
+    let ways = [Way::Mapped, Way::Signalled];
+    for (seed, way) in (0..8).flat_map(|seed| ways.map(|way| (seed, way))) {
         let options = Options {
             pauses: Some(seed),
             ..Options::default()
@@ -202,7 +205,7 @@ fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
         let Some(device) = device(options) else {
             return;
         };
-        let ends = some(2, Way::Mapped, &device, |rank| {
+        let ends = some(2, way, &device, |rank| {
             let (comm, stream) = (&rank.comm, &rank.stream);
             let mut buffer = DeviceBuffer::new(&rank.device, stream, &vec![1i64; 100_000])?;
             comm.use_algorithm(Some(Algorithm::Flat))?;
@@ -219,7 +222,45 @@ fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
             std::thread::sleep(Duration::from_millis(30));
             Ok(buffer.read()?.iter().all(|element| *element == 7))
         });
-        assert_eq!(ends, [Ok(true), Ok(true)], "{seed}");
+        assert_eq!(ends, [Ok(true), Ok(true)], "{seed}, {way:?}");
+    }
+}
+
+/// Streams go on over whatever is there when a rank has given up, and hand it on; whoever says that
+/// a call was good has the right sum all the same. Rank 0 waits for the slow rank 2 when it gives
+/// up, and rank 1 has all it waits for before it hears of that.
+#[test]
+fn what_is_reported_good_is_good_whoever_gives_up_meanwhile() {
+    let Some(common) = device(Options {
+        pauses: Some(0),
+        ..Options::default()
+    }) else {
+        return;
+    };
+    for (seed, way) in (0..20).flat_map(|seed| Way::ALL.map(|way| (seed, way))) {
+        // Most of them fail, some before the call.
+        let _ends = some(3, way, &common, |rank| {
+            let comm = &rank.comm;
+            let pauses = (comm.rank() == 2).then_some(seed);
+            let device: Arc<dyn Device> = Arc::new(Fake::with(Options {
+                pauses,
+                ..Options::default()
+            }));
+            comm.attach_with(&device, options(way))?;
+            let stream = device.stream()?;
+            let mut buffer = DeviceBuffer::new(&device, &stream, &[1i64; 100])?;
+            comm.use_algorithm(Some(Algorithm::Ring))?;
+            stream.synchronize()?;
+            let called = comm.all_reduce(&mut buffer, ReduceOp::Sum);
+            if comm.rank() == 0 {
+                std::thread::sleep(Duration::from_micros(500));
+                comm.fail(&Error::System("enough".into()));
+            }
+            if called.and_then(|()| comm.synchronize()).is_ok() {
+                assert_eq!(buffer.read()?, [3; 100], "{seed}, {way:?}");
+            }
+            Ok(())
+        });
     }
 }
 

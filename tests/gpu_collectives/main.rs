@@ -14,10 +14,9 @@ mod slices;
 
 use cases::Case;
 use ranks::{Way, device, on_threads};
-use ringtree::comm::attach::AttachOptions;
 use ringtree::device::fake::{Faults, Options};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::{Dtype, ReduceOp};
+use ringtree::{Dtype, Error, ReduceOp};
 
 /// An element: none, one, some; a segment and one more; many segments and a bit.
 const COUNTS: [usize; 6] = [0, 1, 3, 1024, 1025, 30_001];
@@ -88,12 +87,10 @@ fn check_all(world_size: usize, way: Way, options: Options, cases: &[Case]) {
 #[test]
 fn every_algorithm_over_the_devices_memory() {
     for world_size in [1, 2, 3, 5] {
-        check_all(
-            world_size,
-            Way::Mapped,
-            Options::default(),
-            &every_case(world_size),
-        );
+        for way in [Way::Mapped, Way::Signalled] {
+            let cases = every_case(world_size);
+            check_all(world_size, way, Options::default(), &cases);
+        }
     }
 }
 
@@ -118,7 +115,7 @@ fn every_type_and_operator() {
 /// So that whatever was not waited for is missed.
 #[test]
 fn streams_that_pause_change_nothing() {
-    for (way, seed) in [(Way::Mapped, 3), (Way::Staged, 4)] {
+    for (way, seed) in [(Way::Mapped, 3), (Way::Staged, 4), (Way::Signalled, 5)] {
         let options = Options {
             pauses: Some(seed),
             ..Options::default()
@@ -138,6 +135,18 @@ fn a_device_without_word_operations_waits_in_the_call() {
     let cases = every_case(2);
     let few: Vec<_> = cases.into_iter().filter(|one| one.seed % 4 == 0).collect();
     check_all(2, Way::Mapped, options, &few);
+    let Some(device) = device(options) else {
+        return;
+    };
+    let ends = on_threads(2, Way::Mapped, &device, |rank| {
+        let end = rank
+            .comm
+            .attach_with(&rank.device, ranks::options(Way::Signalled));
+        Ok(end)
+    });
+    for end in ends {
+        assert!(matches!(end, Ok(Err(Error::Usage(_)))), "{end:?}");
+    }
 }
 
 /// A rank that is through writes over its buffer while the others may be reading it.
@@ -154,7 +163,9 @@ fn what_is_lent_stays_until_it_is_read() {
         ..*one
     };
     let cases: Vec<_> = cases.iter().map(registered).collect();
-    check_all(3, Way::Mapped, options, &cases);
+    for way in [Way::Mapped, Way::Signalled] {
+        check_all(3, way, options, &cases);
+    }
 }
 
 /// What a check is for: a fold that is not done shows.
@@ -182,11 +193,15 @@ fn a_skipped_fold_is_found() {
 /// A message that is lent is read only when all its tokens came, which here no link holds at once.
 #[test]
 fn lent_messages_of_more_tokens_than_a_link_holds() {
-    for (world_size, algorithm) in [(2, Algorithm::Circulant), (3, Algorithm::Ring)] {
+    for (world_size, algorithm, way) in [
+        (2, Algorithm::Circulant, Way::Mapped),
+        (3, Algorithm::Ring, Way::Mapped),
+        (3, Algorithm::Ring, Way::Signalled),
+    ] {
         let device = device(Options::default()).unwrap();
-        let sums = on_threads(world_size, Way::Mapped, &device, |rank| {
-            rank.comm
-                .attach_with(&rank.device, AttachOptions::new().segment_bytes(16))?;
+        let sums = on_threads(world_size, way, &device, |rank| {
+            let options = ranks::options(way).segment_bytes(16);
+            rank.comm.attach_with(&rank.device, options)?;
             rank.comm.use_algorithm(Some(algorithm))?;
             let mut buffer = rank.comm.alloc_on_device(&rank.stream, 500_000)?;
             buffer.write(&vec![1i64; 500_000])?;

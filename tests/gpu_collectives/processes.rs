@@ -2,7 +2,7 @@
 
 use crate::every_case;
 use crate::pretended::REQUIRED;
-use crate::ranks::{Rank, device, rendezvous};
+use crate::ranks::{Rank, Way, device, rendezvous};
 use crate::slices::slices;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::fake::Options;
@@ -11,6 +11,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "RINGTREE_TEST_ROLE";
+/// There if streams hand over.
+const WAY: &str = "RINGTREE_TEST_SIGNALLED";
+/// At the end of a role: streams hand over.
+const SIGNALLED: &str = ", signalled";
 /// In front of what a rank has to say, among the lines of the test harness.
 const MARK: &str = "says: ";
 /// A rank that waits for a dead one for so long waits for ever.
@@ -33,14 +37,21 @@ fn child(role: &str) -> Result<String> {
     } else {
         0
     };
+    // Those who are left wait for what a stream was told and did not come to.
+    let pauses = (role == "killed").then_some(7);
     let options = Options {
         gpu,
+        pauses,
         ..Options::default()
     };
     // A GPU cannot be several.
     let device = device(options).or_else(|| device(Options::default()));
     let device = device.expect("there is one");
-    let rank = Rank::new(comm, &device)?;
+    let way = match std::env::var(WAY) {
+        Ok(_) => Way::Signalled,
+        Err(_) => Way::Mapped,
+    };
+    let rank = Rank::new(comm, &device, way)?;
     let said = match role {
         "killed" => bereaved(&rank)?,
         "slices" => slices(&rank)?,
@@ -73,10 +84,16 @@ fn bereaved(rank: &Rank) -> Result<String> {
     comm.synchronize()?;
     let met = comm.barrier();
     if comm.rank() + 1 == comm.world_size() {
+        // Some of the calls on the way, or none.
+        let nth = std::process::id() % 4;
+        for _ in 0..nth {
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        }
         std::process::abort();
     }
     let start = Instant::now();
-    let called = met.and_then(|()| comm.all_reduce(&mut buffer, ReduceOp::Sum));
+    let call = |_| comm.all_reduce(&mut buffer, ReduceOp::Sum);
+    let called = met.and_then(|()| (0..4).try_for_each(call));
     // The stream goes on, with whatever is there.
     buffer.read()?;
     let waited = start.elapsed();
@@ -100,7 +117,7 @@ fn start(role: &str, world_size: usize, transport: &str) -> Vec<Option<String>> 
     let spawn = |rank: usize| {
         Command::new(&program)
             .args(["processes::child_entry", "--exact", "--nocapture"])
-            .env(ROLE, role)
+            .env(ROLE, role.trim_end_matches(SIGNALLED))
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", world_size.to_string())
             .env("LOCAL_RANK", rank.to_string())
@@ -109,6 +126,7 @@ fn start(role: &str, world_size: usize, transport: &str) -> Vec<Option<String>> 
             .env("RINGTREE_TRANSPORT", transport)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
+            .envs(role.ends_with(SIGNALLED).then_some((WAY, "")))
             .spawn()
             .unwrap()
     };
@@ -127,6 +145,9 @@ fn processes_compute_what_one_would() {
     for (role, world_size, transport) in [
         ("together", 2, "shm"),
         ("together", 3, "auto"),
+        ("together, signalled", 2, "shm"),
+        ("together, signalled", 3, "auto"),
+        ("apart, signalled", 2, "shm"),
         ("together", 2, "tcp"),
         ("apart", 3, "shm"),
     ] {
@@ -149,9 +170,14 @@ fn slices_of_cudarcs_take_part_and_are_given_back() {
 
 #[test]
 fn streams_that_wait_for_a_dead_rank_go_on_and_nothing_is_reported_good() {
-    for transport in ["shm", "tcp"] {
-        let said = start("killed", 3, transport);
+    for (role, transport) in [
+        ("killed", "shm"),
+        ("killed", "tcp"),
+        ("killed, signalled", "shm"),
+        ("killed, signalled", "shm"),
+    ] {
+        let said = start(role, 3, transport);
         let lost = Some("lost 2, in time: true, refused: true".to_owned());
-        assert_eq!(said, [lost.clone(), lost, None], "{transport}");
+        assert_eq!(said, [lost.clone(), lost, None], "{role} over {transport}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::SEGMENT_BYTES;
 use crate::pretended::REQUIRED;
 use ringtree::bootstrap::TransportChoice;
-use ringtree::comm::attach::AttachOptions;
+use ringtree::comm::attach::{AttachOptions, HandOver};
 use ringtree::device::cuda::Cuda;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Device, Stream};
@@ -18,10 +18,16 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// How segments travel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Way {
-    /// In memory of the device that all use.
+    /// In memory of the device that all use; the hosts hand it over.
     Mapped,
+    /// There too, but the streams hand it over.
+    Signalled,
     /// Through the hosts, over TCP.
     Staged,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Mapped, Self::Signalled, Self::Staged];
 }
 
 /// A rank, its device and a stream of it.
@@ -32,8 +38,8 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    pub(crate) fn new(comm: Communicator, device: &Arc<dyn Device>) -> Result<Self> {
-        comm.attach_with(device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
+    pub(crate) fn new(comm: Communicator, device: &Arc<dyn Device>, way: Way) -> Result<Self> {
+        comm.attach_with(device, options(way))?;
         Ok(Self {
             comm,
             stream: device.stream()?,
@@ -52,6 +58,17 @@ pub(crate) fn device(options: Options) -> Option<Arc<dyn Device>> {
     usual.then(|| -> Arc<dyn Device> { Arc::new(Cuda::open(0).unwrap()) })
 }
 
+/// How a device is attached.
+pub(crate) fn options(way: Way) -> AttachOptions {
+    let by = match way {
+        Way::Signalled => HandOver::Streams,
+        Way::Mapped | Way::Staged => HandOver::Hosts,
+    };
+    AttachOptions::new()
+        .segment_bytes(SEGMENT_BYTES)
+        .hand_over(by)
+}
+
 /// An address that nobody uses.
 pub(crate) fn rendezvous() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -60,7 +77,7 @@ pub(crate) fn rendezvous() -> String {
 
 pub(crate) fn transport(way: Way) -> TransportChoice {
     match way {
-        Way::Mapped => TransportChoice::Shm,
+        Way::Mapped | Way::Signalled => TransportChoice::Shm,
         Way::Staged => TransportChoice::Tcp,
     }
 }
@@ -77,7 +94,7 @@ pub(crate) fn on_threads<R: Send>(
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
         let comm = builder.transport(transport(way)).connect()?;
-        let rank = Rank::new(comm, device)?;
+        let rank = Rank::new(comm, device, way)?;
         let end = script(&rank);
         // Nobody drops what a peer still reads.
         let _ = rank.comm.barrier();

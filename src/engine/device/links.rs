@@ -12,12 +12,17 @@
 //! no slot: the message's first token says where it is, the others say nothing, and all of it is
 //! read at once.
 //!
+//! Where streams wait for each other by *signals*, token and acknowledgement are sent as soon as
+//! the copy or the fold is enqueued, and mean no more than that: the streams see to the rest.
+//!
 //! Nothing of this trusts a peer with more than the content of its messages: how many segments come
 //! and where they lie follows from the plan.
 
+use super::signals::Signals;
 use crate::device::{Device, Event, Memory, Pinned, Span, Stream};
 use crate::engine::posting::{Broken, Failure};
 use crate::error::Result;
+use crate::limits::{DEVICE_DRAIN_NAPS, DEVICE_NAP};
 use crate::transport::{LinkError, Message, Transport};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -82,6 +87,8 @@ pub enum Path {
         own: Span,
         /// The peer's, which this rank reads.
         theirs: Span,
+        /// By which the streams wait for each other, if they do.
+        signals: Option<Signals>,
     },
     /// Through the hosts.
     Staged,
@@ -98,10 +105,13 @@ pub struct DeviceLinks {
     /// Events that nobody uses.
     events: Vec<Event>,
     registrations: Vec<Registration>,
+    /// Behind what the stream was told before the ranks gave up.
+    drained: Option<Event>,
 }
 
 struct Link {
     memory: Slots,
+    signals: Option<Signals>,
     /// Segments taken for sending, and those of them whose slots are free again.
     taken: usize,
     freed: usize,
@@ -133,8 +143,8 @@ struct Reading {
     /// The message that the tokens came in, and which of them they are.
     message: Message,
     tokens: Range<usize>,
-    /// Done when the segment is read.
-    event: Event,
+    /// Done when the segment is read; none where the streams see to that.
+    event: Option<Event>,
 }
 
 impl DeviceLinks {
@@ -149,27 +159,36 @@ impl DeviceLinks {
         paths: Vec<Option<Path>>,
         acknowledgements: Box<dyn Transport>,
     ) -> Result<Self> {
-        let link = |path: Path| Link {
-            memory: match path {
-                Path::Mapped { own, theirs } => Slots::Mapped { own, theirs },
-                Path::Staged => Slots::Unmade,
-            },
-            taken: 0,
-            freed: 0,
-            lent: VecDeque::new(),
-            back: 0,
-            arrived: 0,
-            read: 0,
-            reading: VecDeque::new(),
+        let link = |path: Path| {
+            let (memory, signals) = match path {
+                Path::Mapped {
+                    own,
+                    theirs,
+                    signals,
+                } => (Slots::Mapped { own, theirs }, signals),
+                Path::Staged => (Slots::Unmade, None),
+            };
+            Link {
+                memory,
+                signals,
+                taken: 0,
+                freed: 0,
+                lent: VecDeque::new(),
+                back: 0,
+                arrived: 0,
+                read: 0,
+                reading: VecDeque::new(),
+            }
         };
         Ok(Self {
-            stream: device.stream()?,
+            stream: device.urgent_stream()?,
             device,
             segment_bytes,
             links: paths.into_iter().map(|path| path.map(link)).collect(),
             acknowledgements,
             events: Vec::new(),
             registrations: Vec::new(),
+            drained: None,
         })
     }
 
@@ -279,14 +298,34 @@ impl DeviceLinks {
         link.is_some_and(|link| matches!(link.memory, Slots::Mapped { .. }))
     }
 
-    /// The next slot for a segment to `peer`, if one is free.
-    pub(super) fn take_slot(&mut self, peer: usize) -> Option<usize> {
-        let link = self.link(peer)?;
+    /// The next slot for a segment to `peer`, if one is free, or will be when the stream comes to
+    /// what it is told next.
+    pub(super) fn take_slot(&mut self, peer: usize) -> Result<Option<usize>> {
+        let stream = Arc::clone(&self.stream);
+        let Some(link) = self.link(peer) else {
+            return Ok(None);
+        };
         if link.taken - link.freed >= SLOTS {
-            return None;
+            return Ok(None);
         }
         link.taken += 1;
-        Some((link.taken - 1) % SLOTS)
+        let read_before = link.taken.saturating_sub(SLOTS);
+        if let Some(signals) = &mut link.signals {
+            signals.wait_for_read(&*stream, read_before)?;
+        }
+        Ok(Some((link.taken - 1) % SLOTS))
+    }
+
+    /// When the stream has done what it was told so far, the segments that were taken for `peer`
+    /// can be handed over: the event tells, or the stream itself sees to it.
+    pub(super) fn filled(&mut self, peer: usize) -> Result<Option<Event>> {
+        if let Some(Some(link)) = self.links.get(peer)
+            && let Some(signals) = &link.signals
+        {
+            signals.tell_handed_over(&*self.stream, link.taken)?;
+            return Ok(None);
+        }
+        self.recorded().map(Some)
     }
 
     /// Counts a message of so many tokens as sent, which needs no slots.
@@ -353,13 +392,82 @@ impl DeviceLinks {
         }
     }
 
-    /// A segment has come from `peer`; returns its slot.
+    /// A segment has come from `peer`; returns how many had before.
     pub(super) fn came(&mut self, peer: usize) -> usize {
         let Some(link) = self.link(peer) else {
             return 0;
         };
         link.arrived += 1;
-        (link.arrived - 1) % SLOTS
+        link.arrived - 1
+    }
+
+    /// The stream is about to be told to read the first `segments` of all that came from `peer`.
+    pub(super) fn await_segments(&mut self, peer: usize, segments: usize) -> Result<()> {
+        let stream = Arc::clone(&self.stream);
+        let signals = self.link(peer).and_then(|link| link.signals.as_mut());
+        signals.map_or(Ok(()), |signals| {
+            signals.wait_for_handed_over(&*stream, segments)
+        })
+    }
+
+    /// The stream is about to be told to write over what was lent to `peer`, and which it has given
+    /// back.
+    pub(super) fn await_readers(&mut self, peer: usize) -> Result<()> {
+        let stream = Arc::clone(&self.stream);
+        let Some(link) = self.link(peer) else {
+            return Ok(());
+        };
+        let freed = link.freed;
+        let signals = link.signals.as_mut();
+        signals.map_or(Ok(()), |signals| signals.wait_for_read(&*stream, freed))
+    }
+
+    /// Whether the stream waits for this peer's by itself.
+    pub(super) fn is_signalled(&self, peer: usize) -> bool {
+        let link = self.links.get(peer).and_then(Option::as_ref);
+        link.is_some_and(|link| link.signals.is_some())
+    }
+
+    /// The peers that this rank's stream waits for.
+    pub(in crate::engine) fn behind(&self) -> Vec<usize> {
+        let is_behind = |(peer, link): (usize, &Option<Link>)| {
+            let signals = link.as_ref()?.signals.as_ref()?;
+            signals.is_behind().then_some(peer)
+        };
+        let links = self.links.iter().enumerate();
+        links.filter_map(is_behind).collect()
+    }
+
+    pub(super) fn has_signals(&self) -> bool {
+        self.signals().next().is_some()
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.links.len()
+    }
+
+    fn signals(&self) -> impl Iterator<Item = &Signals> {
+        let links = self.links.iter().flatten();
+        links.filter_map(|link| link.signals.as_ref())
+    }
+
+    /// The ranks have given up, and what they lend is withdrawn: the stream goes on over whatever
+    /// is there, from poll to poll.
+    pub(in crate::engine) fn release(&mut self) {
+        if self.has_signals() && self.drained.is_none() {
+            // Without an event there is nothing to wait for either: the device has failed.
+            self.drained = self.recorded().ok();
+        }
+        if self.is_draining() {
+            self.signals().for_each(Signals::release);
+        }
+    }
+
+    /// Whether the stream has not yet gone on to the end of what it was told before the ranks gave
+    /// up.
+    pub(in crate::engine) fn is_draining(&self) -> bool {
+        let drained = self.drained.as_ref();
+        drained.is_some_and(|event| matches!(event.is_done(), Ok(false)))
     }
 
     /// Enqueues what puts byte `at` and on of a slot from `peer` into `to`.
@@ -405,22 +513,33 @@ impl DeviceLinks {
         }
     }
 
-    /// What `tokens` of `message` from `peer` tell of is being read until `event` is done; then
-    /// they are acknowledged.
+    /// The stream was told to read what `tokens` of `message` from `peer` tell of, with which
+    /// `segments` are read of all that came. They are acknowledged when `event` is done, or now,
+    /// where the streams see to it.
     pub(super) fn reads(
         &mut self,
         peer: usize,
-        message: Message,
-        tokens: Range<usize>,
-        event: Event,
-    ) {
-        if let Some(link) = self.link(peer) {
-            link.reading.push_back(Reading {
-                message,
-                tokens,
-                event,
-            });
-        }
+        (message, tokens): (Message, Range<usize>),
+        segments: usize,
+        event: Option<&Event>,
+    ) -> Result<()> {
+        let stream = Arc::clone(&self.stream);
+        let Some(link) = self.link(peer) else {
+            return Ok(());
+        };
+        let event = match &link.signals {
+            Some(signals) => {
+                signals.tell_read(&*stream, segments)?;
+                None
+            }
+            None => event.cloned(),
+        };
+        link.reading.push_back(Reading {
+            message,
+            tokens,
+            event,
+        });
+        Ok(())
     }
 
     /// Whether a segment that came from `peer` is still being read.
@@ -439,7 +558,11 @@ impl DeviceLinks {
             let is_mapped = matches!(link.memory, Slots::Mapped { .. });
             let broken = |error: LinkError| Failure::Link(Broken { peer, error });
             while let Some(reading) = link.reading.front_mut() {
-                if !reading.event.is_done().map_err(Failure::Own)? {
+                let event = reading.event.as_ref();
+                if !event
+                    .map_or(Ok(true), Event::is_done)
+                    .map_err(Failure::Own)?
+                {
                     break;
                 }
                 let Range { start, end } = reading.tokens;
@@ -483,5 +606,22 @@ impl DeviceLinks {
         }
         self.acknowledgements.settle();
         Ok(advanced)
+    }
+}
+
+impl Drop for DeviceLinks {
+    /// Sees the stream dry: what it waits for may never come, and what it reads is freed next.
+    fn drop(&mut self) {
+        if self.behind().is_empty() && self.drained.is_none() {
+            return;
+        }
+        self.release();
+        for _ in 0..DEVICE_DRAIN_NAPS {
+            if !self.is_draining() {
+                return;
+            }
+            std::thread::sleep(DEVICE_NAP);
+            self.release();
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! *Purpose.* `DeviceOperation` runs a program on memory of a device. What the host's operation
 //! does at once is told to a stream here, and what a stream was told in an order is done in it: so
 //! a step counts as done, for the steps that depend on it, as soon as it is enqueued. Only what
-//! leaves the rank, or comes, waits for events. [`links`] says how segments travel.
+//! leaves the rank, or comes, waits for events; or, between ranks whose streams wait for each other
+//! ([`signals`]), for nothing. [`links`] says how segments travel.
 //!
 //! *Invariants.* Nothing here waits. What is reported good was seen done by an event behind the
 //! last fold. The user's stream goes on when the operation is dropped ([`Gate`]), however it ended.
@@ -12,6 +13,7 @@ mod gate;
 pub mod links;
 mod receive;
 mod send;
+pub mod signals;
 
 pub use gate::Gate;
 
@@ -64,9 +66,9 @@ struct Flying {
 /// What has come of the message that a lane is at.
 #[derive(Clone, Copy, Default)]
 struct Incoming {
-    /// Whole segments, and where the first of them that was not read lies.
+    /// Whole segments, and how many had come over the link before the first of them.
     segments: usize,
-    first_slot: usize,
+    before: usize,
     /// Bytes of the next one, or of its token.
     bytes: usize,
     token: [u8; TOKEN_BYTES],
@@ -158,7 +160,7 @@ impl DeviceOperation {
             moved |= self.hand_over(&program, transport, links)?;
             moved |= self.take_in(&program, transport, turns, links)?;
             moved |= self.consume(&program, turns, links)?;
-            moved |= self.releases(&program, links);
+            moved |= self.releases(&program, links).map_err(Failure::Own)?;
             moved |= self.locals(&program, links).map_err(Failure::Own)?;
             if !moved {
                 break;
@@ -190,18 +192,31 @@ impl DeviceOperation {
             return Ok(false);
         }
         links.recycle(event);
-        // Whoever failed had its stream go on, and write where this one may have been reading.
-        if let Some(peer) = self
-            .lenders
-            .iter()
-            .find(|peer| transport.is_withdrawn(**peer))
-        {
-            let why = "it has given up and taken back what it lent".into();
-            let error = LinkError::Closed(why);
-            return Err(Failure::Link(Broken { peer: *peer, error }));
-        }
+        self.check_lenders(transport, links)?;
         self.is_over = true;
         Ok(true)
+    }
+
+    /// Whether what was read so far is what was sent, now that an event says that it was read:
+    /// whoever gave up had its stream go on, and write where this one may have been reading.
+    fn check_lenders(
+        &self,
+        transport: &dyn Transport,
+        links: &DeviceLinks,
+    ) -> std::result::Result<(), Failure> {
+        let withdrawn = match links.has_signals() {
+            // Streams hand on what they made of it.
+            true => (0..links.world_size()).find(|peer| transport.is_withdrawn(*peer)),
+            false => {
+                let mut lenders = self.lenders.iter().copied();
+                lenders.find(|peer| transport.is_withdrawn(*peer))
+            }
+        };
+        let Some(peer) = withdrawn else {
+            return Ok(());
+        };
+        let error = LinkError::Closed("it has given up and taken back what it lent".into());
+        Err(Failure::Link(Broken { peer, error }))
     }
 
     /// Marks the links this operation still needs, so that later ones keep off.
@@ -221,7 +236,7 @@ impl DeviceOperation {
     }
 
     /// The ranks whose segments this operation waits for now, or who keep its slots.
-    pub(super) fn awaited(&self) -> Vec<usize> {
+    pub(super) fn awaited(&self, links: &DeviceLinks) -> Vec<usize> {
         let program = &self.prepared.program;
         let is_open = |(lane, at): &(&Lane, &usize)| **at < lane.messages.len();
         let receives = program.receives.iter().zip(&self.receive_at);
@@ -235,6 +250,9 @@ impl DeviceOperation {
         }
         if peers.is_empty() {
             peers = self.borrowers();
+        }
+        if peers.is_empty() {
+            peers = links.behind();
         }
         peers.sort_unstable();
         peers.dedup();
@@ -334,7 +352,7 @@ impl Drop for DeviceOperation {
 /// What moves no segment.
 impl DeviceOperation {
     /// Counts as done the releases of what peers are through with.
-    fn releases(&mut self, program: &Program, links: &DeviceLinks) -> bool {
+    fn releases(&mut self, program: &Program, links: &mut DeviceLinks) -> Result<bool> {
         let mut advanced = false;
         for index in &program.releases {
             let step = &program.steps[*index];
@@ -351,11 +369,14 @@ impl DeviceOperation {
             let is_back =
                 |one: &Addressee| !flies(one) && links.is_back(one.peer, self.sequence, one.number);
             if is_due && to.iter().all(is_back) {
+                for one in to {
+                    links.await_readers(one.peer)?;
+                }
                 self.advance(*index, step.bytes, step.bytes);
                 advanced = true;
             }
         }
-        advanced
+        Ok(advanced)
     }
 
     /// Has local steps done.

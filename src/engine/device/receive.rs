@@ -75,9 +75,9 @@ impl DeviceOperation {
         let came = came.map_err(broken)?;
         incoming.bytes += came;
         if came > 0 && incoming.bytes == of {
-            let slot = links.came(peer);
+            let before = links.came(peer);
             if incoming.segments == 0 {
-                incoming.first_slot = slot;
+                incoming.before = before;
                 let token = Token::decode(&incoming.token);
                 let is_lent = links.is_mapped(peer) && token.number > 0;
                 incoming.lent = is_lent.then_some(token);
@@ -156,11 +156,15 @@ impl DeviceOperation {
         (from, to): (usize, usize),
         links: &mut DeviceLinks,
     ) -> Result<()> {
+        for one in operands {
+            let before = self.incoming[one.lane].before;
+            links.await_segments(one.peer, before + tokens.end)?;
+        }
         for (at, span) in self.runs(step, from, to)? {
             let mut sources = Vec::with_capacity(operands.len() + 1);
             for one in operands {
                 let incoming = &self.incoming[one.lane];
-                let slot = (incoming.first_slot + tokens.start) % links::SLOTS;
+                let slot = (incoming.before + tokens.start) % links::SLOTS;
                 let lent = incoming.lent.and_then(|token| {
                     let whole = links.lent(one.peer, token, step.bytes)?;
                     whole.part(from + at, span.bytes()).ok()
@@ -178,10 +182,16 @@ impl DeviceOperation {
                 self.fold(sources, *own, &span, *completes, links)?;
             }
         }
-        let event = links.recorded()?;
+        let sees_to_it = |one: &Operand| links.is_signalled(one.peer);
+        let event = match operands.iter().all(sees_to_it) {
+            true => None,
+            false => Some(links.recorded()?),
+        };
         for one in operands {
             let receipt = self.receipt(step, one.number, links);
-            links.reads(one.peer, receipt, tokens.clone(), event.clone());
+            let segments = self.incoming[one.lane].before + tokens.end;
+            let read = (receipt, tokens.clone());
+            links.reads(one.peer, read, segments, event.as_ref())?;
         }
         Ok(())
     }

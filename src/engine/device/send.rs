@@ -2,7 +2,6 @@
 
 use super::links::{DeviceLinks, TOKEN_BYTES, Token};
 use super::{DeviceOperation, Flying, Moved};
-use crate::device::Event;
 use crate::engine::posting::{Broken, Failure};
 use crate::engine::program::{Action, Lane, Program, ProgramStep};
 use crate::engine::turns::Turns;
@@ -46,16 +45,16 @@ impl DeviceOperation {
                     tokens: (to - from).div_ceil(links.segment_bytes()),
                     taken: 0,
                 };
-                let event = if token.is_some() {
+                if token.is_some() {
                     links.take_none(*peer, flying.tokens);
-                    links.recorded()
-                } else if let Some(slot) = links.take_slot(*peer) {
+                } else if let Some(slot) = links.take_slot(*peer).map_err(Failure::Own)? {
                     flying.slot = slot;
-                    self.copy_out(step, (from, to), *peer, slot, links)
+                    let copied = self.copy_out(step, (from, to), *peer, slot, links);
+                    copied.map_err(Failure::Own)?;
                 } else {
                     break;
-                };
-                flying.event = Some(event.map_err(Failure::Own)?);
+                }
+                flying.event = links.filled(*peer).map_err(Failure::Own)?;
                 self.flying[lane].push_back(flying);
                 self.sent[flow] = to;
                 if let Action::Send { first_flow, to } = &step.action {
@@ -88,12 +87,12 @@ impl DeviceOperation {
         (from, to): (usize, usize),
         peer: usize,
         slot: usize,
-        links: &mut DeviceLinks,
-    ) -> Result<Event> {
+        links: &DeviceLinks,
+    ) -> Result<()> {
         for (at, span) in self.runs(step, from, to)? {
             links.copy_out(peer, slot, at, &span)?;
         }
-        links.recorded()
+        Ok(())
     }
 
     /// Tells the peers of segments that are in their slots, or sends them.
@@ -113,7 +112,10 @@ impl DeviceOperation {
                         break;
                     }
                     links.recycle(event);
+                    // What is sent on cannot be taken back.
+                    self.check_lenders(transport, links)?;
                 }
+                let first = &mut self.flying[lane][0];
                 let &mut Flying {
                     step,
                     number,

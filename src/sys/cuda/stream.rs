@@ -32,13 +32,32 @@ impl Stream {
     /// # Errors
     /// The driver's.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self> {
+        // What streams have that ask for nothing.
+        Self::with_priority(gpu, |_| 0)
+    }
+
+    /// The same, of the highest priority: its operations go first, and never through the same
+    /// queue of the GPU as those of ordinary streams.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn urgent(gpu: &Arc<Gpu>) -> Result<Self> {
+        Self::with_priority(gpu, |highest| highest)
+    }
+
+    fn with_priority(gpu: &Arc<Gpu>, of_highest: impl FnOnce(i32) -> i32) -> Result<Self> {
         gpu.sweep();
         let _entered = gpu.enter()?;
+        let (mut lowest, mut highest) = (0, 0);
+        // SAFETY: the context is current; there is room for both numbers.
+        let code = unsafe { raw::cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest) };
+        check(code, "cuCtxGetStreamPriorityRange")?;
         let mut stream = std::ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        let priority = of_highest(highest);
         // SAFETY: the context is current; there is room for the pointer.
-        let code = unsafe { raw::cuStreamCreate(&raw mut stream, flags) };
-        check(code, "cuStreamCreate")?;
+        let code = unsafe { raw::cuStreamCreateWithPriority(&raw mut stream, flags, priority) };
+        check(code, "cuStreamCreateWithPriority")?;
         Ok(Self::with(gpu, stream, None))
     }
 
