@@ -6,7 +6,8 @@ use super::{Communicator, Parts};
 use crate::device::published::{self, Published};
 use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span, Stream, Words};
 use crate::dtype::Element;
-use crate::engine::device::links::{DeviceLinks, Path, Registration, SLOTS};
+use crate::engine::device::links::{DeviceLinks, Path, SLOTS};
+use crate::engine::device::registered::Registration;
 use crate::engine::device::signals::Signals;
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_SEGMENT_BYTES;
@@ -367,7 +368,7 @@ impl Communicator {
             attached.publish(published);
         }
         drop(issued);
-        self.links(|links| links.register(registration));
+        self.links(|links| links.registered().add(registration));
         // Nobody lends what some rank does not know yet.
         self.barrier()
     }

@@ -170,7 +170,8 @@ impl Communicator {
             stream,
         } = memory;
         stream.refuse_capture()?;
-        let is_registered = self.links(|links| links.registered(span.memory()).is_some());
+        let is_registered =
+            self.links(|links| links.registered().number_of(span.memory()).is_some());
         let wanted = Wanted {
             on_device: true,
             lends: is_registered.unwrap_or(false),

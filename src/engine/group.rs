@@ -1,12 +1,11 @@
 //! The operations of one set of ranks.
 
+use super::channel::{Channel, Slot};
 use super::device::links::DeviceLinks;
 use super::device::{DeviceOperation, OnDevice};
 use super::in_order;
 use super::operation::Operation;
 use super::posting::{Broken, Failure, Posting, Prepared, Progress};
-use super::program::Program;
-use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::limits::WAITING_NOTICE_AFTER;
 use crate::protocol::call::Call;
@@ -15,7 +14,6 @@ use crate::protocol::session::{Agreement, Session, To};
 use crate::sys::memory::Region;
 use crate::transport::shm::lent::Allocation;
 use crate::transport::{LinkError, Transport};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,40 +24,6 @@ pub enum ChannelKind {
     Collectives,
     /// Send and receive: one order for each directed pair of ranks.
     Pairs,
-}
-
-/// A place for an operation. Places are reused.
-#[derive(Default)]
-struct Slot {
-    operation: Operation,
-    /// What is done instead, where the buffer is on a device.
-    on_device: Option<Box<DeviceOperation>>,
-    timeout: Duration,
-    /// When time first passed over it.
-    since: Option<Duration>,
-    /// How often the peers were told of the waiting.
-    notices: u32,
-    is_abandoned: bool,
-    result: Option<Result<()>>,
-    /// When it ended, once a clock was looked at.
-    ended_at: Option<Duration>,
-}
-
-/// Operations that share links and an order.
-struct Channel {
-    transport: Box<dyn Transport>,
-    /// The longest message that all links take whole.
-    holds_bytes: usize,
-    /// The largest program that a place was made for.
-    room: usize,
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-    queue: VecDeque<usize>,
-    /// Operations that have ended and bear no time yet.
-    unstamped: usize,
-    turns: Turns,
-    /// The way over devices, if there is one.
-    device: Option<DeviceLinks>,
 }
 
 /// One set of ranks, as one of them sees it.
@@ -402,192 +366,6 @@ impl Group {
 
     pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
         self.session.next_message()
-    }
-}
-
-impl Channel {
-    fn new(transport: Box<dyn Transport>, rank: usize, world_size: usize) -> Self {
-        let peers = (0..world_size).filter(|peer| *peer != rank);
-        let held = peers.map(|peer| transport.holds_bytes(peer)).min();
-        Self {
-            holds_bytes: held.unwrap_or(0),
-            room: 0,
-            transport,
-            slots: Vec::new(),
-            free: Vec::new(),
-            queue: VecDeque::new(),
-            unstamped: 0,
-            turns: Turns::new(world_size),
-            device: None,
-        }
-    }
-
-    /// What is under way, oldest first.
-    fn operations(&self) -> impl Iterator<Item = &Operation> {
-        self.queue.iter().map(|slot| &self.slots[*slot].operation)
-    }
-
-    /// Whether the program can be run step by step over these links.
-    fn allows_order(&self, prepared: &Prepared) -> bool {
-        let Program {
-            longest_bytes,
-            scratch_bytes,
-            ..
-        } = &*prepared.program;
-        *scratch_bytes == 0
-            && longest_bytes.is_some_and(|longest| {
-                let mut peers = prepared.program.peers();
-                longest <= self.holds_bytes
-                    || peers.all(|peer| longest <= self.transport.holds_bytes(peer))
-            })
-    }
-
-    /// Makes a place in which an operation of the program can start without allocating: a call that
-    /// is run in order may have to go on as one at any time.
-    fn make_room(&mut self, program: &Program) {
-        let size = program.size();
-        if size <= self.room {
-            return;
-        }
-        self.room = size;
-        if self.free.is_empty() {
-            self.slots.push(Slot::default());
-            self.free.push(self.slots.len() - 1);
-        }
-        if let Some(next) = self.free.last() {
-            self.slots[*next].operation.reserve(size);
-        }
-        self.queue.reserve(1);
-    }
-
-    /// Starts an operation, which may have come some way already.
-    fn start(&mut self, posting: Posting) -> usize {
-        for peer in posting.prepared.program.peers() {
-            self.transport.open(peer);
-        }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            self.slots.len() - 1
-        });
-        let slot = &mut self.slots[index];
-        slot.timeout = posting.timeout;
-        slot.operation.start(posting);
-        slot.since = None;
-        slot.notices = 0;
-        slot.is_abandoned = false;
-        slot.result = None;
-        slot.ended_at = None;
-        self.queue.push_back(index);
-        index
-    }
-
-    fn poll(&mut self) -> std::result::Result<bool, (usize, Failure)> {
-        let mut advanced = false;
-        self.turns.begin_pass();
-        let mut at = 0;
-        while let Some(index) = self.queue.get(at).copied() {
-            let slot = &mut self.slots[index];
-            let polled = slot.poll(&mut *self.transport, &mut self.turns, &mut self.device);
-            self.transport.settle();
-            match polled {
-                Ok(moved) => advanced |= moved,
-                Err(failure) => return Err((index, failure)),
-            }
-            if slot.is_done() {
-                self.queue.remove(at);
-                self.finish(index, Ok(()));
-                advanced = true;
-            } else {
-                at += 1;
-                if at < self.queue.len() {
-                    slot.claim(&mut self.turns);
-                }
-            }
-        }
-        Ok(advanced)
-    }
-
-    fn finish(&mut self, index: usize, result: Result<()>) {
-        let slot = &mut self.slots[index];
-        slot.result = Some(result);
-        // The user's stream goes on.
-        slot.on_device = None;
-        self.unstamped += 1;
-        if slot.is_abandoned {
-            self.take(index);
-        }
-    }
-
-    fn stamp(&mut self, now: Duration) {
-        if self.unstamped == 0 {
-            return;
-        }
-        self.unstamped = 0;
-        for slot in self.slots.iter_mut().filter(|slot| slot.result.is_some()) {
-            slot.ended_at.get_or_insert(now);
-        }
-    }
-
-    fn fail(&mut self, error: &Error) -> bool {
-        let ended = !self.queue.is_empty();
-        while let Some(index) = self.queue.pop_front() {
-            self.finish(index, Err(error.clone()));
-        }
-        ended
-    }
-
-    fn take(&mut self, index: usize) -> Option<(Region, Result<()>)> {
-        let slot = &mut self.slots[index];
-        let result = slot.result.take()?;
-        self.unstamped -= usize::from(slot.ended_at.is_none());
-        self.free.push(index);
-        slot.operation.take_buffer().map(|buffer| (buffer, result))
-    }
-}
-
-impl Slot {
-    fn poll(
-        &mut self,
-        transport: &mut dyn Transport,
-        turns: &mut Turns,
-        device: &mut Option<DeviceLinks>,
-    ) -> std::result::Result<bool, Failure> {
-        match (&mut self.on_device, device) {
-            (Some(operation), Some(links)) => {
-                let given_back = links.poll()?;
-                let moved = operation.poll(transport, turns, links)?;
-                // What was read meanwhile.
-                Ok(given_back | moved | links.poll()?)
-            }
-            _ => Ok(self.operation.poll(transport, turns)?),
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        match &self.on_device {
-            Some(operation) => operation.is_done(),
-            None => self.operation.is_done(),
-        }
-    }
-
-    /// Whether this rank takes part already.
-    fn has_begun(&self) -> bool {
-        let on_device = self.on_device.as_ref();
-        on_device.is_none_or(|operation| operation.has_begun())
-    }
-
-    fn claim(&self, turns: &mut Turns) {
-        match &self.on_device {
-            Some(operation) => operation.claim(turns),
-            None => self.operation.claim(turns),
-        }
-    }
-
-    fn awaited(&self, device: &Option<DeviceLinks>) -> Vec<usize> {
-        match (&self.on_device, device) {
-            (Some(operation), Some(links)) => operation.awaited(links),
-            _ => self.operation.awaited(),
-        }
     }
 }
 

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod channel;
 pub mod device;
 mod fold;
 pub mod group;

@@ -18,6 +18,7 @@
 //! Nothing of this trusts a peer with more than the content of its messages: how many segments come
 //! and where they lie follows from the plan.
 
+use super::registered::{Registered, Token};
 use super::signals::Signals;
 use crate::device::{Device, Event, Memory, Pinned, Span, Stream};
 use crate::engine::posting::{Broken, Failure};
@@ -34,50 +35,6 @@ pub const SLOTS: usize = 4;
 
 /// What is said of tokens: nothing but how many.
 const ACKNOWLEDGEMENTS: [u8; 64] = [0; 64];
-
-/// Bytes of a token.
-pub(super) const TOKEN_BYTES: usize = 16;
-
-/// What a token says: nothing more than that a segment is in its slot, or where the whole message
-/// lies in registered memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Token {
-    /// The registration's number; 0 for a slot.
-    pub(super) number: u64,
-    pub(super) start: usize,
-}
-
-impl Token {
-    pub(super) fn encode(self) -> [u8; TOKEN_BYTES] {
-        let mut bytes = [0; TOKEN_BYTES];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..].copy_from_slice(&(self.start as u64).to_le_bytes());
-        bytes
-    }
-
-    pub(super) fn decode(bytes: &[u8; TOKEN_BYTES]) -> Self {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        Self {
-            number: word(0),
-            start: usize::try_from(word(8)).unwrap_or(usize::MAX),
-        }
-    }
-}
-
-/// Memory that the ranks have registered, as one of them sees it.
-pub struct Registration {
-    /// The same on all ranks, and no other's; not 0.
-    pub number: u64,
-    /// The own memory.
-    pub own: Memory,
-    /// By rank, what peers that use the same GPU have registered, where each has mapped the
-    /// other's.
-    pub theirs: Vec<Option<Memory>>,
-}
 
 /// The way to a peer.
 pub enum Path {
@@ -104,7 +61,7 @@ pub struct DeviceLinks {
     acknowledgements: Box<dyn Transport>,
     /// Events that nobody uses.
     events: Vec<Event>,
-    registrations: Vec<Registration>,
+    registered: Registered,
     /// Behind what the stream was told before the ranks gave up.
     drained: Option<Event>,
 }
@@ -187,7 +144,7 @@ impl DeviceLinks {
             links: paths.into_iter().map(|path| path.map(link)).collect(),
             acknowledgements,
             events: Vec::new(),
-            registrations: Vec::new(),
+            registered: Registered::default(),
             drained: None,
         })
     }
@@ -223,37 +180,25 @@ impl DeviceLinks {
         Ok(())
     }
 
-    /// What lies in this memory is read where it is from now on.
-    pub fn register(&mut self, registration: Registration) {
-        self.registrations.push(registration);
-    }
-
-    /// Forgets a registration, once no call is under way.
-    pub fn unregister(&mut self, number: u64) {
-        self.registrations.retain(|one| one.number != number);
-    }
-
-    /// The registration that `memory` is the own part of.
-    #[must_use]
-    pub fn registered(&self, memory: &Memory) -> Option<u64> {
-        let mut all = self.registrations.iter();
-        all.find(|one| one.own.is_same(memory))
-            .map(|one| one.number)
+    /// What the ranks have registered.
+    pub fn registered(&mut self) -> &mut Registered {
+        &mut self.registered
     }
 
     /// Whether `peer` reads what this rank has registered so.
     pub(super) fn lends(&self, number: u64, peer: usize) -> bool {
-        let mut all = self.registrations.iter();
-        let registration = all.find(|one| one.number == number);
-        self.is_mapped(peer) && registration.is_some_and(|one| one.theirs[peer].is_some())
+        self.is_mapped(peer) && self.registered.theirs(number, peer).is_some()
     }
 
     /// The bytes that `peer` says a message of `bytes` bytes is.
     pub(super) fn lent(&self, peer: usize, token: Token, bytes: usize) -> Option<Span> {
-        let mut all = self.registrations.iter();
-        let registration = all.find(|one| one.number == token.number)?;
-        let theirs = registration.theirs[peer].as_ref()?;
+        let theirs = self.registered.theirs(token.number, peer)?;
         theirs.span(token.start, bytes).ok()
+    }
+
+    /// The registration that `memory` is the own part of.
+    pub(super) fn number_of(&self, memory: &Memory) -> Option<u64> {
+        self.registered.number_of(memory)
     }
 
     /// Peers whose memory is mapped, and those reached through the hosts.

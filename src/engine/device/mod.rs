@@ -12,6 +12,7 @@
 mod gate;
 pub mod links;
 mod receive;
+pub mod registered;
 mod send;
 pub mod signals;
 
@@ -26,7 +27,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::transport::{Addressee, LinkError, Message, Transport};
-use links::{DeviceLinks, TOKEN_BYTES, Token};
+use links::DeviceLinks;
+use registered::{TOKEN_BYTES, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -112,7 +114,7 @@ impl DeviceOperation {
         let (sends, receives) = (program.sends.len(), program.receives.len());
         Self {
             sequence,
-            registered: links.registered(on.buffer.memory()),
+            registered: links.number_of(on.buffer.memory()),
             on,
             stream: Arc::clone(links.stream()),
             has_begun: false,

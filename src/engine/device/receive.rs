@@ -1,6 +1,7 @@
 //! Taking segments in, and having them stored or folded.
 
-use super::links::{self, DeviceLinks, TOKEN_BYTES, Token};
+use super::links::{self, DeviceLinks};
+use super::registered::{TOKEN_BYTES, Token};
 use super::{DeviceOperation, Incoming, Moved};
 use crate::device::{Fold, Span};
 use crate::engine::posting::{Broken, Failure};

@@ -1,6 +1,7 @@
 //! Copying segments out, and handing them over.
 
-use super::links::{DeviceLinks, TOKEN_BYTES, Token};
+use super::links::DeviceLinks;
+use super::registered::{TOKEN_BYTES, Token};
 use super::{DeviceOperation, Flying, Moved};
 use crate::engine::posting::{Broken, Failure};
 use crate::engine::program::{Action, Lane, Program, ProgramStep};
