@@ -347,6 +347,12 @@ impl Event {
         self.backing.is_done()
     }
 
+    /// Whether nobody else has it, so that recording it anew misleads nobody.
+    #[must_use]
+    pub fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.backing) == 1
+    }
+
     pub(super) fn backing<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
         of_device(self.backing.clone(), "event")
     }

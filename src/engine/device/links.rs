@@ -527,7 +527,10 @@ impl DeviceLinks {
                 link.read += acknowledged;
                 reading.tokens.start += acknowledged;
                 if reading.tokens.is_empty() {
-                    link.reading.pop_front();
+                    let read = link.reading.pop_front();
+                    let event = read.and_then(|reading| reading.event);
+                    // The readings of one fold have it in common.
+                    self.events.extend(event.filter(Event::is_sole));
                 }
                 advanced = true;
             }
