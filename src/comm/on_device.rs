@@ -9,7 +9,7 @@ use crate::device::published::Published;
 use crate::device::{Device, Words};
 use crate::dtype::Dtype;
 use crate::engine::Ticket;
-use crate::engine::device::links::DeviceLinks;
+use crate::engine::device::links::{DeviceLinks, Staging};
 use crate::engine::device::{Gate, OnDevice};
 use crate::engine::posting::Posting;
 use crate::error::{Error, Result};
@@ -220,18 +220,22 @@ impl Communicator {
         done.flatten()
     }
 
-    /// Allocates what it takes to reach `peers`, while no stream waits for this host.
-    fn make_ways(
-        &self,
-        attached: &mut Attached,
-        peers: impl Iterator<Item = usize> + Clone,
-    ) -> Result<()> {
-        let are_made = self.links(|links| peers.clone().all(|peer| links.is_made(peer)));
-        if are_made.unwrap_or(true) {
+    /// Allocates what it takes to reach `peers`, while no stream waits for this communicator.
+    fn make_ways(&self, attached: &mut Attached, peers: impl Iterator<Item = usize>) -> Result<()> {
+        let unmade = self.links(|links| {
+            let unmade: Vec<_> = peers.filter(|peer| !links.is_made(*peer)).collect();
+            (unmade, links.segment_bytes())
+        });
+        let Some((unmade, segment_bytes)) = unmade.filter(|(unmade, _)| !unmade.is_empty()) else {
             return Ok(());
-        }
+        };
         self.drain(attached, 0)?;
-        let made = self.links(|links| peers.clone().try_for_each(|peer| links.make(peer)));
-        made.unwrap_or(Ok(()))
+        for peer in unmade {
+            // With the engine free: allocating may wait for a stream that waits for a call of
+            // another communicator, which whoever polls the engine ends.
+            let staging = Staging::new(&*attached.device, segment_bytes)?;
+            self.links(|links| links.install(peer, staging));
+        }
+        Ok(())
     }
 }

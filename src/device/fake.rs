@@ -21,10 +21,16 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use stream::{FakeEvent, FakeStream};
 
 /// What a handle begins with.
 const HANDLE_MARK: &[u8; 8] = b"rt-fake\n";
+
+/// Longer than any call is held up that others can end.
+const ALLOCATING_WAITS_MAX: Duration = Duration::from_secs(10);
+/// Between two looks whether streams still wait.
+const ALLOCATING_NAP: Duration = Duration::from_micros(100);
 
 /// What goes wrong on purpose, so that a check can be seen to find it. Operations are counted over
 /// the device, from 0, in the order in which they are enqueued.
@@ -45,6 +51,9 @@ pub struct Options {
     pub pauses: Option<u64>,
     /// Whether streams can write words and wait for them.
     pub word_operations: bool,
+    /// Whether allocating and pinning wait until no stream waits for a word, as a driver's calls
+    /// may; in vain for so long that it is clear that nobody will write it, they fail.
+    pub allocating_waits: bool,
     /// What goes wrong.
     pub faults: Faults,
 }
@@ -55,6 +64,7 @@ impl Default for Options {
             gpu: 0,
             pauses: None,
             word_operations: true,
+            allocating_waits: false,
             faults: Faults::default(),
         }
     }
@@ -74,6 +84,8 @@ struct State {
     folds: AtomicU64,
     waits: AtomicU64,
     streams: AtomicU64,
+    /// Waits for words that are not over.
+    waiting: AtomicUsize,
 }
 
 impl State {
@@ -89,6 +101,23 @@ impl State {
         Err(Error::Device(
             "this pretended device has no word operations".into(),
         ))
+    }
+}
+
+impl State {
+    /// What allocating does first.
+    fn wait_for_streams(&self) -> Result<()> {
+        let start = Instant::now();
+        while self.options.allocating_waits && self.waiting.load(Ordering::SeqCst) > 0 {
+            if start.elapsed() > ALLOCATING_WAITS_MAX {
+                return Err(Error::Device(
+                    "allocating waits for a stream that waits for a word, which nobody writes"
+                        .into(),
+                ));
+            }
+            std::thread::sleep(ALLOCATING_NAP);
+        }
+        Ok(())
     }
 }
 
@@ -121,6 +150,7 @@ impl Fake {
             folds: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             streams: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
         };
         Self {
             state: Arc::new(state),
@@ -162,6 +192,7 @@ impl Device for Fake {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {
+        self.state.wait_for_streams()?;
         let state = self.state.clone();
         let taken = state.allocated_bytes.fetch_add(bytes, Ordering::SeqCst);
         // Made first, so that dropping it takes the bytes off the count again.
@@ -245,6 +276,7 @@ impl Device for Fake {
     }
 
     fn pin(&self, bytes: usize) -> Result<Pinned> {
+        self.state.wait_for_streams()?;
         let pinned = FakePinned {
             bytes: Mutex::new(vec![0; bytes]),
         };
@@ -252,6 +284,7 @@ impl Device for Fake {
     }
 
     fn words(&self, count: usize) -> Result<Words> {
+        self.state.wait_for_streams()?;
         let shared = SharedWords::new(count);
         let shared = shared.map_err(|error| Error::system("words to wait for", &error))?;
         Ok(Words::new(Arc::new(FakeWords { shared })))

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attaching;
 mod cases;
 mod ends;
 #[path = "../device/pretended.rs"]

@@ -33,7 +33,16 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn new(comm: Communicator, device: &Arc<dyn Device>) -> Result<Self> {
-        comm.attach_with(device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
+        let options = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+        Self::with(comm, device, options)
+    }
+
+    pub(crate) fn with(
+        comm: Communicator,
+        device: &Arc<dyn Device>,
+        options: AttachOptions,
+    ) -> Result<Self> {
+        comm.attach_with(device, options)?;
         Ok(Self {
             comm,
             stream: device.stream()?,
@@ -72,12 +81,23 @@ pub(crate) fn on_threads<R: Send>(
     device: &Arc<dyn Device>,
     script: impl Fn(&Rank) -> Result<R> + Sync,
 ) -> Vec<Result<R>> {
-    let rendezvous = rendezvous();
+    let options = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    on_devices(way, &vec![Arc::clone(device); world_size], options, script)
+}
+
+/// The same, each rank with a device of its own, attached as `options` say.
+pub(crate) fn on_devices<R: Send>(
+    way: Way,
+    devices: &[Arc<dyn Device>],
+    options: AttachOptions,
+    script: impl Fn(&Rank) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let (rendezvous, world_size) = (rendezvous(), devices.len());
     let rank = |rank: usize| {
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
         let comm = builder.transport(transport(way)).connect()?;
-        let rank = Rank::new(comm, device)?;
+        let rank = Rank::with(comm, &devices[rank], options)?;
         let end = script(&rank);
         // Nobody drops what a peer still reads.
         let _ = rank.comm.barrier();

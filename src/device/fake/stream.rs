@@ -192,6 +192,8 @@ impl Stream for FakeStream {
         if State::is_faulty(&self.state.waits, planted) {
             return Ok(());
         }
+        let state = self.state.clone();
+        state.waiting.fetch_add(1, Ordering::SeqCst);
         self.enqueue(move || {
             let mut looks = 0;
             while (words.shared.load(at).wrapping_sub(value)).cast_signed() < 0 {
@@ -202,6 +204,7 @@ impl Stream for FakeStream {
                     thread::sleep(WORD_NAP);
                 }
             }
+            state.waiting.fetch_sub(1, Ordering::SeqCst);
         })
     }
 
