@@ -162,6 +162,9 @@ pub const DEVICE_DESTINATIONS_MAX: usize = 8;
 pub const DEVICE_SEGMENT_BYTES: usize = 4 << 20;
 /// Collectives on device buffers that may be under way at once; another waits for the oldest.
 pub const DEVICE_CALLS_MAX: usize = 256;
+/// Pinned memories that a device buffer keeps for its content to pass through: while the stream
+/// copies from one, the host fills the other.
+pub const BUFFER_AREAS_MAX: usize = 2;
 /// Looks at a device that is at work before there are naps between them.
 pub const DEVICE_LOOKS: u32 = 100;
 /// Between two looks at a device that is at work.

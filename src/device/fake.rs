@@ -84,6 +84,7 @@ struct State {
     folds: AtomicU64,
     waits: AtomicU64,
     streams: AtomicU64,
+    pins: AtomicU64,
     /// Waits for words that are not over.
     waiting: AtomicUsize,
 }
@@ -150,6 +151,7 @@ impl Fake {
             folds: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             streams: AtomicU64::new(0),
+            pins: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
         };
         Self {
@@ -169,6 +171,12 @@ impl Fake {
         let counters = [&self.state.folds, &self.state.waits];
         let [folds, waits] = counters.map(|counter| counter.load(Ordering::Relaxed));
         (folds, waits)
+    }
+
+    /// How often host memory was pinned.
+    #[must_use]
+    pub fn pins(&self) -> u64 {
+        self.state.pins.load(Ordering::Relaxed)
     }
 
     /// A stream that says it is being captured.
@@ -277,6 +285,7 @@ impl Device for Fake {
 
     fn pin(&self, bytes: usize) -> Result<Pinned> {
         self.state.wait_for_streams()?;
+        self.state.pins.fetch_add(1, Ordering::Relaxed);
         let pinned = FakePinned {
             bytes: Mutex::new(vec![0; bytes]),
         };

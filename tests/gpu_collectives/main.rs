@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attaching;
+mod buffers;
 mod cases;
 mod ends;
 #[path = "../device/pretended.rs"]
