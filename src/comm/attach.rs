@@ -1,18 +1,17 @@
 //! Giving a communicator a device.
 
+mod sharing;
+
 use super::device_buffer::DeviceBuffer;
 use super::on_device::Attached;
 use super::{Communicator, Parts};
-use crate::device::published::{self, Published};
-use crate::device::{Device, Exported, HANDLE_BYTES, Memory, Span, Stream};
+use crate::device::published::Published;
+use crate::device::{Device, Memory, Stream};
 use crate::dtype::Element;
 use crate::engine::device::links::{DeviceLinks, Path, Registration, SLOTS};
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_SEGMENT_BYTES;
 use std::sync::Arc;
-
-/// What a rank tells the others of its device.
-const RECORD_BYTES: usize = 1 + 16 + HANDLE_BYTES + 8 + 8;
 
 /// How the ranks of a communicator use their devices together; the same on all ranks.
 ///
@@ -62,80 +61,6 @@ impl AttachOptions {
 impl Default for AttachOptions {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A rank's device, as the others must know it.
-struct Record {
-    unique_id: [u8; 16],
-    /// What all ranks must ask for alike: the length of a segment, or of the memory.
-    asked: u64,
-    /// The slots that peers on the same GPU may map.
-    exported: Option<Exported>,
-}
-
-impl Record {
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut bytes = [0; RECORD_BYTES];
-        bytes[1..17].copy_from_slice(&self.unique_id);
-        bytes[17..25].copy_from_slice(&self.asked.to_le_bytes());
-        if let Some(exported) = &self.exported {
-            bytes[0] = 1;
-            bytes[25..33].copy_from_slice(&exported.offset.to_le_bytes());
-            bytes[33..].copy_from_slice(&exported.handle);
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Self {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        let mut unique_id = [0; 16];
-        unique_id.copy_from_slice(&bytes[1..17]);
-        let mut handle = [0; HANDLE_BYTES];
-        handle.copy_from_slice(&bytes[33..RECORD_BYTES]);
-        Self {
-            unique_id,
-            asked: word(17),
-            exported: (bytes[0] == 1).then(|| Exported {
-                handle,
-                offset: word(25),
-            }),
-        }
-    }
-}
-
-/// Where the slots of the ranks of a host lie: in each one's memory a row for every other.
-struct Slots {
-    /// The ranks, ascending.
-    neighbours: Vec<usize>,
-    row_bytes: usize,
-}
-
-impl Slots {
-    fn bytes(&self) -> usize {
-        self.neighbours.len() * self.row_bytes
-    }
-
-    /// Memory for the own slots, where there is anybody to read them.
-    fn own(&self, device: &Arc<dyn Device>) -> Result<Option<Memory>> {
-        match self.neighbours.len() {
-            0 | 1 => Ok(None),
-            _ => device.allocate(self.bytes()).map(Some),
-        }
-    }
-
-    fn place(&self, rank: usize) -> Option<usize> {
-        self.neighbours.iter().position(|each| *each == rank)
-    }
-
-    /// The row in `memory` that is for `rank`.
-    fn row(&self, memory: &Memory, rank: usize) -> Result<Span> {
-        let place = self.place(rank).unwrap_or(self.neighbours.len());
-        memory.span(place * self.row_bytes, self.row_bytes)
     }
 }
 
@@ -194,23 +119,31 @@ impl Communicator {
     }
 
     fn try_attach(&self, device: &Arc<dyn Device>, options: AttachOptions) -> Result<()> {
-        let segment_bytes = options.segment_bytes;
         // What is under way uses the slots that are there so far.
         self.synchronize()?;
-        let neighbours = self.0.parts.runtime.neighbours();
-        let slots = Slots {
-            neighbours,
-            row_bytes: SLOTS * segment_bytes,
+        let reach = self.introduce(device, options)?;
+        let (rank, segment_bytes) = (self.rank(), options.segment_bytes);
+        let row_bytes = SLOTS * segment_bytes;
+        let partners = reach.partners(rank);
+        let rows_of = |rank: usize| reach.partners(rank).len();
+        let own = match partners.len() {
+            0 => None,
+            rows => Some(device.allocate(rows * row_bytes)?),
         };
-        let own = slots.own(device)?;
         let (theirs, published) =
-            self.share(device, own.as_ref(), slots.bytes(), segment_bytes as u64)?;
+            self.share(device, own.as_ref(), &partners, row_bytes, rows_of)?;
+        // In each rank's slots a row for each of its partners.
+        let row = |memory: &Memory, of: usize, reader: usize| {
+            let place = reach.partners(of).iter().position(|one| *one == reader);
+            let place = place.expect("invariant: partners are so both ways");
+            memory.span(place * row_bytes, row_bytes)
+        };
         let path = |peer: usize| -> Result<Option<Path>> {
             Ok(match (&own, &theirs[peer]) {
-                _ if peer == self.rank() => None,
+                _ if peer == rank => None,
                 (Some(own), Some(theirs)) => Some(Path::Mapped {
-                    own: slots.row(own, peer)?,
-                    theirs: slots.row(theirs, self.rank())?,
+                    own: row(own, rank, peer)?,
+                    theirs: row(theirs, peer, rank)?,
                 }),
                 _ => Some(Path::Staged),
             })
@@ -219,39 +152,6 @@ impl Communicator {
         self.link(device, segment_bytes, paths, published)?;
         // Nobody hands over what some rank cannot take yet.
         self.barrier()
-    }
-
-    /// Exports `own`, imports what the others on this GPU have exported, and publishes; what is
-    /// returned of a peer is mapped both ways. `asked` must be the same on all ranks.
-    fn share(
-        &self,
-        device: &Arc<dyn Device>,
-        own: Option<&Memory>,
-        bytes: usize,
-        asked: u64,
-    ) -> Result<(Vec<Option<Memory>>, Option<Published>)> {
-        let record = Record {
-            unique_id: device.description().unique_id,
-            asked,
-            exported: own.map(|own| device.export(own)).transpose()?,
-        };
-        let published = own.zip(record.exported.as_ref());
-        let published = published.map(|(own, exported)| Published::new(exported, own));
-        let records = self.gather(&record)?;
-        let neighbours = self.0.parts.runtime.neighbours();
-        let import = |peer: usize| {
-            let is_near = peer != self.rank()
-                && neighbours.contains(&peer)
-                && records[peer].unique_id == record.unique_id;
-            let exported = records[peer].exported.as_ref().filter(|_| is_near)?;
-            let imported = || device.import(exported, bytes).ok();
-            published::find(exported).or_else(imported)
-        };
-        let theirs: Vec<_> = (0..self.world_size()).map(import).collect();
-        let mapped = self.agreed(&theirs)?;
-        let both_ways = theirs.into_iter().zip(mapped);
-        let theirs = both_ways.map(|(theirs, mapped)| theirs.filter(|_| mapped));
-        Ok((theirs.collect(), published))
     }
 
     /// A buffer like [`DeviceBuffer::new`]'s on the attached device, of `count` zeros, that the
@@ -305,7 +205,10 @@ impl Communicator {
     ) -> Result<()> {
         let own = buffer.device_memory();
         let bytes = own.bytes();
-        let (theirs, published) = self.share(device, Some(own), bytes, bytes as u64)?;
+        let others = 0..self.world_size();
+        let partners = self.links(|links| others.filter(|peer| links.is_mapped(*peer)).collect());
+        let partners: Vec<_> = partners.unwrap_or_default();
+        let (theirs, published) = self.share(device, Some(own), &partners, bytes, |_| 1)?;
         let mut issued = self.enter()?;
         issued.allocations += 1;
         let registration = Registration {
@@ -320,38 +223,6 @@ impl Communicator {
         self.links(|links| links.register(registration));
         // Nobody lends what some rank does not know yet.
         self.barrier()
-    }
-
-    /// All ranks' records.
-    fn gather(&self, own: &Record) -> Result<Vec<Record>> {
-        let rank = self.rank();
-        let mut records = vec![0; self.world_size() * RECORD_BYTES];
-        records[rank * RECORD_BYTES..][..RECORD_BYTES].copy_from_slice(&own.encode());
-        self.all_gather(&mut records)?;
-        let records: Vec<_> = records.chunks(RECORD_BYTES).map(Record::decode).collect();
-        let is_other = |one: &Record| one.asked != own.asked;
-        if let Some(other) = records.iter().position(is_other) {
-            return Err(Error::Mismatch(format!(
-                "rank {rank} asks its device for {} bytes (a segment or a buffer), rank {other} \
-                 for {}",
-                own.asked, records[other].asked
-            )));
-        }
-        Ok(records)
-    }
-
-    /// Which peers can be read and can read: both ends must know.
-    fn agreed(&self, theirs: &[Option<Memory>]) -> Result<Vec<bool>> {
-        let (rank, world_size) = (self.rank(), self.world_size());
-        let mut maps = vec![0u8; world_size * world_size];
-        for (to, theirs) in maps[rank * world_size..].iter_mut().zip(theirs) {
-            *to = u8::from(theirs.is_some());
-        }
-        self.all_gather(&mut maps)?;
-        let maps = |rank: usize, peer: usize| maps[rank * world_size + peer] == 1;
-        Ok((0..world_size)
-            .map(|peer| maps(rank, peer) && maps(peer, rank))
-            .collect())
     }
 
     fn link(

@@ -283,7 +283,8 @@ impl DeviceLinks {
     }
 
     /// Whether `peer` is told of segments, rather than sent them.
-    pub(super) fn is_mapped(&self, peer: usize) -> bool {
+    #[must_use]
+    pub fn is_mapped(&self, peer: usize) -> bool {
         let link = self.links.get(peer).and_then(Option::as_ref);
         link.is_some_and(|link| matches!(link.memory, Slots::Mapped { .. }))
     }
