@@ -29,6 +29,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
     segment_bytes: usize,
+    peer_access: bool,
 }
 
 impl AttachOptions {
@@ -37,6 +38,7 @@ impl AttachOptions {
     pub fn new() -> Self {
         Self {
             segment_bytes: DEVICE_SEGMENT_BYTES,
+            peer_access: false,
         }
     }
 
@@ -45,6 +47,30 @@ impl AttachOptions {
     #[must_use]
     pub fn segment_bytes(mut self, bytes: usize) -> Self {
         self.segment_bytes = bytes;
+        self
+    }
+
+    /// Whether ranks of one host that use different GPUs read each other's memory too, where both
+    /// GPUs can; otherwise they go through their hosts. Off unless it is asked for: it has not been
+    /// seen on real GPUs.
+    ///
+    /// ```
+    /// use ringtree::comm::attach::AttachOptions;
+    /// use ringtree::device::{Device, fake::{Fake, Options}};
+    /// use std::sync::Arc;
+    ///
+    /// # fn rank(comm: &ringtree::Communicator) -> ringtree::Result<()> {
+    /// let gpu = comm.local_rank() as u8;
+    /// let options = Options { gpu, peers: &[0, 1], ..Options::default() };
+    /// let device: Arc<dyn Device> = Arc::new(Fake::with(options));
+    /// comm.attach_with(&device, AttachOptions::new().peer_access(true))
+    /// # }
+    /// # let builder = ringtree::Communicator::builder().rank(0).world_size(1);
+    /// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
+    /// ```
+    #[must_use]
+    pub fn peer_access(mut self, is_wanted: bool) -> Self {
+        self.peer_access = is_wanted;
         self
     }
 
@@ -67,9 +93,10 @@ impl Default for AttachOptions {
 impl Communicator {
     /// From now on collectives take buffers on `device` too, in place: all-reduce, broadcast,
     /// reduce, reduce-scatter and all-gather. All ranks call it, each with its device, in the order
-    /// of their calls on this communicator. Ranks on one host that use one GPU hand each other
-    /// segments in its memory; all others through their hosts, in pinned memory and over whatever
-    /// the communicator goes over.
+    /// of their calls on this communicator. Ranks on one host that use one GPU, or with
+    /// [peer access](AttachOptions::peer_access) GPUs that reach each other, hand each other
+    /// segments in the GPU's memory; all others through their hosts, in pinned memory and over
+    /// whatever the communicator goes over.
     ///
     /// Such a collective returns at once. It begins when what the buffer's stream was told before
     /// is done, and what that stream is told afterwards begins when it has ended, well or not:
@@ -155,7 +182,7 @@ impl Communicator {
     }
 
     /// A buffer like [`DeviceBuffer::new`]'s on the attached device, of `count` zeros, that the
-    /// other ranks on the same GPU read where it lies: segments need not be copied into slots, and
+    /// ranks whose memory is mapped read where it lies: segments need not be copied into slots, and
     /// a message is handed over at once, however long. All ranks call it with the same `count`, in
     /// the order of their calls on this communicator. Its memory stays until the communicator goes.
     ///

@@ -184,6 +184,18 @@ impl Device for Cuda {
         Ok(as_memory(memory))
     }
 
+    fn can_reach(&self, unique_id: &[u8; 16]) -> bool {
+        self.gpu.can_reach(unique_id)
+    }
+
+    fn adopt(&self, memory: &Memory) -> Result<Memory> {
+        let inner = memory.backing::<cuda::Memory>()?;
+        if inner.is_of(&self.gpu) {
+            return Ok(memory.clone());
+        }
+        Ok(as_memory(cuda::Memory::of_peer(&self.gpu, inner)?))
+    }
+
     fn pin(&self, bytes: usize) -> Result<Pinned> {
         let pinned = cuda::Pinned::new(&self.gpu, bytes)?;
         Ok(Pinned::new(Arc::new(pinned), bytes))

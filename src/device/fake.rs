@@ -47,6 +47,8 @@ pub struct Faults {
 pub struct Options {
     /// Pretended devices of equal number, in whatever process, are one GPU.
     pub gpu: u8,
+    /// The other GPUs whose memory it can reach, by their numbers.
+    pub peers: &'static [u8],
     /// Pauses before operations, drawn from this seed.
     pub pauses: Option<u64>,
     /// Whether streams can write words and wait for them.
@@ -62,6 +64,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             gpu: 0,
+            peers: &[],
             pauses: None,
             word_operations: true,
             allocating_waits: false,
@@ -87,6 +90,13 @@ struct State {
     pins: AtomicU64,
     /// Waits for words that are not over.
     waiting: AtomicUsize,
+}
+
+/// The unique id of a pretended GPU.
+fn unique_id(gpu: u8) -> [u8; 16] {
+    let mut unique_id = *b"ringtree fake  0";
+    unique_id[15] = gpu;
+    unique_id
 }
 
 impl State {
@@ -132,8 +142,7 @@ impl Fake {
     /// A device that is as `options` say.
     #[must_use]
     pub fn with(options: Options) -> Self {
-        let mut unique_id = *b"ringtree fake  0";
-        unique_id[15] = options.gpu;
+        let unique_id = unique_id(options.gpu);
         let description = Description {
             name: "a pretended device in host memory".into(),
             ordinal: usize::from(options.gpu),
@@ -215,16 +224,16 @@ impl Device for Fake {
         // Whoever reads what nobody wrote shall see that it is undefined.
         pages.write(0, &vec![0xa5; bytes]);
         let memory = FakeMemory {
-            pages,
+            pages: Arc::new(pages),
             unique_id: self.state.description.unique_id,
-            owner: Some(allocation),
+            origin: Origin::Own(allocation),
         };
         Ok(Memory::new(Arc::new(memory), bytes))
     }
 
     fn export(&self, memory: &Memory) -> Result<Exported> {
         let fake = memory.backing::<FakeMemory>()?;
-        if fake.owner.is_none() {
+        if !matches!(fake.origin, Origin::Own(_)) {
             return Err(Error::Usage(
                 "imported memory is exported by its owner alone".into(),
             ));
@@ -252,8 +261,8 @@ impl Device for Fake {
         if handle[..8] != *HANDLE_MARK || exported.offset != 0 {
             return Err(refused("the handle is none of a pretended device"));
         }
-        if handle[40..56] != self.state.description.unique_id {
-            return Err(refused("it is on another GPU"));
+        if !<[u8; 16]>::try_from(&handle[40..56]).is_ok_and(|on| self.can_reach(&on)) {
+            return Err(refused("it is on a GPU that this one does not reach"));
         }
         let mut parts = handle[8..40].chunks(8).map(|part| {
             let part = part.try_into().expect("invariant: chunks of eight");
@@ -276,11 +285,34 @@ impl Device for Fake {
         let pages =
             SharedBytes::open(OwnedFd::from(file)).map_err(|error| refused(&error.to_string()))?;
         let memory = FakeMemory {
-            pages,
+            pages: Arc::new(pages),
             unique_id: self.state.description.unique_id,
-            owner: None,
+            origin: Origin::Imported,
         };
         Ok(Memory::new(Arc::new(memory), bytes))
+    }
+
+    fn can_reach(&self, other: &[u8; 16]) -> bool {
+        let mut peers = self.state.options.peers.iter();
+        self.state.description.unique_id == *other || peers.any(|gpu| unique_id(*gpu) == *other)
+    }
+
+    fn adopt(&self, memory: &Memory) -> Result<Memory> {
+        let unique_id = self.state.description.unique_id;
+        let fake = memory.backing::<FakeMemory>()?;
+        if fake.unique_id == unique_id {
+            return Ok(memory.clone());
+        }
+        if !self.can_reach(&fake.unique_id) {
+            let why = "memory of another device is not reached from this one";
+            return Err(Error::Device(why.into()));
+        }
+        let adopted = FakeMemory {
+            pages: fake.pages.clone(),
+            unique_id,
+            origin: Origin::Adopted(fake),
+        };
+        Ok(Memory::new(Arc::new(adopted), memory.bytes()))
     }
 
     fn pin(&self, bytes: usize) -> Result<Pinned> {
@@ -336,10 +368,20 @@ impl Drop for Allocation {
 
 #[derive(Debug)]
 struct FakeMemory {
-    pages: SharedBytes,
+    pages: Arc<SharedBytes>,
+    /// Whose streams may use it.
     unique_id: [u8; 16],
-    /// None for a peer's memory.
-    owner: Option<Allocation>,
+    origin: Origin,
+}
+
+/// How a device came by memory.
+#[derive(Debug)]
+#[expect(dead_code, reason = "what it holds is there to be dropped")]
+enum Origin {
+    Own(Allocation),
+    Imported,
+    /// From another device of this process.
+    Adopted(Arc<FakeMemory>),
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod attaching;
 mod buffers;
 mod cases;
 mod ends;
+mod peers;
 #[path = "../device/pretended.rs"]
 mod pretended;
 mod processes;

@@ -1,9 +1,11 @@
 //! Ranks as processes, all of them on one GPU: this test binary starts itself.
 
-use crate::every_case;
+use crate::peers::gpu;
 use crate::pretended::REQUIRED;
 use crate::ranks::{Rank, device, rendezvous};
 use crate::slices::slices;
+use crate::{SEGMENT_BYTES, every_case};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::fake::Options;
 use ringtree::{Communicator, Error, ReduceOp, Result};
@@ -28,26 +30,26 @@ fn child_entry() {
 
 fn child(role: &str) -> Result<String> {
     let comm = Communicator::from_env()?;
-    let gpu = if role == "apart" {
-        comm.rank() as u8
-    } else {
-        0
+    let options = match role {
+        "apart" | "peers" => gpu(comm.rank()),
+        _ => Options::default(),
     };
-    let options = Options {
-        gpu,
-        ..Options::default()
-    };
-    // A GPU cannot be several.
-    let device = device(options).or_else(|| device(Options::default()));
-    let device = device.expect("there is one");
-    let rank = Rank::new(comm, &device)?;
+    let device = device(options).expect("a device can be so");
+    let attach = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    let rank = Rank::with(comm, &device, attach.peer_access(role == "peers"))?;
     let said = match role {
         "killed" => bereaved(&rank)?,
+        "peers" => format!("{}, {}", ways(&rank), cases(&rank)?),
         "slices" => slices(&rank)?,
         _ => cases(&rank)?,
     };
     let _ = rank.comm.barrier();
     Ok(said)
+}
+
+/// What the rank's segments travel over.
+fn ways(rank: &Rank) -> String {
+    rank.comm.device_transport().unwrap_or_default()
 }
 
 fn cases(rank: &Rank) -> Result<String> {
@@ -134,6 +136,15 @@ fn processes_compute_what_one_would() {
         let right = Some("all right".to_owned());
         assert_eq!(said, vec![right; world_size], "{role} over {transport}");
     }
+}
+
+/// Two whose GPUs reach each other, and one whose does not.
+#[test]
+fn processes_on_gpus_that_reach_each_other_share_their_memory() {
+    let said = start("peers", 3, "shm");
+    let said: Vec<_> = said.into_iter().map(Option::unwrap).collect();
+    let shared = "cuda+shm, all right";
+    assert_eq!(said, [shared, shared, "shm, all right"]);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use crate::device::{Device, Exported, HANDLE_BYTES, Memory};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// A rank's device, and what it was told of it: a unique id, the length of a segment.
-const INTRODUCTION_BYTES: usize = 16 + 8;
+/// A rank's device, and what it was told of it: a unique id, the length of a segment, other
+/// options.
+const INTRODUCTION_BYTES: usize = 16 + 8 + 1;
 
 /// What a rank offers: whether there is anything, how long each reader's part is, where it is.
 const OFFER_BYTES: usize = 1 + 8 + 8 + HANDLE_BYTES;
@@ -17,6 +18,16 @@ fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[..8]);
     u64::from_le_bytes(word)
+}
+
+/// The options of an introduction.
+fn in_words(introduction: &[u8; INTRODUCTION_BYTES]) -> String {
+    let access = match introduction[24] {
+        0 => "without",
+        _ => "with",
+    };
+    let segment_bytes = word(&introduction[16..]);
+    format!("in segments of {segment_bytes} bytes and {access} peer access")
 }
 
 /// Whose memory which rank can read.
@@ -53,20 +64,23 @@ impl Communicator {
         let mut own = [0; INTRODUCTION_BYTES];
         own[..16].copy_from_slice(&unique_id);
         own[16..24].copy_from_slice(&(options.segment_bytes as u64).to_le_bytes());
+        own[24] = u8::from(options.peer_access);
         let all = self.gather(own)?;
-        for (other, theirs) in all.iter().enumerate() {
-            let (own, theirs) = (options.segment_bytes, word(&theirs[16..]));
-            if theirs != own as u64 {
-                return Err(Error::Mismatch(format!(
-                    "rank {rank} attaches its device with segments of {own} bytes, rank {other} \
-                     with segments of {theirs}; all ranks must attach with the same options"
-                )));
-            }
+        if let Some(other) = all.iter().position(|theirs| theirs[16..] != own[16..]) {
+            return Err(Error::Mismatch(format!(
+                "rank {rank} attaches its device {}, rank {other} {}; all ranks must attach with \
+                 the same options",
+                in_words(&own),
+                in_words(&all[other])
+            )));
         }
         let neighbours = self.0.parts.runtime.neighbours();
-        let reads =
-            |peer| peer != rank && neighbours.contains(&peer) && all[peer][..16] == unique_id;
-        self.agree(reads)
+        self.agree(|peer| {
+            let mut theirs = [0; 16];
+            theirs.copy_from_slice(&all[peer][..16]);
+            let is_reached = || options.peer_access && device.can_reach(&theirs);
+            peer != rank && neighbours.contains(&peer) && (theirs == unique_id || is_reached())
+        })
     }
 
     /// Exports `own`, imports what `partners` have exported, and publishes. A rank's memory has so
@@ -86,8 +100,11 @@ impl Communicator {
         let offers = self.offer(exported, row_bytes)?;
         let import = |peer: usize| {
             let exported = offers[peer].filter(|_| partners.contains(&peer))?;
-            let imported = || device.import(&exported, rows_of(peer) * row_bytes).ok();
-            published::find(&exported).or_else(imported)
+            let found = match published::find(&exported) {
+                Some(memory) => device.adopt(&memory),
+                None => device.import(&exported, rows_of(peer) * row_bytes),
+            };
+            found.ok()
         };
         let theirs: Vec<_> = (0..self.world_size()).map(import).collect();
         let mapped = self.agree(|peer| theirs[peer].is_some())?;

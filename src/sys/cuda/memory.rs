@@ -25,6 +25,8 @@ enum Owner {
     Own,
     /// A peer's; the address to close.
     Imported(CUdeviceptr),
+    /// Another GPU's in this process, which this one reaches.
+    Peer(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Memory>),
     /// A user's value, to be dropped.
     User(Box<dyn Any + Send + Sync>),
     /// A user's that has been lent, with the user's stream, which waits for this word.
@@ -119,6 +121,20 @@ impl Memory {
         Ok(memory)
     }
 
+    /// The memory of another GPU of this process, as this one uses it.
+    ///
+    /// # Errors
+    /// The driver's: it cannot be reached.
+    pub fn of_peer(gpu: &Arc<Gpu>, memory: Arc<Memory>) -> Result<Self> {
+        gpu.enable_peer(&memory.gpu)?;
+        Ok(Self {
+            gpu: gpu.clone(),
+            address: memory.address,
+            bytes: memory.bytes,
+            owner: Owner::Peer(memory),
+        })
+    }
+
     /// A user's memory, which dropping `value` frees.
     ///
     /// # Safety
@@ -174,6 +190,12 @@ impl Memory {
         &self.gpu
     }
 
+    /// Whether streams of this GPU use it.
+    #[must_use]
+    pub fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+
     /// Its length.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -213,7 +235,7 @@ impl Drop for Memory {
         match &self.owner {
             Owner::Own => self.gpu.discard(Piece::Allocation(self.address)),
             Owner::Imported(base) => self.gpu.discard(Piece::Imported(*base)),
-            Owner::User(_) => {}
+            Owner::Peer(_) | Owner::User(_) => {}
             Owner::Lent((words, at, value), _) => words.shared().store(*at, *value),
         }
     }
