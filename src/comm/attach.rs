@@ -148,6 +148,7 @@ impl Communicator {
     fn try_attach(&self, device: &Arc<dyn Device>, options: AttachOptions) -> Result<()> {
         // What is under way uses the slots that are there so far.
         self.synchronize()?;
+        self.detach()?;
         let reach = self.introduce(device, options)?;
         let (rank, segment_bytes) = (self.rank(), options.segment_bytes);
         let row_bytes = SLOTS * segment_bytes;
@@ -179,6 +180,20 @@ impl Communicator {
         self.link(device, segment_bytes, paths, published)?;
         // Nobody hands over what some rank cannot take yet.
         self.barrier()
+    }
+
+    /// Parts with the device that was attached before, if there is one.
+    fn detach(&self) -> Result<()> {
+        let mut issued = self.enter()?;
+        let words = issued.attached.as_mut().and_then(Attached::farewell);
+        let Parts {
+            runtime,
+            group,
+            timeout,
+            ..
+        } = &self.0.parts;
+        runtime.part(*group, *timeout, words);
+        Ok(())
     }
 
     /// A buffer like [`DeviceBuffer::new`]'s on the attached device, of `count` zeros, that the
@@ -268,10 +283,11 @@ impl Communicator {
             timeout,
             ..
         } = &self.0.parts;
+        let farewell = runtime.words(*group, *timeout)?;
         let acknowledgements = runtime.transport(number, self.world_size(), *timeout)?;
         let links = DeviceLinks::new(Arc::clone(device), segment_bytes, paths, acknowledgements)?;
         runtime.with_group(*group, |group| group.attach(links));
-        issued.attached = Some(Attached::new(device, published, withdrawals)?);
+        issued.attached = Some(Attached::new(device, published, farewell, withdrawals)?);
         Ok(())
     }
 }

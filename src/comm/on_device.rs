@@ -2,6 +2,7 @@
 
 use super::buffer::DeviceMemory;
 use super::collectives::Ask;
+use super::host::Shared;
 use super::planned::Wanted;
 use super::shared_buffer::SharedBuffer;
 use super::{Communicator, Issued, Parts};
@@ -32,6 +33,8 @@ pub(super) struct Attached {
     failure: Option<Error>,
     /// What ranks of this process find.
     published: Vec<Published>,
+    /// By which the ranks of this host say that they have closed what they mapped.
+    farewell: Option<Shared>,
     /// Bears the word by which this rank takes back what it lent.
     _withdrawals: SharedBuffer<u8>,
 }
@@ -41,6 +44,7 @@ impl Attached {
     pub(super) fn new(
         device: &Arc<dyn Device>,
         published: Option<Published>,
+        farewell: Option<Shared>,
         withdrawals: SharedBuffer<u8>,
     ) -> Result<Self> {
         Ok(Self {
@@ -50,6 +54,7 @@ impl Attached {
             tickets: VecDeque::new(),
             failure: None,
             published: published.into_iter().collect(),
+            farewell,
             _withdrawals: withdrawals,
         })
     }
@@ -66,6 +71,11 @@ impl Attached {
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// What it takes to part with the others, once.
+    pub(super) fn farewell(&mut self) -> Option<Shared> {
+        self.farewell.take()
     }
 
     pub(super) fn publish(&mut self, published: Option<Published>) {

@@ -181,7 +181,8 @@ impl Device for Cuda {
     fn import(&self, exported: &Exported, bytes: usize) -> Result<Memory> {
         let (handle, offset) = (&exported.handle, exported.offset);
         let memory = cuda::Memory::import(&self.gpu, handle, offset, bytes)?;
-        Ok(as_memory(memory))
+        let open = memory.open();
+        Ok(Memory::imported(Arc::new(memory), bytes, open))
     }
 
     fn can_reach(&self, unique_id: &[u8; 16]) -> bool {

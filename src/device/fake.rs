@@ -7,7 +7,8 @@
 //!   through pinned memory only.
 //! - A handle names this process and a descriptor; another process of the same user opens it
 //!   through `/proc` and finds the memory, or an error if it was freed. Nothing is left behind.
-//! - As on a GPU, a process cannot import its own memory.
+//! - As on a GPU, a process cannot import its own memory, and an owner keeps what others have
+//!   imported: [`freed_too_early`] counts what was not.
 
 mod stream;
 
@@ -40,6 +41,14 @@ pub struct Faults {
     pub skip_fold: Option<u64>,
     /// This wait, for an event or a word, does not wait.
     pub skip_wait: Option<u64>,
+}
+
+static FREED_TOO_EARLY: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has used or closed another's memory after its owner had freed it.
+#[must_use]
+pub fn freed_too_early() -> u64 {
+    FREED_TOO_EARLY.load(Ordering::Relaxed)
 }
 
 /// How a pretended device is.
@@ -219,13 +228,14 @@ impl Device for Fake {
                 "{bytes} bytes of device memory: {taken} of {FAKE_DEVICE_BYTES} are taken"
             )));
         }
-        let pages = SharedBytes::new(bytes)
+        let pages = SharedBytes::new(bytes + FLAG_BYTES)
             .map_err(|error| Error::system("memory for a pretended device", &error))?;
         // Whoever reads what nobody wrote shall see that it is undefined.
         pages.write(0, &vec![0xa5; bytes]);
         let memory = FakeMemory {
             pages: Arc::new(pages),
             unique_id: self.state.description.unique_id,
+            bytes,
             origin: Origin::Own(allocation),
         };
         Ok(Memory::new(Arc::new(memory), bytes))
@@ -284,12 +294,15 @@ impl Device for Fake {
         }
         let pages =
             SharedBytes::open(OwnedFd::from(file)).map_err(|error| refused(&error.to_string()))?;
+        let there = Arc::default();
+        let open = Arc::downgrade(&there);
         let memory = FakeMemory {
             pages: Arc::new(pages),
             unique_id: self.state.description.unique_id,
-            origin: Origin::Imported,
+            bytes: length as usize,
+            origin: Origin::Imported(there),
         };
-        Ok(Memory::new(Arc::new(memory), bytes))
+        Ok(Memory::imported(Arc::new(memory), bytes, open))
     }
 
     fn can_reach(&self, other: &[u8; 16]) -> bool {
@@ -310,6 +323,7 @@ impl Device for Fake {
         let adopted = FakeMemory {
             pages: fake.pages.clone(),
             unique_id,
+            bytes: fake.bytes,
             origin: Origin::Adopted(fake),
         };
         Ok(Memory::new(Arc::new(adopted), memory.bytes()))
@@ -371,7 +385,34 @@ struct FakeMemory {
     pages: Arc<SharedBytes>,
     /// Whose streams may use it.
     unique_id: [u8; 16],
+    /// Its length. A flag follows, which is set once the owner has freed it.
+    bytes: usize,
     origin: Origin,
+}
+
+/// Bytes of that flag.
+const FLAG_BYTES: usize = 1;
+
+impl FakeMemory {
+    /// Before every use.
+    fn check(&self) {
+        let mut flag = [0; FLAG_BYTES];
+        if matches!(self.origin, Origin::Imported(_)) {
+            self.pages.read(self.bytes, &mut flag);
+        }
+        if flag != [0; FLAG_BYTES] {
+            FREED_TOO_EARLY.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for FakeMemory {
+    fn drop(&mut self) {
+        self.check();
+        if matches!(self.origin, Origin::Own(_)) {
+            self.pages.write(self.bytes, &[1; FLAG_BYTES]);
+        }
+    }
 }
 
 /// How a device came by memory.
@@ -379,7 +420,8 @@ struct FakeMemory {
 #[expect(dead_code, reason = "what it holds is there to be dropped")]
 enum Origin {
     Own(Allocation),
-    Imported,
+    /// Another process's; the value is there until the memory was closed.
+    Imported(Arc<()>),
     /// From another device of this process.
     Adopted(Arc<FakeMemory>),
 }

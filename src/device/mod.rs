@@ -24,7 +24,7 @@ mod memory;
 mod orders;
 pub mod published;
 
-pub use memory::{Event, Memory, Pinned, PinnedSpan, Span, Word, Words};
+pub use memory::{Event, Mapping, Memory, Pinned, PinnedSpan, Span, Word, Words};
 pub use orders::{Cast, Fold};
 
 use crate::error::{Error, Result};

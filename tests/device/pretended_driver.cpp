@@ -7,6 +7,7 @@
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
 // - There are three GPUs. The first two reach each other's memory, if the context was told to, or
 //   opened it; who uses memory that its GPU does not reach ends the process.
+// - Who uses or closes a peer's memory that its owner has freed before ends the process.
 // - Handles of memory work in other processes only. Kernels are `cuda/reduce.cu` on the CPU.
 #define main kernels_on_a_cpu
 #include "../../cuda/host.cpp"
@@ -39,6 +40,8 @@ enum : Result {
     PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
+// Behind own memory; its first byte says that the memory was freed.
+static const u64 FLAG_BYTES = 4096;
 static const u64 MEMORY_BYTES = u64(4) << 30;
 static const int GPUS = 3;
 static const int FIRST_DEVICE = 7;
@@ -77,6 +80,14 @@ struct Block {
     // How often a peer's memory is open here; 0 for own memory.
     int opened;
     ino_t inode;
+
+    u64 mapped() const { return (bytes + 4095) / 4096 * 4096 + FLAG_BYTES; }
+    u8 *flag(u64 start) const { return reinterpret_cast<u8 *>(start) + mapped() - FLAG_BYTES; }
+
+    // Whoever has a peer's memory open finds it there.
+    void check(u64 start) const {
+        if (opened > 0 && *flag(start) != 0) die("a peer's memory was freed before it was closed");
+    }
 };
 
 static std::mutex memory_lock;
@@ -99,6 +110,7 @@ static bool is_device(u64 address, u64 bytes, int gpu) {
     auto after = device_blocks.upper_bound(address);
     if (after == device_blocks.begin()) return false;
     const auto &[start, block] = *--after;
+    block.check(start);
     const bool is_reached = block.gpu == gpu || (block.opened == 0 && reaches[gpu][block.gpu]);
     return is_reached && address + bytes <= start + block.bytes;
 }
@@ -313,8 +325,9 @@ Result cuMemAlloc_v2(u64 *address, size_t bytes) {
     std::lock_guard<std::mutex> guard(memory_lock);
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
     const int file = memfd_create("pretended GPU", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, bytes) != 0) return OUT_OF_MEMORY;
-    void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const u64 mapped = Block{bytes}.mapped();
+    if (file < 0 || ftruncate(file, mapped) != 0) return OUT_OF_MEMORY;
+    void *start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     struct stat found;
     if (start == MAP_FAILED || fstat(file, &found) != 0) return OUT_OF_MEMORY;
     *address = reinterpret_cast<u64>(start);
@@ -332,8 +345,10 @@ static Result unmap(u64 address, bool is_peers) {
         die("what is freed is not there");
     }
     if (found->second.gpu != current_gpu()) die("what is freed is another GPU's");
+    found->second.check(address);
     if (found->second.opened > 1) return found->second.opened -= 1, SUCCESS;
-    munmap(reinterpret_cast<void *>(address), found->second.bytes);
+    if (!is_peers) *found->second.flag(address) = 1;
+    munmap(reinterpret_cast<void *>(address), found->second.mapped());
     close(found->second.file);
     if (!is_peers) taken -= found->second.bytes;
     device_blocks.erase(found);
@@ -392,7 +407,7 @@ Result cuIpcOpenMemHandle_v2(u64 *address, Handle handle, unsigned flags) {
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     struct stat found;
     if (file < 0 || fstat(file, &found) != 0 || found.st_ino != handle.inode) return INVALID_VALUE;
-    void *start = mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *start = mmap(nullptr, Block{handle.bytes}.mapped(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (start == MAP_FAILED) return OUT_OF_MEMORY;
     *address = reinterpret_cast<u64>(start);
     device_blocks[*address] = {handle.bytes, gpu, file, 1, handle.inode};

@@ -85,6 +85,7 @@ struct Part {
 
 impl Part {
     fn read(&self) -> Vec<u8> {
+        self.memory.check();
         let mut bytes = vec![0; self.bytes];
         self.memory.pages.read(self.at, &mut bytes);
         bytes
@@ -100,6 +101,7 @@ impl Stream for FakeStream {
         check_copy(from, to)?;
         let (from, to) = (self.part(from)?, self.part(to)?);
         self.enqueue(move || {
+            from.memory.check();
             let mut through = vec![0; COPY_BYTES.min(from.bytes)];
             for start in (0..from.bytes).step_by(COPY_BYTES) {
                 let through = &mut through[..COPY_BYTES.min(from.bytes - start)];

@@ -15,6 +15,10 @@
 //! Nothing of this trusts a peer with more than the content of its messages: how many segments come
 //! and where they lie follows from the plan.
 
+mod parting;
+
+pub use parting::Parting;
+
 use crate::device::{Device, Event, Memory, Pinned, Span, Stream};
 use crate::engine::posting::{Broken, Failure};
 use crate::error::Result;

@@ -80,8 +80,11 @@ impl Garbage {
 pub(super) enum Piece {
     /// Memory that was allocated.
     Allocation(CUdeviceptr),
-    /// A peer's memory that was opened.
-    Imported(CUdeviceptr),
+    /// A peer's memory that was opened; whoever wants to know when it was closed looks at the other.
+    Imported(
+        CUdeviceptr,
+        #[expect(dead_code, reason = "it is there to be dropped")] Arc<()>,
+    ),
     /// Pinned memory.
     Pinned(*mut c_void),
     /// Words that were registered.
@@ -103,7 +106,7 @@ impl Piece {
         let _ = unsafe {
             match &self {
                 Piece::Allocation(address) => raw::cuMemFree_v2(*address),
-                Piece::Imported(address) => raw::cuIpcCloseMemHandle(*address),
+                Piece::Imported(address, _) => raw::cuIpcCloseMemHandle(*address),
                 Piece::Pinned(start) => raw::cuMemFreeHost(*start),
                 Piece::Registered(words) => raw::cuMemHostUnregister(words.mapped().0.cast()),
             }

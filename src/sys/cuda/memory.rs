@@ -9,7 +9,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Memory of a GPU.
 pub struct Memory {
@@ -23,8 +23,8 @@ pub struct Memory {
 enum Owner {
     /// It was allocated here.
     Own,
-    /// A peer's; the address to close.
-    Imported(CUdeviceptr),
+    /// A peer's; the address to close, and what is there until it was closed.
+    Imported(CUdeviceptr, Arc<()>),
     /// Another GPU's in this process, which this one reaches.
     Peer(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Memory>),
     /// A user's value, to be dropped.
@@ -107,7 +107,7 @@ impl Memory {
             gpu: gpu.clone(),
             address: base,
             bytes,
-            owner: Owner::Imported(base),
+            owner: Owner::Imported(base, Arc::default()),
         };
         let (start, length) = allocation(base)?;
         let end = offset.checked_add(bytes as u64);
@@ -190,6 +190,15 @@ impl Memory {
         &self.gpu
     }
 
+    /// Of a peer's memory, what is there until it was closed.
+    #[must_use]
+    pub fn open(&self) -> Weak<()> {
+        match &self.owner {
+            Owner::Imported(_, open) => Arc::downgrade(open),
+            _ => Weak::new(),
+        }
+    }
+
     /// Whether streams of this GPU use it.
     #[must_use]
     pub fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
@@ -234,7 +243,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         match &self.owner {
             Owner::Own => self.gpu.discard(Piece::Allocation(self.address)),
-            Owner::Imported(base) => self.gpu.discard(Piece::Imported(*base)),
+            Owner::Imported(base, open) => {
+                self.gpu.discard(Piece::Imported(*base, open.clone()));
+            }
             Owner::Peer(_) | Owner::User(_) => {}
             Owner::Lent((words, at, value), _) => words.shared().store(*at, *value),
         }
