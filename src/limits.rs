@@ -162,6 +162,16 @@ pub const DEVICE_DESTINATIONS_MAX: usize = 8;
 pub const DEVICE_SEGMENT_BYTES: usize = 4 << 20;
 /// Collectives on device buffers that may be under way at once; another waits for the oldest.
 pub const DEVICE_CALLS_MAX: usize = 256;
+/// Pinned memories that a device buffer keeps for its content to pass through: while the stream
+/// copies from one, the host fills the other.
+pub const BUFFER_AREAS_MAX: usize = 2;
+/// How long the last communicator of a process keeps memory of the device for ranks that have it
+/// mapped and have not left; and how long who leaves waits for its own mappings to be closed.
+pub const DEVICE_FAREWELL: Duration = Duration::from_secs(2);
+/// Likewise after a failure: then ranks may be gone that nobody knows of.
+pub const DEVICE_FAREWELL_FAILED: Duration = Duration::from_millis(500);
+/// Between two looks whether they have.
+pub const FAREWELL_NAP: Duration = Duration::from_millis(1);
 /// Looks at a device that is at work before there are naps between them.
 pub const DEVICE_LOOKS: u32 = 100;
 /// Between two looks at a device that is at work.

@@ -1,12 +1,13 @@
 //! Buffers on a device.
 
 use super::buffer::{Buffer, BufferMut, DeviceMemory, Memory, MemoryMut};
-use crate::device::{self, Device, Stream};
+use crate::device::{self, Device, Event, Pinned, Stream};
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::limits::BUFFER_AREAS_MAX;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Elements on a device, and the stream by which they are used. Collectives on it are ordered on
 /// that stream: they begin when what was enqueued before is done, and what is enqueued after begins
@@ -29,7 +30,22 @@ pub struct DeviceBuffer<T: Element> {
     stream: Arc<dyn Stream>,
     memory: device::Memory,
     count: usize,
+    /// What content passed through, kept for the next time.
+    areas: Mutex<Vec<Area>>,
     elements: PhantomData<T>,
+}
+
+/// Pinned memory, and an event behind its last copy to the device.
+struct Area {
+    pinned: Pinned,
+    event: Event,
+}
+
+impl Area {
+    /// Whether no stream uses it any more.
+    fn is_free(&mut self) -> Result<bool> {
+        Ok(self.event.is_done()? && self.pinned.bytes_mut().is_ok())
+    }
 }
 
 impl<T: Element> DeviceBuffer<T> {
@@ -45,11 +61,14 @@ impl<T: Element> DeviceBuffer<T> {
             count: content.len(),
             device: Arc::clone(device),
             stream: Arc::clone(stream),
+            areas: Mutex::default(),
             elements: PhantomData,
         };
         if !content.is_empty() {
             buffer.write(content)?;
         }
+        // Most buffers are never written by the host again.
+        buffer.areas = Mutex::default();
         Ok(buffer)
     }
 
@@ -65,6 +84,7 @@ impl<T: Element> DeviceBuffer<T> {
             stream: Arc::clone(stream),
             count: memory.bytes() / size_of::<T>(),
             memory,
+            areas: Mutex::default(),
             elements: PhantomData,
         }
     }
@@ -93,16 +113,22 @@ impl<T: Element> DeviceBuffer<T> {
         self.len() == 0
     }
 
-    /// Enqueues a copy of `content`, from the buffer's start on.
+    /// Enqueues a copy of `content`, from the buffer's start on, and returns at once; `content` may
+    /// be changed then. The pinned memory that it passes through is kept for the next time; while
+    /// the stream still uses it, more is pinned, which is cheap neither in time nor in memory.
     ///
     /// # Errors
     /// [`crate::Error::Usage`] if it is longer than the buffer; the device's.
     pub fn write(&mut self, content: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(content);
-        let mut pinned = self.device.pin(bytes.len())?;
-        pinned.bytes_mut()?.copy_from_slice(bytes);
         let to = self.memory.span(0, bytes.len())?;
-        self.stream.copy_from_host(&pinned.whole(), &to)
+        let mut area = self.area(bytes.len())?;
+        area.pinned.bytes_mut()?[..bytes.len()].copy_from_slice(bytes);
+        let from = area.pinned.span(0, bytes.len())?;
+        self.stream.copy_from_host(&from, &to)?;
+        self.stream.record(&area.event)?;
+        self.keep(area);
+        Ok(())
     }
 
     /// The content, when everything that the stream was told is done: this waits for it.
@@ -114,13 +140,59 @@ impl<T: Element> DeviceBuffer<T> {
         if bytes == 0 {
             return Ok(Vec::new());
         }
-        let mut pinned = self.device.pin(bytes)?;
+        let mut area = match self.kept(bytes)? {
+            Some(area) => area,
+            None => {
+                // This waits for the stream anyway, and then what was kept is free.
+                self.stream.synchronize()?;
+                self.area(bytes)?
+            }
+        };
         let from = self.memory.span(0, bytes)?;
-        self.stream.copy_to_host(&from, &pinned.whole())?;
+        self.stream
+            .copy_to_host(&from, &area.pinned.span(0, bytes)?)?;
         self.stream.synchronize()?;
         let mut content = vec![T::zeroed(); self.len()];
-        bytemuck::cast_slice_mut(&mut content).copy_from_slice(pinned.bytes_mut()?);
+        let read = &area.pinned.bytes_mut()?[..bytes];
+        bytemuck::cast_slice_mut(&mut content).copy_from_slice(read);
+        self.keep(area);
         Ok(content)
+    }
+
+    /// Pinned memory of at least `bytes` bytes that no stream uses: what was kept, or more.
+    fn area(&self, bytes: usize) -> Result<Area> {
+        if let Some(area) = self.kept(bytes)? {
+            return Ok(area);
+        }
+        Ok(Area {
+            pinned: self.device.pin(bytes)?,
+            event: self.device.event()?,
+        })
+    }
+
+    /// What was kept, is free and long enough; what is free and too short makes room.
+    fn kept(&self, bytes: usize) -> Result<Option<Area>> {
+        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut short = None;
+        for at in 0..areas.len() {
+            if areas[at].is_free()? {
+                if areas[at].pinned.bytes() >= bytes {
+                    return Ok(Some(areas.swap_remove(at)));
+                }
+                short = Some(at);
+            }
+        }
+        if let Some(short) = short {
+            areas.swap_remove(short);
+        }
+        Ok(None)
+    }
+
+    fn keep(&self, area: Area) {
+        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        if areas.len() < BUFFER_AREAS_MAX {
+            areas.push(area);
+        }
     }
 
     fn part(&self) -> DeviceMemory {

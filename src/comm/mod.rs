@@ -36,10 +36,11 @@ use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::sys::shared::Extent;
+use on_device::Attached;
 use runtime::Runtime;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
@@ -91,7 +92,7 @@ struct Issued {
     allocations: u64,
     extents: Vec<Extent>,
     /// The device that buffers may be on.
-    attached: Option<on_device::Attached>,
+    attached: Option<Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
     duplicates: u32,
@@ -397,9 +398,17 @@ fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.parts
-            .runtime
-            .leave(self.parts.group, self.parts.timeout);
+        let issued = self.issued.get_mut();
+        let attached = issued.unwrap_or_else(PoisonError::into_inner);
+        let words = attached.attached.as_mut().and_then(Attached::farewell);
+        let Parts {
+            runtime,
+            group,
+            timeout,
+            ..
+        } = &self.parts;
+        runtime.part(*group, *timeout, words);
+        runtime.leave(*group, *timeout);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::buffer::DeviceMemory;
 use super::collectives::Ask;
+use super::host::Shared;
 use super::planned::Wanted;
 use super::shared_buffer::SharedBuffer;
 use super::{Communicator, Issued, Parts};
@@ -9,7 +10,7 @@ use crate::device::published::Published;
 use crate::device::{Device, Words};
 use crate::dtype::Dtype;
 use crate::engine::Ticket;
-use crate::engine::device::links::DeviceLinks;
+use crate::engine::device::links::{DeviceLinks, Staging};
 use crate::engine::device::{Gate, OnDevice};
 use crate::engine::posting::Posting;
 use crate::error::{Error, Result};
@@ -32,6 +33,8 @@ pub(super) struct Attached {
     failure: Option<Error>,
     /// What ranks of this process find.
     published: Vec<Published>,
+    /// By which the ranks of this host say that they have closed what they mapped.
+    farewell: Option<Shared>,
     /// Bears the word by which this rank takes back what it lent.
     _withdrawals: SharedBuffer<u8>,
 }
@@ -41,6 +44,7 @@ impl Attached {
     pub(super) fn new(
         device: &Arc<dyn Device>,
         published: Option<Published>,
+        farewell: Option<Shared>,
         withdrawals: SharedBuffer<u8>,
     ) -> Result<Self> {
         Ok(Self {
@@ -50,6 +54,7 @@ impl Attached {
             tickets: VecDeque::new(),
             failure: None,
             published: published.into_iter().collect(),
+            farewell,
             _withdrawals: withdrawals,
         })
     }
@@ -66,6 +71,11 @@ impl Attached {
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// What it takes to part with the others, once.
+    pub(super) fn farewell(&mut self) -> Option<Shared> {
+        self.farewell.take()
     }
 
     pub(super) fn publish(&mut self, published: Option<Published>) {
@@ -221,18 +231,22 @@ impl Communicator {
         done.flatten()
     }
 
-    /// Allocates what it takes to reach `peers`, while no stream waits for this host.
-    fn make_ways(
-        &self,
-        attached: &mut Attached,
-        peers: impl Iterator<Item = usize> + Clone,
-    ) -> Result<()> {
-        let are_made = self.links(|links| peers.clone().all(|peer| links.is_made(peer)));
-        if are_made.unwrap_or(true) {
+    /// Allocates what it takes to reach `peers`, while no stream waits for this communicator.
+    fn make_ways(&self, attached: &mut Attached, peers: impl Iterator<Item = usize>) -> Result<()> {
+        let unmade = self.links(|links| {
+            let unmade: Vec<_> = peers.filter(|peer| !links.is_made(*peer)).collect();
+            (unmade, links.segment_bytes())
+        });
+        let Some((unmade, segment_bytes)) = unmade.filter(|(unmade, _)| !unmade.is_empty()) else {
             return Ok(());
-        }
+        };
         self.drain(attached, 0)?;
-        let made = self.links(|links| peers.clone().try_for_each(|peer| links.make(peer)));
-        made.unwrap_or(Ok(()))
+        for peer in unmade {
+            // With the engine free: allocating may wait for a stream that waits for a call of
+            // another communicator, which whoever polls the engine ends.
+            let staging = Staging::new(&*attached.device, segment_bytes)?;
+            self.links(|links| links.install(peer, staging));
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,9 @@
 //! its own is done; callers that find it taken sleep until something has finished or the token is
 //! free. The control thread takes it when operations are under way and nobody is blocked.
 
-use super::host::{Host, Waited};
+mod leaving;
+
+use super::host::{Host, Shared, Waited};
 use crate::engine::device::OnDevice;
 use crate::engine::group::{ChannelKind, Group};
 use crate::engine::posting::{Posting, Prepared, Progress};
@@ -16,6 +18,7 @@ use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
 use crate::transport::Transport;
 use crate::transport::shm::lent::{Allocation, Own};
+use leaving::Estate;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,6 +36,8 @@ pub(crate) struct Runtime {
     /// Threads that want the engine or the token while another polls.
     others: AtomicUsize,
     unfinished: AtomicBool,
+    /// Memory that peers may have mapped.
+    estates: Mutex<Vec<Estate>>,
     host: Box<dyn Host>,
 }
 
@@ -59,6 +64,7 @@ impl Runtime {
             token: AtomicBool::new(false),
             others: AtomicUsize::new(0),
             unfinished: AtomicBool::new(false),
+            estates: Mutex::default(),
             host,
         }
     }
@@ -163,6 +169,14 @@ impl Runtime {
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         self.host.hand_out(group, file, bytes, at_most)
+    }
+
+    /// Words that the ranks of this host tell each other something by, as [`Runtime::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn words(&self, group: u32, at_most: Duration) -> Result<Option<Shared>> {
+        self.host.allocate(group, 1, at_most)
     }
 
     /// Starts an operation and leaves it to whoever polls.
@@ -432,43 +446,6 @@ impl Runtime {
     /// Lets an operation end by itself.
     pub(crate) fn abandon(&self, ticket: Ticket) {
         self.lock_beside_poller().abandon(ticket);
-    }
-
-    /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
-    /// the others the agreed mark after a failure; then goodbye.
-    ///
-    /// The last one ends the host's part too, here and now: the control thread may be holding this
-    /// runtime for a moment, so its drop could come after the caller has left the process.
-    pub(crate) fn leave(&self, number: u32, at_most: Duration) {
-        let end = self.host.now().saturating_add(at_most);
-        let is_busy = |engine: &mut Engine| engine.group(number).is_some_and(|one| one.is_busy());
-        while is_busy(&mut self.lock_beside_poller()) && self.host.now() < end {
-            let Some(_token) = self.take_token() else {
-                std::thread::sleep(POLLER_NAP);
-                continue;
-            };
-            let mut engine = self.lock();
-            self.hear(&mut engine);
-            if !engine.poll() {
-                engine.tick(self.host.now());
-                self.send_controls(&mut engine);
-                drop(engine);
-                self.host.give_way(u32::MAX);
-            }
-        }
-        let mut engine = self.lock_beside_poller();
-        if let Some(group) = engine.group(number) {
-            group.leave();
-        }
-        self.send_controls(&mut engine);
-        let group = engine.remove_group(number);
-        let was_last = engine.is_empty();
-        drop(engine);
-        if was_last {
-            self.host.close();
-        }
-        // Its links close after the goodbye has gone.
-        drop(group);
     }
 
     /// Gives those that have just ended their time. A caller that takes its own first pays for no

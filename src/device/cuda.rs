@@ -181,7 +181,20 @@ impl Device for Cuda {
     fn import(&self, exported: &Exported, bytes: usize) -> Result<Memory> {
         let (handle, offset) = (&exported.handle, exported.offset);
         let memory = cuda::Memory::import(&self.gpu, handle, offset, bytes)?;
-        Ok(as_memory(memory))
+        let open = memory.open();
+        Ok(Memory::imported(Arc::new(memory), bytes, open))
+    }
+
+    fn can_reach(&self, unique_id: &[u8; 16]) -> bool {
+        self.gpu.can_reach(unique_id)
+    }
+
+    fn adopt(&self, memory: &Memory) -> Result<Memory> {
+        let inner = memory.backing::<cuda::Memory>()?;
+        if inner.is_of(&self.gpu) {
+            return Ok(memory.clone());
+        }
+        Ok(as_memory(cuda::Memory::of_peer(&self.gpu, inner)?))
     }
 
     fn pin(&self, bytes: usize) -> Result<Pinned> {

@@ -7,7 +7,8 @@
 //!   through pinned memory only.
 //! - A handle names this process and a descriptor; another process of the same user opens it
 //!   through `/proc` and finds the memory, or an error if it was freed. Nothing is left behind.
-//! - As on a GPU, a process cannot import its own memory.
+//! - As on a GPU, a process cannot import its own memory, and an owner keeps what others have
+//!   imported: [`freed_too_early`] counts what was not.
 
 mod stream;
 
@@ -21,10 +22,16 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use stream::{FakeEvent, FakeStream};
 
 /// What a handle begins with.
 const HANDLE_MARK: &[u8; 8] = b"rt-fake\n";
+
+/// Longer than any call is held up that others can end.
+const ALLOCATING_WAITS_MAX: Duration = Duration::from_secs(10);
+/// Between two looks whether streams still wait.
+const ALLOCATING_NAP: Duration = Duration::from_micros(100);
 
 /// What goes wrong on purpose, so that a check can be seen to find it. Operations are counted over
 /// the device, from 0, in the order in which they are enqueued.
@@ -36,15 +43,28 @@ pub struct Faults {
     pub skip_wait: Option<u64>,
 }
 
+static FREED_TOO_EARLY: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has used or closed another's memory after its owner had freed it.
+#[must_use]
+pub fn freed_too_early() -> u64 {
+    FREED_TOO_EARLY.load(Ordering::Relaxed)
+}
+
 /// How a pretended device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Pretended devices of equal number, in whatever process, are one GPU.
     pub gpu: u8,
+    /// The other GPUs whose memory it can reach, by their numbers.
+    pub peers: &'static [u8],
     /// Pauses before operations, drawn from this seed.
     pub pauses: Option<u64>,
     /// Whether streams can write words and wait for them.
     pub word_operations: bool,
+    /// Whether allocating and pinning wait until no stream waits for a word, as a driver's calls
+    /// may; in vain for so long that it is clear that nobody will write it, they fail.
+    pub allocating_waits: bool,
     /// What goes wrong.
     pub faults: Faults,
 }
@@ -53,8 +73,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             gpu: 0,
+            peers: &[],
             pauses: None,
             word_operations: true,
+            allocating_waits: false,
             faults: Faults::default(),
         }
     }
@@ -74,6 +96,16 @@ struct State {
     folds: AtomicU64,
     waits: AtomicU64,
     streams: AtomicU64,
+    pins: AtomicU64,
+    /// Waits for words that are not over.
+    waiting: AtomicUsize,
+}
+
+/// The unique id of a pretended GPU.
+fn unique_id(gpu: u8) -> [u8; 16] {
+    let mut unique_id = *b"ringtree fake  0";
+    unique_id[15] = gpu;
+    unique_id
 }
 
 impl State {
@@ -92,6 +124,23 @@ impl State {
     }
 }
 
+impl State {
+    /// What allocating does first.
+    fn wait_for_streams(&self) -> Result<()> {
+        let start = Instant::now();
+        while self.options.allocating_waits && self.waiting.load(Ordering::SeqCst) > 0 {
+            if start.elapsed() > ALLOCATING_WAITS_MAX {
+                return Err(Error::Device(
+                    "allocating waits for a stream that waits for a word, which nobody writes"
+                        .into(),
+                ));
+            }
+            std::thread::sleep(ALLOCATING_NAP);
+        }
+        Ok(())
+    }
+}
+
 impl Fake {
     /// A device without pauses or faults.
     #[must_use]
@@ -102,8 +151,7 @@ impl Fake {
     /// A device that is as `options` say.
     #[must_use]
     pub fn with(options: Options) -> Self {
-        let mut unique_id = *b"ringtree fake  0";
-        unique_id[15] = options.gpu;
+        let unique_id = unique_id(options.gpu);
         let description = Description {
             name: "a pretended device in host memory".into(),
             ordinal: usize::from(options.gpu),
@@ -121,6 +169,8 @@ impl Fake {
             folds: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             streams: AtomicU64::new(0),
+            pins: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
         };
         Self {
             state: Arc::new(state),
@@ -139,6 +189,12 @@ impl Fake {
         let counters = [&self.state.folds, &self.state.waits];
         let [folds, waits] = counters.map(|counter| counter.load(Ordering::Relaxed));
         (folds, waits)
+    }
+
+    /// How often host memory was pinned.
+    #[must_use]
+    pub fn pins(&self) -> u64 {
+        self.state.pins.load(Ordering::Relaxed)
     }
 
     /// A stream that says it is being captured.
@@ -162,6 +218,7 @@ impl Device for Fake {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {
+        self.state.wait_for_streams()?;
         let state = self.state.clone();
         let taken = state.allocated_bytes.fetch_add(bytes, Ordering::SeqCst);
         // Made first, so that dropping it takes the bytes off the count again.
@@ -171,21 +228,22 @@ impl Device for Fake {
                 "{bytes} bytes of device memory: {taken} of {FAKE_DEVICE_BYTES} are taken"
             )));
         }
-        let pages = SharedBytes::new(bytes)
+        let pages = SharedBytes::new(bytes + FLAG_BYTES)
             .map_err(|error| Error::system("memory for a pretended device", &error))?;
         // Whoever reads what nobody wrote shall see that it is undefined.
         pages.write(0, &vec![0xa5; bytes]);
         let memory = FakeMemory {
-            pages,
+            pages: Arc::new(pages),
             unique_id: self.state.description.unique_id,
-            owner: Some(allocation),
+            bytes,
+            origin: Origin::Own(allocation),
         };
         Ok(Memory::new(Arc::new(memory), bytes))
     }
 
     fn export(&self, memory: &Memory) -> Result<Exported> {
         let fake = memory.backing::<FakeMemory>()?;
-        if fake.owner.is_none() {
+        if !matches!(fake.origin, Origin::Own(_)) {
             return Err(Error::Usage(
                 "imported memory is exported by its owner alone".into(),
             ));
@@ -213,8 +271,8 @@ impl Device for Fake {
         if handle[..8] != *HANDLE_MARK || exported.offset != 0 {
             return Err(refused("the handle is none of a pretended device"));
         }
-        if handle[40..56] != self.state.description.unique_id {
-            return Err(refused("it is on another GPU"));
+        if !<[u8; 16]>::try_from(&handle[40..56]).is_ok_and(|on| self.can_reach(&on)) {
+            return Err(refused("it is on a GPU that this one does not reach"));
         }
         let mut parts = handle[8..40].chunks(8).map(|part| {
             let part = part.try_into().expect("invariant: chunks of eight");
@@ -236,15 +294,44 @@ impl Device for Fake {
         }
         let pages =
             SharedBytes::open(OwnedFd::from(file)).map_err(|error| refused(&error.to_string()))?;
+        let there = Arc::default();
+        let open = Arc::downgrade(&there);
         let memory = FakeMemory {
-            pages,
+            pages: Arc::new(pages),
             unique_id: self.state.description.unique_id,
-            owner: None,
+            bytes: length as usize,
+            origin: Origin::Imported(there),
         };
-        Ok(Memory::new(Arc::new(memory), bytes))
+        Ok(Memory::imported(Arc::new(memory), bytes, open))
+    }
+
+    fn can_reach(&self, other: &[u8; 16]) -> bool {
+        let mut peers = self.state.options.peers.iter();
+        self.state.description.unique_id == *other || peers.any(|gpu| unique_id(*gpu) == *other)
+    }
+
+    fn adopt(&self, memory: &Memory) -> Result<Memory> {
+        let unique_id = self.state.description.unique_id;
+        let fake = memory.backing::<FakeMemory>()?;
+        if fake.unique_id == unique_id {
+            return Ok(memory.clone());
+        }
+        if !self.can_reach(&fake.unique_id) {
+            let why = "memory of another device is not reached from this one";
+            return Err(Error::Device(why.into()));
+        }
+        let adopted = FakeMemory {
+            pages: fake.pages.clone(),
+            unique_id,
+            bytes: fake.bytes,
+            origin: Origin::Adopted(fake),
+        };
+        Ok(Memory::new(Arc::new(adopted), memory.bytes()))
     }
 
     fn pin(&self, bytes: usize) -> Result<Pinned> {
+        self.state.wait_for_streams()?;
+        self.state.pins.fetch_add(1, Ordering::Relaxed);
         let pinned = FakePinned {
             bytes: Mutex::new(vec![0; bytes]),
         };
@@ -252,6 +339,7 @@ impl Device for Fake {
     }
 
     fn words(&self, count: usize) -> Result<Words> {
+        self.state.wait_for_streams()?;
         let shared = SharedWords::new(count);
         let shared = shared.map_err(|error| Error::system("words to wait for", &error))?;
         Ok(Words::new(Arc::new(FakeWords { shared })))
@@ -299,10 +387,48 @@ impl Drop for Allocation {
 
 #[derive(Debug)]
 struct FakeMemory {
-    pages: SharedBytes,
+    pages: Arc<SharedBytes>,
+    /// Whose streams may use it.
     unique_id: [u8; 16],
-    /// None for a peer's memory.
-    owner: Option<Allocation>,
+    /// Its length. A flag follows, which is set once the owner has freed it.
+    bytes: usize,
+    origin: Origin,
+}
+
+/// Bytes of that flag.
+const FLAG_BYTES: usize = 1;
+
+impl FakeMemory {
+    /// Before every use.
+    fn check(&self) {
+        let mut flag = [0; FLAG_BYTES];
+        if matches!(self.origin, Origin::Imported(_)) {
+            self.pages.read(self.bytes, &mut flag);
+        }
+        if flag != [0; FLAG_BYTES] {
+            FREED_TOO_EARLY.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for FakeMemory {
+    fn drop(&mut self) {
+        self.check();
+        if matches!(self.origin, Origin::Own(_)) {
+            self.pages.write(self.bytes, &[1; FLAG_BYTES]);
+        }
+    }
+}
+
+/// How a device came by memory.
+#[derive(Debug)]
+#[expect(dead_code, reason = "what it holds is there to be dropped")]
+enum Origin {
+    Own(Allocation),
+    /// Another process's; the value is there until the memory was closed.
+    Imported(Arc<()>),
+    /// From another device of this process.
+    Adopted(Arc<FakeMemory>),
 }
 
 #[derive(Debug)]

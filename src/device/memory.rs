@@ -6,7 +6,7 @@ use crate::sys::pages::SharedWords;
 use std::any::Any;
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What a device keeps behind a value.
 pub(super) type Backing = Arc<dyn Any + Send + Sync>;
@@ -23,11 +23,44 @@ fn of_device<T: Any + Send + Sync>(backing: Backing, what: &str) -> Result<Arc<T
 pub struct Memory {
     backing: Backing,
     bytes: usize,
+    mapping: Mapping,
+}
+
+/// Of another process's memory: whether this one still has it.
+#[derive(Clone, Debug, Default)]
+pub struct Mapping(Weak<()>);
+
+impl Mapping {
+    /// False once the memory is closed: the last clone was dropped, no operation uses it any more,
+    /// and the driver has been told. False for memory that is no other process's.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 impl Memory {
     pub(super) fn new(backing: Backing, bytes: usize) -> Self {
-        Self { backing, bytes }
+        Self {
+            backing,
+            bytes,
+            mapping: Mapping::default(),
+        }
+    }
+
+    /// Memory of another process, which is open as long as there is the value behind `open`.
+    pub(super) fn imported(backing: Backing, bytes: usize, open: Weak<()>) -> Self {
+        Self {
+            backing,
+            bytes,
+            mapping: Mapping(open),
+        }
+    }
+
+    /// Outlives the memory, to tell when it is closed.
+    #[must_use]
+    pub fn mapping(&self) -> Mapping {
+        self.mapping.clone()
     }
 
     pub(super) fn backing<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {

@@ -24,7 +24,7 @@ mod memory;
 mod orders;
 pub mod published;
 
-pub use memory::{Event, Memory, Pinned, PinnedSpan, Span, Word, Words};
+pub use memory::{Event, Mapping, Memory, Pinned, PinnedSpan, Span, Word, Words};
 pub use orders::{Cast, Fold};
 
 use crate::error::{Error, Result};
@@ -74,12 +74,23 @@ pub trait Device: Debug + Send + Sync {
     /// [`Error::Usage`] for memory that this process did not allocate; [`Error::Device`].
     fn export(&self, memory: &Memory) -> Result<Exported>;
 
-    /// Another process's memory, of `bytes` bytes. Dropping it closes it and frees nothing.
+    /// Another process's memory, of `bytes` bytes, on this device or one that it can reach. Dropping it closes it and frees nothing.
     ///
     /// # Errors
     /// [`Error::Device`]: the handle is no longer good, is this process's own (share the [`Memory`]
     /// itself), or is of a smaller memory.
     fn import(&self, exported: &Exported, bytes: usize) -> Result<Memory>;
+
+    /// Whether streams here can use the memory of the device with this unique id, its own among
+    /// them, where it is imported or adopted. For another one that takes *peer access*.
+    fn can_reach(&self, unique_id: &[u8; 16]) -> bool;
+
+    /// The memory of another device of this process, for streams of this one; its own is that
+    /// memory itself.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: the device cannot be reached. [`Error::Usage`]: it is of another kind.
+    fn adopt(&self, memory: &Memory) -> Result<Memory>;
 
     /// Host memory that streams copy from and to, all zero.
     ///

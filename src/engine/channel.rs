@@ -124,6 +124,10 @@ impl Channel {
 
     pub(super) fn poll(&mut self) -> std::result::Result<bool, (usize, Failure)> {
         let mut advanced = false;
+        if let Some(links) = self.device.as_mut().filter(|_| self.queue.is_empty()) {
+            // What was lent comes back. A link that is broken is told of in the next call.
+            advanced = links.poll().unwrap_or(false);
+        }
         self.turns.begin_pass();
         let mut at = 0;
         while let Some(index) = self.queue.get(at).copied() {

@@ -1,8 +1,8 @@
 //! The operations of one set of ranks.
 
+mod on_device;
+
 use super::channel::{Channel, Slot};
-use super::device::links::DeviceLinks;
-use super::device::{DeviceOperation, OnDevice};
 use super::in_order;
 use super::operation::Operation;
 use super::posting::{Broken, Failure, Posting, Prepared, Progress};
@@ -14,7 +14,6 @@ use crate::protocol::session::{Agreement, Session, To};
 use crate::sys::memory::Region;
 use crate::transport::shm::lent::Allocation;
 use crate::transport::{LinkError, Transport};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Which of a group's two orders an operation belongs to.
@@ -89,48 +88,6 @@ impl Group {
             (ChannelKind::Pairs, None) => {}
         }
         Ok(self.channel(kind).start(posting))
-    }
-
-    /// Collectives can be on device buffers from now on.
-    pub fn attach(&mut self, links: DeviceLinks) {
-        self.collectives.device = Some(links);
-    }
-
-    /// The way over devices, if there is one.
-    pub fn device_links(&mut self) -> Option<&mut DeviceLinks> {
-        self.collectives.device.as_mut()
-    }
-
-    /// Starts a collective on a device's memory; returns its slot.
-    pub(super) fn post_on_device(&mut self, posting: Posting, on: OnDevice) -> Result<usize> {
-        let made = |peer| {
-            let device = self.collectives.device.as_ref();
-            device.is_some_and(|links| links.is_made(peer))
-        };
-        if !posting.prepared.program.peers().all(made) {
-            return Err(Error::Usage("no device is attached".into()));
-        }
-        let Some(links) = &self.collectives.device else {
-            return Err(Error::Usage("no device is attached".into()));
-        };
-        let prepared = Arc::clone(&posting.prepared);
-        let operation = DeviceOperation::new(prepared, posting.sequence, on, links);
-        let slot = self.post(ChannelKind::Collectives, posting);
-        let slot = slot.map_err(|(error, _)| error)?;
-        self.collectives.slots[slot].on_device = Some(Box::new(operation));
-        Ok(slot)
-    }
-
-    /// Whether a device's stream has not come to its end since the group failed.
-    fn is_draining(&self) -> bool {
-        let device = self.collectives.device.as_ref();
-        device.is_some_and(DeviceLinks::is_draining)
-    }
-
-    /// Whether something is under way on a device.
-    pub(super) fn awaits_device(&self) -> bool {
-        let mut slots = self.collectives.queue.iter();
-        slots.any(|slot| self.collectives.slots[*slot].on_device.is_some()) || self.is_draining()
     }
 
     /// Runs a collective step by step while the caller waits, if nothing is under way and the
@@ -261,6 +218,7 @@ impl Group {
             || !self.pairs.queue.is_empty()
             || self.session.gathers_marks()
             || self.is_draining()
+            || self.is_lending()
     }
 
     /// This rank gives up, for a reason that the group does not know.

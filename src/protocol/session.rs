@@ -280,6 +280,16 @@ impl Session {
         }
     }
 
+    /// Whether `peer` has left or is lost, as far as this rank knows.
+    #[must_use]
+    pub fn is_gone(&self, peer: usize) -> bool {
+        let is_cause =
+            |error: &Error| matches!(error, Error::PeerLost { rank, .. } if *rank == peer);
+        self.departed.contains_key(&peer)
+            || self.lost.contains(&peer)
+            || self.verdict().is_some_and(is_cause)
+    }
+
     /// Whether any rank has left.
     #[must_use]
     pub fn has_departures(&self) -> bool {

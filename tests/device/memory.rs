@@ -1,6 +1,7 @@
 //! Memory: bounds, and when it is freed.
 
 use super::{Bench, bytes, devices, until, until_done};
+use ringtree::device::cuda::Cuda;
 use ringtree::device::fake::{Fake, Options};
 use ringtree::device::{Cast, Device, Fold};
 use ringtree::{Dtype, Error, ReduceOp};
@@ -90,6 +91,52 @@ fn memory_of_another_gpu_is_refused() {
     let (here, there) = (one.allocate(4).unwrap(), other.allocate(4).unwrap());
     let stream = one.stream().unwrap();
     refused(stream.copy(&there.whole(), &here.whole()), "another GPU");
+}
+
+/// Pairs of devices, of which the first reaches the second.
+fn neighbours() -> Vec<[Arc<dyn Device>; 2]> {
+    let fake = |gpu, peers| -> Arc<dyn Device> {
+        Arc::new(Fake::with(Options {
+            gpu,
+            peers,
+            ..Options::default()
+        }))
+    };
+    let mut pairs = vec![[fake(0, &[1]), fake(1, &[])]];
+    if let (Ok(one), Ok(other)) = (Cuda::open(0), Cuda::open(1)) {
+        pairs.push([Arc::new(one), Arc::new(other)]);
+    }
+    pairs.retain(|[one, other]| one.can_reach(&other.description().unique_id));
+    pairs
+}
+
+#[test]
+fn memory_of_a_gpu_that_is_reached_is_used_once_it_is_adopted() {
+    for [one, other] in neighbours() {
+        let (here, there) = (Bench::new(&one), Bench::new(&other));
+        let (own, theirs) = (here.memory(&[0; 1000]), there.memory(&bytes(1, 1000)));
+        let refused_copy = here.stream.copy(&theirs.whole(), &own.whole());
+        refused(refused_copy, "it was not adopted");
+        let adopted = one.adopt(&theirs).unwrap();
+        // The other device may forget it.
+        drop(theirs);
+        here.stream.copy(&adopted.whole(), &own.whole()).unwrap();
+        assert_eq!(here.read(&own.whole()), bytes(1, 1000));
+        assert!(one.adopt(&own).unwrap().is_same(&own));
+    }
+}
+
+#[test]
+fn memory_of_a_gpu_that_is_not_reached_is_not_adopted() {
+    let device = |gpu| {
+        Fake::with(Options {
+            gpu,
+            ..Options::default()
+        })
+    };
+    let theirs = device(1).allocate(4).unwrap();
+    let error = device(0).adopt(&theirs).unwrap_err();
+    assert!(matches!(error, Error::Device(_)), "{error}");
 }
 
 #[test]

@@ -5,6 +5,9 @@
 // - Freeing anything waits for everything, as the manual says it may. If a stream is waiting for a
 //   word then, that would be for ever, so it ends the process instead.
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
+// - There are three GPUs. The first two reach each other's memory, if the context was told to, or
+//   opened it; who uses memory that its GPU does not reach ends the process.
+// - Who uses or closes a peer's memory that its owner has freed before ends the process.
 // - Handles of memory work in other processes only. Kernels are `cuda/reduce.cu` on the CPU.
 #define main kernels_on_a_cpu
 #include "../../cuda/host.cpp"
@@ -33,9 +36,16 @@ enum : Result {
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     NOT_READY = 600,
+    PEER_ACCESS_UNSUPPORTED = 217,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
+// Behind own memory; its first byte says that the memory was freed.
+static const u64 FLAG_BYTES = 4096;
 static const u64 MEMORY_BYTES = u64(4) << 30;
+static const int GPUS = 3;
+static const int FIRST_DEVICE = 7;
+static bool can_access(int gpu, int peer) { return gpu != peer && gpu < 2 && peer < 2; }
 
 [[noreturn]] static void die(const char *why) {
     std::fprintf(stderr, "pretended driver: %s\n", why);
@@ -44,22 +54,40 @@ static const u64 MEMORY_BYTES = u64(4) << 30;
 
 // ---- contexts ----
 
-static char primary;
+static char primaries[GPUS];
 static thread_local std::vector<void *> current;
 
-static bool is_current() { return !current.empty() && current.back() == &primary; }
+// The GPU of a context; none is -1.
+static int gpu_of(const void *context) {
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        if (context == &primaries[gpu]) return gpu;
+    }
+    return -1;
+}
+
+static int current_gpu() { return current.empty() ? -1 : gpu_of(current.back()); }
 
 #define NEEDS_CONTEXT                                                                            \
-    if (!is_current()) return INVALID_CONTEXT
+    if (current_gpu() < 0) return INVALID_CONTEXT
 
 // ---- memory ----
 
 struct Block {
     u64 bytes;
+    // Where it lies, or whose context has opened it.
+    int gpu;
     int file;
     // How often a peer's memory is open here; 0 for own memory.
     int opened;
     ino_t inode;
+
+    u64 mapped() const { return (bytes + 4095) / 4096 * 4096 + FLAG_BYTES; }
+    u8 *flag(u64 start) const { return reinterpret_cast<u8 *>(start) + mapped() - FLAG_BYTES; }
+
+    // Whoever has a peer's memory open finds it there.
+    void check(u64 start) const {
+        if (opened > 0 && *flag(start) != 0) die("a peer's memory was freed before it was closed");
+    }
 };
 
 static std::mutex memory_lock;
@@ -67,6 +95,8 @@ static std::map<u64, Block> device_blocks;
 static std::map<u64, u64> host_blocks;
 static std::map<u64, u64> registered;
 static u64 taken;
+// Whether a GPU's context reaches what another's has allocated.
+static bool reaches[GPUS][GPUS];
 
 template <class Map> static bool holds(const Map &map, u64 address, u64 bytes, u64 (*length)(const typename Map::mapped_type &)) {
     auto after = map.upper_bound(address);
@@ -75,9 +105,14 @@ template <class Map> static bool holds(const Map &map, u64 address, u64 bytes, u
     return address + bytes <= after->first + length(after->second);
 }
 
-static bool is_device(u64 address, u64 bytes) {
+static bool is_device(u64 address, u64 bytes, int gpu) {
     std::lock_guard<std::mutex> guard(memory_lock);
-    return holds(device_blocks, address, bytes, [](const Block &block) -> u64 { return block.bytes; });
+    auto after = device_blocks.upper_bound(address);
+    if (after == device_blocks.begin()) return false;
+    const auto &[start, block] = *--after;
+    block.check(start);
+    const bool is_reached = block.gpu == gpu || (block.opened == 0 && reaches[gpu][block.gpu]);
+    return is_reached && address + bytes <= start + block.bytes;
 }
 
 static bool is_host(u64 address, u64 bytes) {
@@ -93,6 +128,7 @@ static bool is_registered(u64 address) {
 // ---- streams and events ----
 
 struct Stream {
+    int gpu;
     std::mutex lock;
     std::condition_variable changed;
     std::deque<std::function<void()>> orders;
@@ -135,7 +171,7 @@ static std::shared_ptr<Stream> known(void *handle) {
 static Result enqueue(void *handle, std::function<void()> order) {
     NEEDS_CONTEXT;
     auto stream = known(handle);
-    if (!stream) return INVALID_HANDLE;
+    if (!stream || stream->gpu != current_gpu()) return INVALID_HANDLE;
     std::lock_guard<std::mutex> guard(stream->lock);
     stream->orders.push_back(std::move(order));
     stream->changed.notify_all();
@@ -182,7 +218,7 @@ static std::shared_ptr<Event> known_event(void *handle) {
 
 static std::mutex kernel_lock;
 
-template <class Arguments> static void launch_kernel(void (*kernel)(const Arguments &), const u8 *bytes, u64 threads, u64 from, u64 to) {
+template <class Arguments> static void launch_kernel(void (*kernel)(const Arguments &), const u8 *bytes, u64 threads, int gpu, u64 from, u64 to) {
     Arguments arguments;
     std::memcpy(&arguments, bytes, sizeof(arguments));
     std::lock_guard<std::mutex> guard(kernel_lock);
@@ -191,7 +227,7 @@ template <class Arguments> static void launch_kernel(void (*kernel)(const Argume
     bind(arguments, 0, from, to);
     for (auto *ranges : {&launch.readable, &launch.writable}) {
         for (const Range &range : *ranges) {
-            if (!is_device(range.start, range.end - range.start)) die("a kernel's memory was freed");
+            if (!is_device(range.start, range.end - range.start, gpu)) die("a kernel's memory was freed, or is not reached");
         }
     }
     for (launch.thread = 0; launch.thread < threads; launch.thread++) kernel(arguments);
@@ -201,15 +237,15 @@ static u64 argument_bytes(const std::string &name) {
     return name.find("ringtree_cast_") == 0 ? sizeof(CastArguments) : sizeof(FoldArguments);
 }
 
-static void run_kernel(const std::string &name, const u8 *bytes, u64 threads) {
+static void run_kernel(const std::string &name, const u8 *bytes, u64 threads, int gpu) {
 #define LAUNCH_FOLD(operation, dtype, Numbers, Operation, DIVIDES)                               \
     if (name == "ringtree_" #operation "_" #dtype) {                                             \
-        return launch_kernel(ringtree_##operation##_##dtype, bytes, threads, Numbers::SIZE, Numbers::SIZE); \
+        return launch_kernel(ringtree_##operation##_##dtype, bytes, threads, gpu, Numbers::SIZE, Numbers::SIZE); \
     }
 #define LAUNCH_NARROW(name_, Half)                                                               \
-    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, 4, 2);
+    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, gpu, 4, 2);
 #define LAUNCH_WIDEN(name_, Half)                                                                \
-    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, 2, 4);
+    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, gpu, 2, 4);
     EVERY_FOLD(LAUNCH_FOLD)
     EVERY_CAST(LAUNCH_NARROW, LAUNCH_WIDEN)
     die("no such kernel");
@@ -221,14 +257,36 @@ extern "C" {
 
 Result cuInit(unsigned) { return SUCCESS; }
 Result cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
-Result cuDeviceGetCount(int *count) { return *count = 1, SUCCESS; }
-Result cuDeviceGet(int *device, int ordinal) { return *device = 7, ordinal == 0 ? SUCCESS : INVALID_VALUE; }
+Result cuDeviceGetCount(int *count) { return *count = GPUS, SUCCESS; }
+Result cuDeviceGet(int *device, int ordinal) {
+    return *device = FIRST_DEVICE + ordinal, ordinal >= 0 && ordinal < GPUS ? SUCCESS : INVALID_VALUE;
+}
 Result cuDeviceGetName(char *name, int, int) { return std::strcpy(name, "a pretended GPU"), SUCCESS; }
-Result cuDeviceGetUuid_v2(char *uuid, int) { return std::memcpy(uuid, "pretended by us!", 16), SUCCESS; }
+Result cuDeviceGetUuid_v2(char *uuid, int device) {
+    std::memcpy(uuid, "pretended by us!", 16);
+    return uuid[15] += device - FIRST_DEVICE, SUCCESS;
+}
 Result cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = MEMORY_BYTES, SUCCESS; }
 // No memory pools, by which slices would be allocated.
 Result cuDeviceGetAttribute(int *value, int which, int) { return *value = which == 115 ? 0 : 2, SUCCESS; }
-Result cuDevicePrimaryCtxRetain(void **context, int) { return *context = &primary, SUCCESS; }
+Result cuDevicePrimaryCtxRetain(void **context, int device) {
+    return *context = &primaries[device - FIRST_DEVICE], SUCCESS;
+}
+
+Result cuDeviceCanAccessPeer(int *can, int device, int peer) {
+    return *can = can_access(device - FIRST_DEVICE, peer - FIRST_DEVICE), SUCCESS;
+}
+
+Result cuCtxEnablePeerAccess(void *peer, unsigned flags) {
+    NEEDS_CONTEXT;
+    const int gpu = current_gpu(), other = gpu_of(peer);
+    if (flags != 0 || other < 0) return INVALID_VALUE;
+    if (!can_access(gpu, other)) return PEER_ACCESS_UNSUPPORTED;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    const bool was = reaches[gpu][other];
+    reaches[gpu][other] = true;
+    return was ? PEER_ACCESS_ALREADY_ENABLED : SUCCESS;
+}
 
 Result cuGetErrorString(Result code, const char **text) {
     *text = code == OUT_OF_MEMORY ? "out of memory" : "some error";
@@ -267,12 +325,13 @@ Result cuMemAlloc_v2(u64 *address, size_t bytes) {
     std::lock_guard<std::mutex> guard(memory_lock);
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
     const int file = memfd_create("pretended GPU", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, bytes) != 0) return OUT_OF_MEMORY;
-    void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const u64 mapped = Block{bytes}.mapped();
+    if (file < 0 || ftruncate(file, mapped) != 0) return OUT_OF_MEMORY;
+    void *start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     struct stat found;
     if (start == MAP_FAILED || fstat(file, &found) != 0) return OUT_OF_MEMORY;
     *address = reinterpret_cast<u64>(start);
-    device_blocks[*address] = {bytes, file, 0, found.st_ino};
+    device_blocks[*address] = {bytes, current_gpu(), file, 0, found.st_ino};
     taken += bytes;
     return SUCCESS;
 }
@@ -285,8 +344,11 @@ static Result unmap(u64 address, bool is_peers) {
     if (found == device_blocks.end() || (found->second.opened > 0) != is_peers) {
         die("what is freed is not there");
     }
+    if (found->second.gpu != current_gpu()) die("what is freed is another GPU's");
+    found->second.check(address);
     if (found->second.opened > 1) return found->second.opened -= 1, SUCCESS;
-    munmap(reinterpret_cast<void *>(address), found->second.bytes);
+    if (!is_peers) *found->second.flag(address) = 1;
+    munmap(reinterpret_cast<void *>(address), found->second.mapped());
     close(found->second.file);
     if (!is_peers) taken -= found->second.bytes;
     device_blocks.erase(found);
@@ -314,7 +376,8 @@ struct Handle {
     int file;
     u64 inode;
     u64 bytes;
-    char unused[32];
+    int gpu;
+    char unused[28];
 };
 static_assert(sizeof(Handle) == 64, "the driver's handles have 64 bytes");
 
@@ -323,7 +386,7 @@ Result cuIpcGetMemHandle(Handle *handle, u64 address) {
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = device_blocks.find(address);
     if (found == device_blocks.end() || found->second.opened > 0) return INVALID_VALUE;
-    *handle = {"memory", getpid(), found->second.file, found->second.inode, found->second.bytes, {}};
+    *handle = {"memory", getpid(), found->second.file, found->second.inode, found->second.bytes, found->second.gpu, {}};
     return SUCCESS;
 }
 
@@ -331,9 +394,11 @@ Result cuIpcOpenMemHandle_v2(u64 *address, Handle handle, unsigned flags) {
     NEEDS_CONTEXT;
     if (flags != 1 || std::memcmp(handle.mark, "memory", 7) != 0) return INVALID_VALUE;
     if (handle.process == getpid()) return INVALID_CONTEXT;
+    const int gpu = current_gpu();
+    if (gpu != handle.gpu && !can_access(gpu, handle.gpu)) return PEER_ACCESS_UNSUPPORTED;
     std::lock_guard<std::mutex> guard(memory_lock);
     for (auto &[start, block] : device_blocks) {
-        if (block.opened > 0 && block.inode == handle.inode) {
+        if (block.opened > 0 && block.inode == handle.inode && block.gpu == gpu) {
             block.opened += 1;
             return *address = start, SUCCESS;
         }
@@ -342,10 +407,10 @@ Result cuIpcOpenMemHandle_v2(u64 *address, Handle handle, unsigned flags) {
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     struct stat found;
     if (file < 0 || fstat(file, &found) != 0 || found.st_ino != handle.inode) return INVALID_VALUE;
-    void *start = mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *start = mmap(nullptr, Block{handle.bytes}.mapped(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (start == MAP_FAILED) return OUT_OF_MEMORY;
     *address = reinterpret_cast<u64>(start);
-    device_blocks[*address] = {handle.bytes, file, 1, handle.inode};
+    device_blocks[*address] = {handle.bytes, gpu, file, 1, handle.inode};
     return SUCCESS;
 }
 
@@ -398,6 +463,7 @@ Result cuStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
     NEEDS_CONTEXT;
     if (flags != 1 || priority > 0 || priority < -5) return INVALID_VALUE;
     auto stream = std::make_shared<Stream>();
+    stream->gpu = current_gpu();
     std::lock_guard<std::mutex> guard(streams_lock);
     streams.push_back(stream);
     std::thread(work, stream).detach();
@@ -505,26 +571,28 @@ Result cuStreamWriteValue32_v2(void *stream, u64 address, u32 value, unsigned fl
 }
 
 static Result copy(u64 to, bool to_host, u64 from, bool from_host, size_t bytes, void *stream) {
-    if (bytes == 0) return INVALID_VALUE;
+    auto its = known(stream);
+    if (bytes == 0 || !its) return INVALID_VALUE;
+    const int gpu = its->gpu;
     // Host memory that is not pinned is copied before the call returns.
     if (from_host && !is_host(from, bytes)) {
         const auto *start = reinterpret_cast<const u8 *>(from);
         const std::vector<u8> copied(start, start + bytes);
         return enqueue(stream, [=] {
-            if (!is_device(to, bytes)) die("a copy's memory was freed");
+            if (!is_device(to, bytes, gpu)) die("a copy's memory was freed");
             std::memcpy(reinterpret_cast<void *>(to), copied.data(), bytes);
         });
     }
     if (to_host && !is_host(to, bytes)) {
         const Result result = enqueue(stream, [=] {
-            if (!is_device(from, bytes)) die("a copy's memory was freed");
+            if (!is_device(from, bytes, gpu)) die("a copy's memory was freed");
             std::memcpy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
         });
         return result == SUCCESS ? cuStreamSynchronize(stream) : result;
     }
     return enqueue(stream, [=] {
-        const bool is_there = (to_host ? is_host : is_device)(to, bytes) && (from_host ? is_host : is_device)(from, bytes);
-        if (!is_there) die("a copy's memory was freed, or is none");
+        const auto is_there = [=](u64 start, bool on_host) { return on_host ? is_host(start, bytes) : is_device(start, bytes, gpu); };
+        if (!is_there(to, to_host) || !is_there(from, from_host)) die("a copy's memory was freed, or is none");
         std::memcpy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
     });
 }
@@ -563,7 +631,10 @@ Result cuLaunchKernel(void *function, unsigned blocks, unsigned y, unsigned z, u
     const std::string name = *static_cast<std::string *>(function);
     const auto *bytes = static_cast<const u8 *>(arguments[0]);
     const std::vector<u8> copied(bytes, bytes + argument_bytes(name));
-    return enqueue(stream, [=] { run_kernel(name, copied.data(), u64(blocks) * threads); });
+    auto its = known(stream);
+    if (!its) return INVALID_HANDLE;
+    const int gpu = its->gpu;
+    return enqueue(stream, [=] { run_kernel(name, copied.data(), u64(blocks) * threads, gpu); });
 }
 
 } // extern "C"

@@ -25,7 +25,7 @@ fn some<R: Send>(
         let builder = builder.rendezvous(&rendezvous);
         let builder = builder.timeout(Duration::from_secs(3));
         let comm = builder.transport(transport(way)).connect()?;
-        script(&Rank::new(comm, device, way)?)
+        script(&Rank::with(comm, device, options(way))?)
     };
     std::thread::scope(|scope| {
         let rank = &rank;
@@ -210,7 +210,8 @@ fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
             let mut buffer = DeviceBuffer::new(&rank.device, stream, &vec![1i64; 100_000])?;
             comm.use_algorithm(Some(Algorithm::Flat))?;
             stream.synchronize()?;
-            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            // Where the machine is slow, the other has failed by now.
+            let _ = comm.all_reduce(&mut buffer, ReduceOp::Sum);
             if comm.rank() == 1 {
                 // Somewhere in the middle.
                 std::thread::sleep(Duration::from_millis(6));

@@ -4,8 +4,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attaching;
+mod buffers;
 mod cases;
 mod ends;
+mod peers;
 #[path = "../device/pretended.rs"]
 mod pretended;
 mod processes;

@@ -1,11 +1,15 @@
 //! Ranks as processes, all of them on one GPU: this test binary starts itself.
 
-use crate::every_case;
+use crate::peers::gpu;
 use crate::pretended::REQUIRED;
 use crate::ranks::{Rank, Way, device, rendezvous};
 use crate::slices::slices;
+use crate::{SEGMENT_BYTES, every_case};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::fake::Options;
+use ringtree::device::fake::{Options, freed_too_early};
+use ringtree::limits::DEVICE_FAREWELL;
+use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,39 +30,58 @@ fn child_entry() {
         return;
     };
     let said = child(&role).unwrap_or_else(|error| format!("{error:?}"));
+    // The communicator is gone; the pretended driver has ended the process, if it had to.
+    let said = match freed_too_early() {
+        0 => said,
+        times => format!("{said}, but memory was freed too early {times} times"),
+    };
     eprintln!("{MARK}{said}");
     std::process::exit(0);
 }
 
 fn child(role: &str) -> Result<String> {
     let comm = Communicator::from_env()?;
-    let gpu = if role == "apart" {
-        comm.rank() as u8
-    } else {
-        0
+    let options = match role {
+        "apart" | "peers" => gpu(comm.rank()),
+        _ => Options::default(),
     };
     // Those who are left wait for what a stream was told and did not come to.
-    let pauses = (role == "killed").then_some(7);
-    let options = Options {
-        gpu,
-        pauses,
-        ..Options::default()
+    let slow = Options {
+        pauses: (role == "killed").then_some(7),
+        ..options
     };
-    // A GPU cannot be several.
-    let device = device(options).or_else(|| device(Options::default()));
-    let device = device.expect("there is one");
+    let device = device(slow).or_else(|| device(options));
+    let device = device.expect("a device can be so");
     let way = match std::env::var(WAY) {
         Ok(_) => Way::Signalled,
         Err(_) => Way::Mapped,
     };
-    let rank = Rank::new(comm, &device, way)?;
+    let attach = crate::ranks::options(way).peer_access(role == "peers");
+    let rank = Rank::with(comm, &device, attach)?;
     let said = match role {
-        "killed" => bereaved(&rank)?,
-        "slices" => slices(&rank)?,
-        _ => cases(&rank)?,
+        "leaving" => leaving(rank)?,
+        "late" => late(rank)?,
+        _ => stays(role, &rank)?,
+    };
+    Ok(said)
+}
+
+/// The roles of ranks that leave together.
+fn stays(role: &str, rank: &Rank) -> Result<String> {
+    let said = match role {
+        "killed" => bereaved(rank)?,
+        "again" => again(rank)?,
+        "peers" => format!("{}, {}", ways(rank), cases(rank)?),
+        "slices" => slices(rank)?,
+        _ => cases(rank)?,
     };
     let _ = rank.comm.barrier();
     Ok(said)
+}
+
+/// What the rank's segments travel over.
+fn ways(rank: &Rank) -> String {
+    rank.comm.device_transport().unwrap_or_default()
 }
 
 fn cases(rank: &Rank) -> Result<String> {
@@ -70,6 +93,67 @@ fn cases(rank: &Rank) -> Result<String> {
     }
     rank.comm.synchronize()?;
     Ok("all right".into())
+}
+
+/// Ranks leave their communicators one after another, each in an order of its own.
+fn leaving(rank: Rank) -> Result<String> {
+    let Rank {
+        comm,
+        device,
+        stream,
+    } = rank;
+    let mut comms = vec![comm.duplicate()?, comm];
+    let options = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    comms[0].attach_with(&device, options)?;
+    for comm in &comms {
+        let mut buffer = comm.alloc_on_device::<f32>(&stream, 5000)?;
+        comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        let mut other = DeviceBuffer::new(&device, &stream, &[1.0f32; 5000])?;
+        comm.all_reduce(&mut other, ReduceOp::Sum)?;
+        comm.synchronize()?;
+    }
+    let own = comms[0].rank();
+    if own == 0 {
+        comms.reverse();
+    }
+    for comm in comms {
+        std::thread::sleep(Duration::from_millis(300 * own as u64));
+        drop(comm);
+    }
+    Ok("all right".into())
+}
+
+/// The first rank leaves when it has handed over what the other comes to much later.
+fn late(rank: Rank) -> Result<String> {
+    let own = rank.comm.rank();
+    let words = rank.device.words(1)?;
+    let content = [1 - own as i32; 100];
+    let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &content)?;
+    rank.comm.use_algorithm(Some(Algorithm::Flat))?;
+    if own == 1 {
+        rank.stream.wait_word(&words.word(0)?, 1)?;
+    }
+    rank.comm.broadcast(&mut buffer, 0)?;
+    if own == 1 {
+        // Longer than anybody waits who leaves.
+        std::thread::sleep(DEVICE_FAREWELL + Duration::from_secs(1));
+        words.word(0)?.store(1);
+    }
+    rank.comm.synchronize()?;
+    let is_right = buffer.read()? == [1; 100];
+    Ok(if is_right { "all right" } else { "wrong" }.into())
+}
+
+/// What was attached before is let go of in order.
+fn again(rank: &Rank) -> Result<String> {
+    let options = AttachOptions::new().segment_bytes(2 * SEGMENT_BYTES);
+    for _ in 0..3 {
+        rank.comm.attach_with(&rank.device, options)?;
+        let mut buffer = rank.comm.alloc_on_device::<i32>(&rank.stream, 30_000)?;
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    }
+    rank.comm.synchronize()?;
+    cases(rank)
 }
 
 /// The last rank dies while the others' streams wait for it.
@@ -154,6 +238,24 @@ fn processes_compute_what_one_would() {
         let said = start(role, world_size, transport);
         let right = Some("all right".to_owned());
         assert_eq!(said, vec![right; world_size], "{role} over {transport}");
+    }
+}
+
+/// Two whose GPUs reach each other, and one whose does not.
+#[test]
+fn processes_on_gpus_that_reach_each_other_share_their_memory() {
+    let said = start("peers", 3, "shm");
+    let said: Vec<_> = said.into_iter().map(Option::unwrap).collect();
+    let shared = "cuda+shm, all right";
+    assert_eq!(said, [shared, shared, "shm, all right"]);
+}
+
+#[test]
+fn memory_is_freed_when_nobody_has_it_mapped_any_more() {
+    for (role, world_size) in [("leaving", 3), ("late", 2), ("again", 2)] {
+        let right = Some("all right".to_owned());
+        let said = start(role, world_size, "shm");
+        assert_eq!(said, vec![right; world_size], "{role}");
     }
 }
 

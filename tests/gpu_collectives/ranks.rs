@@ -38,8 +38,12 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    pub(crate) fn new(comm: Communicator, device: &Arc<dyn Device>, way: Way) -> Result<Self> {
-        comm.attach_with(device, options(way))?;
+    pub(crate) fn with(
+        comm: Communicator,
+        device: &Arc<dyn Device>,
+        options: AttachOptions,
+    ) -> Result<Self> {
+        comm.attach_with(device, options)?;
         Ok(Self {
             comm,
             stream: device.stream()?,
@@ -48,14 +52,22 @@ impl Rank {
     }
 }
 
-/// The device to test on; none where it cannot be as `options` say, which a GPU cannot.
+/// The device to test on; none where it cannot be as `options` say. A GPU can be one of several, of
+/// which the first two reach each other, as the pretended driver has them.
 pub(crate) fn device(options: Options) -> Option<Arc<dyn Device>> {
     let is_cuda = std::env::var_os(REQUIRED).is_some();
     if !is_cuda {
         return Some(Arc::new(Fake::with(options)));
     }
-    let usual = options == Options::default();
-    usual.then(|| -> Arc<dyn Device> { Arc::new(Cuda::open(0).unwrap()) })
+    let usual = Options {
+        gpu: options.gpu,
+        peers: options.peers,
+        ..Options::default()
+    };
+    (options == usual).then(|| -> Arc<dyn Device> {
+        let gpu = Cuda::open(usize::from(options.gpu)).unwrap();
+        Arc::new(gpu)
+    })
 }
 
 /// How a device is attached.
@@ -89,12 +101,23 @@ pub(crate) fn on_threads<R: Send>(
     device: &Arc<dyn Device>,
     script: impl Fn(&Rank) -> Result<R> + Sync,
 ) -> Vec<Result<R>> {
-    let rendezvous = rendezvous();
+    let devices = vec![Arc::clone(device); world_size];
+    on_devices(way, &devices, options(way), script)
+}
+
+/// The same, each rank with a device of its own, attached as `options` say.
+pub(crate) fn on_devices<R: Send>(
+    way: Way,
+    devices: &[Arc<dyn Device>],
+    options: AttachOptions,
+    script: impl Fn(&Rank) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let (rendezvous, world_size) = (rendezvous(), devices.len());
     let rank = |rank: usize| {
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
         let comm = builder.transport(transport(way)).connect()?;
-        let rank = Rank::new(comm, device, way)?;
+        let rank = Rank::with(comm, &devices[rank], options)?;
         let end = script(&rank);
         // Nobody drops what a peer still reads.
         let _ = rank.comm.barrier();

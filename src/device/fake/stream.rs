@@ -85,6 +85,7 @@ struct Part {
 
 impl Part {
     fn read(&self) -> Vec<u8> {
+        self.memory.check();
         let mut bytes = vec![0; self.bytes];
         self.memory.pages.read(self.at, &mut bytes);
         bytes
@@ -100,6 +101,7 @@ impl Stream for FakeStream {
         check_copy(from, to)?;
         let (from, to) = (self.part(from)?, self.part(to)?);
         self.enqueue(move || {
+            from.memory.check();
             let mut through = vec![0; COPY_BYTES.min(from.bytes)];
             for start in (0..from.bytes).step_by(COPY_BYTES) {
                 let through = &mut through[..COPY_BYTES.min(from.bytes - start)];
@@ -192,6 +194,8 @@ impl Stream for FakeStream {
         if State::is_faulty(&self.state.waits, planted) {
             return Ok(());
         }
+        let state = self.state.clone();
+        state.waiting.fetch_add(1, Ordering::SeqCst);
         self.enqueue(move || {
             let mut looks = 0;
             while (words.shared.load(at).wrapping_sub(value)).cast_signed() < 0 {
@@ -202,6 +206,7 @@ impl Stream for FakeStream {
                     thread::sleep(WORD_NAP);
                 }
             }
+            state.waiting.fetch_sub(1, Ordering::SeqCst);
         })
     }
 

@@ -18,6 +18,10 @@
 //! Nothing of this trusts a peer with more than the content of its messages: how many segments come
 //! and where they lie follows from the plan.
 
+mod parting;
+
+pub use parting::Parting;
+
 use super::registered::{Registered, Token};
 use super::signals::Signals;
 use crate::device::{Device, Event, Memory, Pinned, Span, Stream};
@@ -45,7 +49,7 @@ pub enum Path {
         /// The peer's, which this rank reads.
         theirs: Span,
         /// By which the streams wait for each other, if they do.
-        signals: Option<Signals>,
+        signals: Option<Box<Signals>>,
     },
     /// Through the hosts.
     Staged,
@@ -68,7 +72,7 @@ pub struct DeviceLinks {
 
 struct Link {
     memory: Slots,
-    signals: Option<Signals>,
+    signals: Option<Box<Signals>>,
     /// Segments taken for sending, and those of them whose slots are free again.
     taken: usize,
     freed: usize,
@@ -89,11 +93,33 @@ enum Slots {
     },
     /// Made when they are first needed.
     Unmade,
-    Staged {
-        out: Vec<Pinned>,
-        back: Vec<Pinned>,
-        landing: Memory,
-    },
+    Staged(Staging),
+}
+
+/// What it takes to reach a peer through the hosts.
+pub struct Staging {
+    out: Vec<Pinned>,
+    back: Vec<Pinned>,
+    landing: Memory,
+}
+
+impl Staging {
+    /// Allocates it; with nothing locked that opens gates, for this may wait for a stream that
+    /// waits for one.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(device: &dyn Device, segment_bytes: usize) -> Result<Self> {
+        let pinned = || -> Result<Vec<Pinned>> {
+            let one = |_| device.pin(segment_bytes);
+            (0..SLOTS).map(one).collect()
+        };
+        Ok(Self {
+            out: pinned()?,
+            back: pinned()?,
+            landing: device.allocate(SLOTS * segment_bytes)?,
+        })
+    }
 }
 
 struct Reading {
@@ -156,28 +182,13 @@ impl DeviceLinks {
         link.is_none_or(|link| !matches!(link.memory, Slots::Unmade))
     }
 
-    /// Allocates what it takes to reach `peer`; while no stream waits for this host, for then
-    /// allocating may wait for that stream.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn make(&mut self, peer: usize) -> Result<()> {
-        if self.is_made(peer) {
-            return Ok(());
+    /// `peer` is reached through `staging` from now on, if nothing was made for it before.
+    pub fn install(&mut self, peer: usize, staging: Staging) {
+        if let Some(Some(link)) = self.links.get_mut(peer)
+            && matches!(link.memory, Slots::Unmade)
+        {
+            link.memory = Slots::Staged(staging);
         }
-        let pinned = || -> Result<Vec<Pinned>> {
-            let one = |_| self.device.pin(self.segment_bytes);
-            (0..SLOTS).map(one).collect()
-        };
-        let staged = Slots::Staged {
-            out: pinned()?,
-            back: pinned()?,
-            landing: self.device.allocate(SLOTS * self.segment_bytes)?,
-        };
-        if let Some(Some(link)) = self.links.get_mut(peer) {
-            link.memory = staged;
-        }
-        Ok(())
     }
 
     /// What the ranks have registered.
@@ -214,7 +225,9 @@ impl DeviceLinks {
         &self.stream
     }
 
-    pub(super) fn segment_bytes(&self) -> usize {
+    /// How long segments are.
+    #[must_use]
+    pub fn segment_bytes(&self) -> usize {
         self.segment_bytes
     }
 
@@ -238,7 +251,8 @@ impl DeviceLinks {
     }
 
     /// Whether `peer` is told of segments, rather than sent them.
-    pub(super) fn is_mapped(&self, peer: usize) -> bool {
+    #[must_use]
+    pub fn is_mapped(&self, peer: usize) -> bool {
         let link = self.links.get(peer).and_then(Option::as_ref);
         link.is_some_and(|link| matches!(link.memory, Slots::Mapped { .. }))
     }
@@ -297,7 +311,7 @@ impl DeviceLinks {
                 let to = own.part(slot * self.segment_bytes + at, from.bytes())?;
                 self.stream.copy(from, &to)
             }
-            Slots::Staged { out, .. } => {
+            Slots::Staged(Staging { out, .. }) => {
                 let to = out[slot].span(at, from.bytes())?;
                 self.stream.copy_to_host(from, &to)
             }
@@ -308,7 +322,7 @@ impl DeviceLinks {
     /// The bytes of a staged slot, which the stream has filled.
     pub(super) fn outgoing(&mut self, peer: usize, slot: usize) -> Result<&mut [u8]> {
         match self.link(peer).map(|link| &mut link.memory) {
-            Some(Slots::Staged { out, .. }) => out[slot].bytes_mut(),
+            Some(Slots::Staged(Staging { out, .. })) => out[slot].bytes_mut(),
             _ => Ok(&mut []),
         }
     }
@@ -332,7 +346,7 @@ impl DeviceLinks {
     /// The bytes of a staged slot that a segment comes into.
     pub(super) fn incoming(&mut self, peer: usize, slot: usize) -> Result<&mut [u8]> {
         match self.link(peer).map(|link| &mut link.memory) {
-            Some(Slots::Staged { back, .. }) => back[slot].bytes_mut(),
+            Some(Slots::Staged(Staging { back, .. })) => back[slot].bytes_mut(),
             _ => Ok(&mut []),
         }
     }
@@ -393,7 +407,7 @@ impl DeviceLinks {
 
     fn signals(&self) -> impl Iterator<Item = &Signals> {
         let links = self.links.iter().flatten();
-        links.filter_map(|link| link.signals.as_ref())
+        links.filter_map(|link| link.signals.as_deref())
     }
 
     /// The ranks have given up, and what they lend is withdrawn: the stream goes on over whatever
@@ -419,7 +433,7 @@ impl DeviceLinks {
     pub(super) fn copy_in(&self, peer: usize, slot: usize, at: usize, to: &Span) -> Result<()> {
         match self.links.get(peer).and_then(Option::as_ref) {
             Some(Link {
-                memory: Slots::Staged { back, .. },
+                memory: Slots::Staged(Staging { back, .. }),
                 ..
             }) => {
                 let from = back[slot].span(at, to.bytes())?;
@@ -449,7 +463,7 @@ impl DeviceLinks {
                 ..
             }) => theirs.part(start, bytes),
             Some(Link {
-                memory: Slots::Staged { landing, .. },
+                memory: Slots::Staged(Staging { landing, .. }),
                 ..
             }) => landing.span(start, bytes),
             _ => Err(crate::error::Error::Usage(format!(

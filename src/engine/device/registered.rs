@@ -58,6 +58,11 @@ impl Registered {
         self.registrations.push(registration);
     }
 
+    /// All of them, which are forgotten.
+    pub(super) fn take(&mut self) -> Vec<Registration> {
+        std::mem::take(&mut self.registrations)
+    }
+
     /// The registration that `memory` is the own part of.
     #[must_use]
     pub fn number_of(&self, memory: &Memory) -> Option<u64> {

@@ -21,9 +21,11 @@ const VERSION_MIN: i32 = 12_040;
 
 /// Every symbol that is called; a test compares this with the sources.
 const SYMBOLS: &[&CStr] = &[
+    c"cuCtxEnablePeerAccess",
     c"cuCtxGetCurrent",
     c"cuCtxPopCurrent_v2",
     c"cuCtxPushCurrent_v2",
+    c"cuDeviceCanAccessPeer",
     c"cuDeviceGet",
     c"cuDeviceGetAttribute",
     c"cuDeviceGetCount",
@@ -162,6 +164,7 @@ mod tests {
             include_str!("kernels.rs"),
             include_str!("ledger.rs"),
             include_str!("memory.rs"),
+            include_str!("peer.rs"),
             include_str!("stream.rs"),
             include_str!("user.rs"),
         ];

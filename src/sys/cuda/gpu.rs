@@ -36,12 +36,12 @@ pub struct Facts {
 
 /// A GPU of this process.
 pub struct Gpu {
-    context: raw::CUcontext,
+    pub(super) device: raw::CUdevice,
+    pub(super) context: raw::CUcontext,
     facts: Facts,
     pub(super) kernels: OnceLock<Kernels>,
     /// Of all streams that are there, or were dropped with operations under way.
     pub(super) ledgers: Mutex<Vec<Arc<Ledger>>>,
-    garbage: Mutex<Garbage>,
 }
 
 // SAFETY: the context is the primary one, which is never released here and may be made current in
@@ -50,20 +50,41 @@ unsafe impl Send for Gpu {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Gpu {}
 
-/// What may not be freed yet.
-#[derive(Default)]
+/// What may not be freed yet: of all GPUs, as freeing on one may wait for those that reach it.
 struct Garbage {
     /// Waits for words that are not known to be over.
     waits: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<(Arc<Gpu>, Piece)>,
+}
+
+static GARBAGE: Mutex<Garbage> = Mutex::new(Garbage {
+    waits: 0,
+    pieces: Vec::new(),
+});
+
+impl Garbage {
+    fn empty(&mut self) {
+        if self.waits > 0 {
+            return;
+        }
+        for (gpu, piece) in std::mem::take(&mut self.pieces) {
+            match gpu.enter() {
+                Ok(_entered) => piece.free(),
+                Err(_) => self.pieces.push((gpu, piece)),
+            }
+        }
+    }
 }
 
 /// Something of the driver's that is nobody's any more.
 pub(super) enum Piece {
     /// Memory that was allocated.
     Allocation(CUdeviceptr),
-    /// A peer's memory that was opened.
-    Imported(CUdeviceptr),
+    /// A peer's memory that was opened; whoever wants to know when it was closed looks at the other.
+    Imported(
+        CUdeviceptr,
+        #[expect(dead_code, reason = "it is there to be dropped")] Arc<()>,
+    ),
     /// Pinned memory.
     Pinned(*mut c_void),
     /// Words that were registered.
@@ -85,7 +106,7 @@ impl Piece {
         let _ = unsafe {
             match &self {
                 Piece::Allocation(address) => raw::cuMemFree_v2(*address),
-                Piece::Imported(address) => raw::cuIpcCloseMemHandle(*address),
+                Piece::Imported(address, _) => raw::cuIpcCloseMemHandle(*address),
                 Piece::Pinned(start) => raw::cuMemFreeHost(*start),
                 Piece::Registered(words) => raw::cuMemHostUnregister(words.mapped().0.cast()),
             }
@@ -128,21 +149,18 @@ impl Gpu {
                 "there is no GPU {ordinal}: this process may use {gpus}, counted from 0"
             )));
         }
-        let mut device = 0;
-        // SAFETY: the driver is initialised; it writes one integer, for which there is room.
-        let code = unsafe { raw::cuDeviceGet(&raw mut device, ordinal as i32) };
-        check(code, "cuDeviceGet")?;
+        let device = device(ordinal)?;
         let facts = facts(device, ordinal, driver.version)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: the device is the driver's; there is room for the pointer.
         let code = unsafe { raw::cuDevicePrimaryCtxRetain(&raw mut context, device) };
         check(code, "cuDevicePrimaryCtxRetain")?;
         let gpu = Arc::new(Gpu {
+            device,
             context,
             facts,
             kernels: OnceLock::new(),
             ledgers: Mutex::default(),
-            garbage: Mutex::default(),
         });
         gpus.push(gpu.clone());
         Ok(gpu)
@@ -178,28 +196,10 @@ impl Gpu {
     }
 
     /// Frees `piece`, now or when no stream waits for a word.
-    pub(super) fn discard(&self, piece: Piece) {
-        let mut garbage = lock(&self.garbage);
-        garbage.pieces.push(piece);
-        self.empty(&mut garbage);
-    }
-
-    /// Counts a wait for a word until the value is dropped.
-    pub(super) fn begin_wait(self: &Arc<Self>) -> Wait {
-        // If something is being freed, this waits for it: the wait must not begin before.
-        lock(&self.garbage).waits += 1;
-        Wait { gpu: self.clone() }
-    }
-
-    fn empty(&self, garbage: &mut Garbage) {
-        if garbage.waits == 0
-            && !garbage.pieces.is_empty()
-            && let Ok(_entered) = self.enter()
-        {
-            for piece in garbage.pieces.drain(..) {
-                piece.free();
-            }
-        }
+    pub(super) fn discard(self: &Arc<Self>, piece: Piece) {
+        let mut garbage = lock(&GARBAGE);
+        garbage.pieces.push((self.clone(), piece));
+        garbage.empty();
     }
 
     /// Lets go of what streams keep for operations that are done.
@@ -215,16 +215,22 @@ impl Gpu {
     }
 }
 
-/// A stream's wait for a word.
-pub(super) struct Wait {
-    gpu: Arc<Gpu>,
+/// A stream's wait for a word, counted until the value is dropped.
+pub(super) struct Wait(());
+
+impl Wait {
+    pub(super) fn begin() -> Self {
+        // If something is being freed, this waits for it: the wait must not begin before.
+        lock(&GARBAGE).waits += 1;
+        Self(())
+    }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let mut garbage = lock(&self.gpu.garbage);
+        let mut garbage = lock(&GARBAGE);
         garbage.waits -= 1;
-        self.gpu.empty(&mut garbage);
+        garbage.empty();
     }
 }
 
@@ -238,6 +244,22 @@ impl fmt::Debug for Gpu {
     }
 }
 
+/// The driver's name for GPU `ordinal` of this process, which there is.
+pub(super) fn device(ordinal: usize) -> Result<raw::CUdevice> {
+    let mut device = 0;
+    // SAFETY: the driver is initialised; it writes one integer, for which there is room.
+    let code = unsafe { raw::cuDeviceGet(&raw mut device, ordinal as i32) };
+    check(code, "cuDeviceGet").map(|()| device)
+}
+
+pub(super) fn uuid(device: raw::CUdevice) -> Result<[u8; 16]> {
+    let mut uuid = raw::CUuuid { bytes: [0; 16] };
+    // SAFETY: there is room for the value.
+    let code = unsafe { raw::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    check(code, "cuDeviceGetUuid")?;
+    Ok(uuid.bytes.map(|byte| byte as u8))
+}
+
 fn facts(device: raw::CUdevice, ordinal: usize, driver_version: u32) -> Result<Facts> {
     let mut name = [0; NAME_BYTES];
     // SAFETY: the driver writes at most so many characters, the last of them zero.
@@ -246,10 +268,6 @@ fn facts(device: raw::CUdevice, ordinal: usize, driver_version: u32) -> Result<F
     name[NAME_BYTES - 1] = 0;
     // SAFETY: the array holds a zero.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    let mut uuid = raw::CUuuid { bytes: [0; 16] };
-    // SAFETY: there is room for the value.
-    let code = unsafe { raw::cuDeviceGetUuid_v2(&raw mut uuid, device) };
-    check(code, "cuDeviceGetUuid")?;
     let mut memory_bytes = 0;
     // SAFETY: there is room for the value.
     let code = unsafe { raw::cuDeviceTotalMem_v2(&raw mut memory_bytes, device) };
@@ -266,7 +284,7 @@ fn facts(device: raw::CUdevice, ordinal: usize, driver_version: u32) -> Result<F
     Ok(Facts {
         name: name.to_string_lossy().into_owned(),
         ordinal,
-        uuid: uuid.bytes.map(|byte| byte as u8),
+        uuid: uuid(device)?,
         driver_version,
         memory_bytes,
         multiprocessors: multiprocessors.unsigned_abs(),

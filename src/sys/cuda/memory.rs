@@ -9,7 +9,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Memory of a GPU.
 pub struct Memory {
@@ -23,8 +23,10 @@ pub struct Memory {
 enum Owner {
     /// It was allocated here.
     Own,
-    /// A peer's; the address to close.
-    Imported(CUdeviceptr),
+    /// A peer's; the address to close, and what is there until it was closed.
+    Imported(CUdeviceptr, Arc<()>),
+    /// Another GPU's in this process, which this one reaches.
+    Peer(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Memory>),
     /// A user's value, to be dropped.
     User(Box<dyn Any + Send + Sync>),
     /// A user's that has been lent, with the user's stream, which waits for this word.
@@ -105,7 +107,7 @@ impl Memory {
             gpu: gpu.clone(),
             address: base,
             bytes,
-            owner: Owner::Imported(base),
+            owner: Owner::Imported(base, Arc::default()),
         };
         let (start, length) = allocation(base)?;
         let end = offset.checked_add(bytes as u64);
@@ -117,6 +119,20 @@ impl Memory {
         }
         memory.address = base + offset;
         Ok(memory)
+    }
+
+    /// The memory of another GPU of this process, as this one uses it.
+    ///
+    /// # Errors
+    /// The driver's: it cannot be reached.
+    pub fn of_peer(gpu: &Arc<Gpu>, memory: Arc<Memory>) -> Result<Self> {
+        gpu.enable_peer(&memory.gpu)?;
+        Ok(Self {
+            gpu: gpu.clone(),
+            address: memory.address,
+            bytes: memory.bytes,
+            owner: Owner::Peer(memory),
+        })
     }
 
     /// A user's memory, which dropping `value` frees.
@@ -174,6 +190,21 @@ impl Memory {
         &self.gpu
     }
 
+    /// Of a peer's memory, what is there until it was closed.
+    #[must_use]
+    pub fn open(&self) -> Weak<()> {
+        match &self.owner {
+            Owner::Imported(_, open) => Arc::downgrade(open),
+            _ => Weak::new(),
+        }
+    }
+
+    /// Whether streams of this GPU use it.
+    #[must_use]
+    pub fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+
     /// Its length.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -212,8 +243,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         match &self.owner {
             Owner::Own => self.gpu.discard(Piece::Allocation(self.address)),
-            Owner::Imported(base) => self.gpu.discard(Piece::Imported(*base)),
-            Owner::User(_) => {}
+            Owner::Imported(base, open) => {
+                self.gpu.discard(Piece::Imported(*base, open.clone()));
+            }
+            Owner::Peer(_) | Owner::User(_) => {}
             Owner::Lent((words, at, value), _) => words.shared().store(*at, *value),
         }
     }

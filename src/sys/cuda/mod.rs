@@ -13,7 +13,8 @@
 //! *Nothing is freed while a stream waits for a word.* The driver's calls that free memory may wait
 //! for everything the GPU has been told to do; so if a stream waited for a word that the freeing
 //! thread was to write, both would wait for ever. What is dropped while a stream waits is freed
-//! when the last such wait is known to be over ([`Gpu`]).
+//! when the last such wait is known to be over. That is so over all GPUs of the process, since they
+//! may reach each other's memory.
 //!
 //! The primary context of each GPU is retained once and kept until the process ends. It is made
 //! current for the length of each call, and the caller's is restored, so any thread may call.
@@ -27,6 +28,7 @@ mod gpu;
 mod kernels;
 mod ledger;
 mod memory;
+mod peer;
 mod stream;
 mod user;
 

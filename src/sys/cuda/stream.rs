@@ -1,7 +1,7 @@
 //! Streams: every operation the GPU is told to do.
 
 use super::event::Event;
-use super::gpu::{Facts, Gpu};
+use super::gpu::{Facts, Gpu, Wait};
 use super::ledger::{Kept, Ledger};
 use super::memory::{Memory, Pinned, Words};
 use super::{check, lock};
@@ -270,7 +270,7 @@ impl Stream {
         self.check_gpu(words.gpu())?;
         let address = words.address(at)?;
         let flags = raw::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-        let wait = self.gpu.begin_wait();
+        let wait = Wait::begin();
         // SAFETY: as for `write_word`.
         let call = || unsafe { raw::cuStreamWaitValue32_v2(self.stream, address, value, flags) };
         let kept = [Kept::Words(words), Kept::Wait(wait)];

@@ -1,0 +1,92 @@
+//! How ranks come by memory of their devices.
+
+use crate::SEGMENT_BYTES;
+use crate::ranks::{Way, device, on_devices};
+use ringtree::ReduceOp;
+use ringtree::comm::attach::AttachOptions;
+use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::device::Device;
+use ringtree::device::fake::{Fake, Options};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One communicator allocates while a stream waits for a call of another, which ends only if this
+/// rank takes part in it meanwhile.
+#[test]
+fn allocating_for_one_communicator_holds_up_no_other() {
+    let options = Options {
+        allocating_waits: true,
+        ..Options::default()
+    };
+    // As two processes have them: neither waits for the other's streams.
+    let Some(devices) = (0..2).map(|_| device(options)).collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let segments = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    let ends = on_devices(Way::Staged, &devices, segments, |rank| {
+        let (one, other) = (&rank.comm, rank.comm.duplicate()?);
+        other.attach_with(&rank.device, segments)?;
+        let mut buffers = Vec::new();
+        for _ in 0..2 {
+            buffers.push(DeviceBuffer::new(
+                &rank.device,
+                &rank.stream,
+                &[1i32; 5000],
+            )?);
+        }
+        // Its ways are made here.
+        one.all_reduce(&mut buffers[0], ReduceOp::Sum)?;
+        one.synchronize()?;
+        one.barrier()?;
+        if one.rank() == 1 {
+            // The other's stream waits by now, and the other allocates.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        one.all_reduce(&mut buffers[0], ReduceOp::Sum)?;
+        other.all_reduce(&mut buffers[1], ReduceOp::Sum)?;
+        other.synchronize()?;
+        one.synchronize()?;
+        let sums = (buffers[0].read()?[4999], buffers[1].read()?[4999]);
+        other.barrier()?;
+        Ok(sums)
+    });
+    assert_eq!(ends, [Ok((4, 2)), Ok((4, 2))]);
+}
+
+/// Ranks that share a host and no GPU allocate nothing for each other.
+#[test]
+fn slots_are_for_those_that_use_the_same_gpu() {
+    let fakes: Vec<_> = [0, 1, 1, 2, 1]
+        .map(|gpu| {
+            Fake::with(Options {
+                gpu,
+                ..Options::default()
+            })
+        })
+        .into();
+    let devices: Vec<_> = fakes
+        .iter()
+        .map(|fake| -> Arc<dyn Device> { Arc::new(fake.clone()) })
+        .collect();
+    let segments = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    let ends = on_devices(Way::Mapped, &devices, segments, |rank| {
+        let allocated = fakes[rank.comm.rank()].allocated_bytes();
+        let ways = rank.comm.device_transport();
+        let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &[1i32; 5000])?;
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        Ok((allocated, ways, buffer.read()?[4999]))
+    });
+    let row = ringtree::engine::device::links::SLOTS * SEGMENT_BYTES;
+    for (rank, (slots, ways)) in [
+        (0, "shm"),
+        (2 * row, "cuda+shm"),
+        (2 * row, "cuda+shm"),
+        (0, "shm"),
+        (2 * row, "cuda+shm"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(ends[rank], Ok((slots, Some(ways.to_owned()), 5)));
+    }
+}
