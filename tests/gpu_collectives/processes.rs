@@ -44,25 +44,15 @@ fn child(role: &str) -> Result<String> {
     let device = device(options).expect("a device can be so");
     let attach = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
     let rank = Rank::with(comm, &device, attach.peer_access(role == "peers"))?;
-    let said = match role {
+    Ok(match role {
         "leaving" => leaving(rank)?,
         "late" => late(rank)?,
-        _ => stays(role, &rank)?,
-    };
-    Ok(said)
-}
-
-/// The roles of ranks that leave together.
-fn stays(role: &str, rank: &Rank) -> Result<String> {
-    let said = match role {
-        "killed" => bereaved(rank)?,
-        "again" => again(rank)?,
-        "peers" => format!("{}, {}", ways(rank), cases(rank)?),
-        "slices" => slices(rank)?,
-        _ => cases(rank)?,
-    };
-    let _ = rank.comm.barrier();
-    Ok(said)
+        "killed" => bereaved(&rank)?,
+        "again" => again(&rank)?,
+        "peers" => format!("{}, {}", ways(&rank), cases(&rank)?),
+        "slices" => slices(&rank)?,
+        _ => cases(&rank)?,
+    })
 }
 
 /// What the rank's segments travel over.
