@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Descriptors of a group's allocations are handed over under its number and this bit, which no
-/// channel's number has without the bit below. A barrier stands between one allocation and the next.
+/// channel's number has without the bit below. A barrier stands between one allocation and the
+/// next.
 const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and whether any thread here polls.
