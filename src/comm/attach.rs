@@ -31,6 +31,10 @@ impl Communicator {
     /// ended, and after a failure so does every later call. Where the device has no word
     /// operations, the call itself waits.
     ///
+    /// Whoever attaches again parts with the device before, and its registered buffers are
+    /// ordinary ones. The last communicator of a process waits at its end for those that have its
+    /// device's memory mapped, [`DEVICE_FAREWELL`](crate::limits::DEVICE_FAREWELL) at most.
+    ///
     /// ```
     /// use ringtree::comm::device_buffer::DeviceBuffer;
     /// use ringtree::device::{Device, fake::Fake};
@@ -209,7 +213,6 @@ impl Communicator {
     ) -> Result<()> {
         let withdrawals = self.alloc(1)?;
         let mut issued = self.enter()?;
-        let number = self.next_number(&mut issued)?;
         let Parts {
             runtime,
             group,
@@ -217,7 +220,7 @@ impl Communicator {
             ..
         } = &self.0.parts;
         let farewell = runtime.words(*group, *timeout)?;
-        let acknowledgements = runtime.transport(number, self.world_size(), *timeout)?;
+        let acknowledgements = runtime.acknowledgements(*group, self.world_size(), *timeout)?;
         let links = DeviceLinks::new(Arc::clone(device), segment_bytes, paths, acknowledgements)?;
         runtime.with_group(*group, |group| group.attach(links));
         issued.attached = Some(Attached::new(device, published, farewell, withdrawals)?);

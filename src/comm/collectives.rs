@@ -445,7 +445,7 @@ impl Communicator {
     }
 
     /// The planned form of a call that is about to be made.
-    fn plan<'a>(
+    pub(super) fn plan<'a>(
         &self,
         cache: &'a mut Cache,
         algorithm: Option<Algorithm>,

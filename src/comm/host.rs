@@ -61,6 +61,18 @@ pub(crate) trait Host: Send + Sync {
         at_most: Duration,
     ) -> Result<[Box<dyn Transport>; 2]>;
 
+    /// A third transport of a group, to all ranks, once in its life: for what is acknowledged of
+    /// device memory. As [`Host::transports`] otherwise.
+    ///
+    /// # Errors
+    /// As there.
+    fn acknowledgements(
+        &self,
+        group: u32,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<Box<dyn Transport>>;
+
     /// The ranks that share memory with this one, itself included, ascending.
     fn neighbours(&self) -> Vec<usize> {
         Vec::new()

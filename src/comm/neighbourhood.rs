@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A group's files, such as its allocations, are handed over under its number and this bit, which
-/// no channel's number has. A barrier stands between one file and the next.
+/// no channel's number has without the bit below. A barrier stands between one file and the next.
 const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and whether any thread here polls.

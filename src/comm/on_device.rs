@@ -187,20 +187,17 @@ impl Communicator {
             lends: is_registered.unwrap_or(false),
             ..self.wanted(ask, count, dtype)?
         };
+        // Before the call has a number: the others may make another one.
+        let algorithm = self
+            .plan(&mut issued.planned, issued.algorithm, wanted)?
+            .algorithm;
+        self.check_fan_in(algorithm)?;
         self.drain(attached, DEVICE_CALLS_MAX - 1)?;
         // A stream of another device is refused before the call has a number.
         let ready = attached.device.event()?;
         stream.record(&ready)?;
         let (sequence, planned) = self.issue(issued, wanted)?;
         let planned = planned.clone();
-        let is_wide = matches!(planned.algorithm, Algorithm::Flat | Algorithm::TwoShot);
-        if is_wide && self.world_size() > FAN_IN_MAX {
-            return Err(Error::Usage(format!(
-                "{} folds more than {FAN_IN_MAX} buffers at once with so many ranks, which no \
-                 device does; choose another algorithm",
-                planned.algorithm
-            )));
-        }
         self.make_ways(attached, planned.prepared.program.peers())?;
         let has_words = attached.device.description().word_operations;
         let gate = has_words.then(|| attached.gate()).transpose()?;
@@ -222,6 +219,17 @@ impl Communicator {
             return Ok(());
         }
         self.drain(attached, 0)
+    }
+
+    fn check_fan_in(&self, algorithm: Algorithm) -> Result<()> {
+        let is_wide = matches!(algorithm, Algorithm::Flat | Algorithm::TwoShot);
+        if is_wide && self.world_size() > FAN_IN_MAX {
+            return Err(Error::Usage(format!(
+                "{algorithm} folds more than {FAN_IN_MAX} buffers at once with so many ranks, \
+                 which no device does; choose another algorithm"
+            )));
+        }
+        Ok(())
     }
 
     /// Does something with the way over devices.

@@ -22,6 +22,10 @@ fn channel_number(group: u32, channel: u32) -> u32 {
     group * 2 + channel
 }
 
+/// Beside a group's number, the wire's number of its channel for acknowledgements: no other
+/// channel's has both bits, nor what else ranks of a host hand over.
+const ACKNOWLEDGEMENTS: u32 = 3 << 30;
+
 /// What the threads of the process share.
 pub(super) struct Links {
     reactor: Arc<Reactor>,
@@ -144,6 +148,16 @@ impl Host for ProcessHost {
             self.links.transport(channel, world_size, at_most)
         };
         Ok([transport(0)?, transport(1)?])
+    }
+
+    fn acknowledgements(
+        &self,
+        group: u32,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<Box<dyn Transport>> {
+        let channel = ACKNOWLEDGEMENTS | group;
+        self.links.transport(channel, world_size, at_most)
     }
 
     fn neighbours(&self) -> Vec<usize> {

@@ -115,18 +115,22 @@ impl Runtime {
         self.host.neighbours()
     }
 
-    /// A transport to all ranks, under a number that no group has.
+    /// A transport for a group's acknowledgements, to all ranks: that of the device it had before,
+    /// which has none any more, or a new one.
     ///
     /// # Errors
     /// As [`Runtime::add_group`].
-    pub(crate) fn transport(
+    pub(crate) fn acknowledgements(
         &self,
-        number: u32,
+        group: u32,
         world_size: usize,
         at_most: Duration,
     ) -> Result<Box<dyn Transport>> {
-        let [transport, _] = self.host.transports(number, world_size, at_most)?;
-        Ok(transport)
+        let before = self.with_group(group, Group::detach).flatten();
+        match before {
+            Some(links) => Ok(links.into_acknowledgements()),
+            None => self.host.acknowledgements(group, world_size, at_most),
+        }
     }
 
     /// Does something to a group; nothing if it is gone.
@@ -528,6 +532,15 @@ mod tests {
                 let connector = TcpConnector::new(Arc::clone(&reactor), inbox, dial);
                 Box::new(StreamTransport::new(connector, channel, 0, world_size))
             }))
+        }
+        fn acknowledgements(
+            &self,
+            group: u32,
+            world_size: usize,
+            at_most: Duration,
+        ) -> Result<Box<dyn Transport>> {
+            let [transport, _] = self.transports(group, world_size, at_most)?;
+            Ok(transport)
         }
         fn send_control(&self, _: To, _: u32, _: &[u8]) {
             self.sent.fetch_add(1, Ordering::Relaxed);

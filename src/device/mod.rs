@@ -74,7 +74,8 @@ pub trait Device: Debug + Send + Sync {
     /// [`Error::Usage`] for memory that this process did not allocate; [`Error::Device`].
     fn export(&self, memory: &Memory) -> Result<Exported>;
 
-    /// Another process's memory, of `bytes` bytes, on this device or one that it can reach. Dropping it closes it and frees nothing.
+    /// Another process's memory, of `bytes` bytes, on this device or one that it can reach.
+    /// Dropping it closes it and frees nothing.
     ///
     /// # Errors
     /// [`Error::Device`]: the handle is no longer good, is this process's own (share the [`Memory`]

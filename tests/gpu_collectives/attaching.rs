@@ -1,12 +1,15 @@
 //! How ranks come by memory of their devices.
 
 use crate::SEGMENT_BYTES;
-use crate::ranks::{Way, device, on_devices};
-use ringtree::ReduceOp;
+use crate::ranks::{Way, device, on_devices, on_threads};
 use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::Device;
 use ringtree::device::fake::{Fake, Options};
+use ringtree::limits::DUPLICATES_MAX;
+use ringtree::plan::Algorithm;
+use ringtree::plan::on_device::FAN_IN_MAX;
+use ringtree::{Error, ReduceOp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +54,51 @@ fn allocating_for_one_communicator_holds_up_no_other() {
         Ok(sums)
     });
     assert_eq!(ends, [Ok((4, 2)), Ok((4, 2))]);
+}
+
+/// However often: each time with other segments, and calls that the next must not take for its own.
+#[test]
+fn a_communicator_takes_one_device_after_another() {
+    for way in [Way::Mapped, Way::Staged] {
+        let device = device(Options::default()).unwrap();
+        let ends = on_threads(2, way, &device, |rank| {
+            let mut sums = Vec::new();
+            for times in 1..=70 {
+                let segments = AttachOptions::new().segment_bytes(16 * times);
+                rank.comm.attach_with(&rank.device, segments)?;
+                let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &[1u8; 500])?;
+                rank.comm.broadcast(&mut buffer, times % 2)?;
+                rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+                sums.push(buffer.read()?[499]);
+            }
+            // Attaching took none of their numbers.
+            let duplicates = (0..DUPLICATES_MAX).map(|_| rank.comm.duplicate());
+            let duplicates: Vec<_> = duplicates.collect::<Result<_, _>>()?;
+            Ok((sums, duplicates.len()))
+        });
+        let expected = (vec![2; 70], DUPLICATES_MAX as usize);
+        assert_eq!(ends, [Ok(expected.clone()), Ok(expected)], "{way:?}");
+    }
+}
+
+/// One rank asks for what no device does, and is told so before the others could miss its call.
+#[test]
+fn a_call_that_is_refused_has_no_number() {
+    let world_size = FAN_IN_MAX + 1;
+    let ends = ringtree::simulate(world_size, |comm| {
+        let device: Arc<dyn Device> = Arc::new(Fake::new());
+        comm.attach_with(&device, AttachOptions::new().segment_bytes(16))?;
+        let stream = device.stream()?;
+        let mut buffer = DeviceBuffer::new(&device, &stream, &[1u8])?;
+        if comm.rank() == 0 {
+            comm.use_algorithm(Some(Algorithm::Flat))?;
+            let refused = comm.all_reduce(&mut buffer, ReduceOp::Sum);
+            assert!(matches!(refused, Err(Error::Usage(_))), "{refused:?}");
+            comm.use_algorithm(None)?;
+        }
+        comm.barrier()
+    });
+    assert_eq!(ends, vec![Ok(()); world_size]);
 }
 
 /// Ranks that share a host and no GPU allocate nothing for each other.

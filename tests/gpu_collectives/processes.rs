@@ -58,25 +58,15 @@ fn child(role: &str) -> Result<String> {
     };
     let attach = crate::ranks::options(way).peer_access(role == "peers");
     let rank = Rank::with(comm, &device, attach)?;
-    let said = match role {
+    Ok(match role {
         "leaving" => leaving(rank)?,
         "late" => late(rank)?,
-        _ => stays(role, &rank)?,
-    };
-    Ok(said)
-}
-
-/// The roles of ranks that leave together.
-fn stays(role: &str, rank: &Rank) -> Result<String> {
-    let said = match role {
-        "killed" => bereaved(rank)?,
-        "again" => again(rank)?,
-        "peers" => format!("{}, {}", ways(rank), cases(rank)?),
-        "slices" => slices(rank)?,
-        _ => cases(rank)?,
-    };
-    let _ = rank.comm.barrier();
-    Ok(said)
+        "killed" => bereaved(&rank)?,
+        "again" => again(&rank)?,
+        "peers" => format!("{}, {}", ways(&rank), cases(&rank)?),
+        "slices" => slices(&rank)?,
+        _ => cases(&rank)?,
+    })
 }
 
 /// What the rank's segments travel over.

@@ -13,6 +13,11 @@ impl Group {
         self.collectives.device = Some(links);
     }
 
+    /// Takes the way over devices away, once no call is on it and nothing lent.
+    pub fn detach(&mut self) -> Option<DeviceLinks> {
+        self.collectives.device.take()
+    }
+
     /// The way over devices, if there is one.
     pub fn device_links(&mut self) -> Option<&mut DeviceLinks> {
         self.collectives.device.as_mut()

@@ -80,7 +80,7 @@ impl Garbage {
 pub(super) enum Piece {
     /// Memory that was allocated.
     Allocation(CUdeviceptr),
-    /// A peer's memory that was opened; whoever wants to know when it was closed looks at the other.
+    /// A peer's memory that was opened; the other is there until it was closed.
     Imported(
         CUdeviceptr,
         #[expect(dead_code, reason = "it is there to be dropped")] Arc<()>,

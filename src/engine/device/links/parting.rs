@@ -2,6 +2,7 @@
 
 use super::{DeviceLinks, Slots};
 use crate::device::{Event, Memory};
+use crate::transport::Transport;
 
 /// What ranks of different processes have of each other.
 #[derive(Debug, Default)]
@@ -17,6 +18,13 @@ pub struct Parting {
 }
 
 impl DeviceLinks {
+    /// What acknowledgements travel over: for the next device of the group, whose ranks know
+    /// nothing of those that have come.
+    #[must_use]
+    pub fn into_acknowledgements(self) -> Box<dyn Transport> {
+        self.acknowledgements
+    }
+
     /// The ranks that have slots of this one, ascending.
     pub(in crate::engine) fn borrowers(&self) -> impl Iterator<Item = usize> {
         let links = self.links.iter().enumerate();
