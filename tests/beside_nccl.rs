@@ -130,6 +130,7 @@ fn table() -> Table {
         ringtree,
     };
     Table {
+        path: Path::Sockets,
         title: "sockets, without MPS".into(),
         nccl: "NCCL 2.30.7".into(),
         ringtree: "ringtree on \"host\" buffers".into(),
