@@ -22,7 +22,7 @@ mod table;
 #[path = "nccl/world.rs"]
 mod world;
 
-use arrangement::{Case, Path, RANKS, cases};
+use arrangement::{Case, Path, RANKS, Version, cases};
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use library::Library;
 use mps::Mps;
@@ -41,8 +41,6 @@ const CSV: &str = "RINGTREE_NCCL_CSV";
 const MINUTES: &str = "RINGTREE_NCCL_MINUTES";
 /// Machines with a GPU are often lent for ten.
 const MINUTES_DEFAULT: u64 = 9;
-/// Two paths, each with MPS and without.
-const WAYS: usize = 4;
 /// Batches a point.
 const SAMPLES: usize = 10;
 /// What NCCL says of its own accord.
@@ -118,20 +116,13 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     println!("nccl: NCCL {version} ({file}), {RANKS} ranks on one GPU ({gpu})");
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut results = Results::default();
-    let ways =
-        [false, true].map(|with_mps| [Path::Sockets, Path::Ipc].map(|path| (with_mps, path)));
-    let ways = ways.into_iter().flatten().enumerate();
-    for (nth, (with_mps, path)) in ways {
-        let title = title(path, with_mps);
-        if let Some(why) = path.refusal(version) {
-            println!("nccl: {title}: left out: {why}");
-            continue;
-        }
+    let ways = possible_ways(version);
+    for (nth, (with_mps, path)) in ways.iter().copied().enumerate() {
         // A daemon of its own each time: what one client breaks, the others have as well.
-        let mps = match with_mps.then(start_mps).transpose() {
+        let mps = match with_mps.then(Mps::start).transpose() {
             Ok(mps) => mps,
             Err(why) => {
-                println!("nccl: {title}: left out: {why}");
+                println!("nccl: {}: left out: {why}", title(path, with_mps));
                 continue;
             }
         };
@@ -144,12 +135,28 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
         };
         // Those that are to come have their share of the time left.
         let left = end.saturating_duration_since(Instant::now());
-        let share = left / (WAYS - nth).max(1) as u32;
+        let share = left / (ways.len() - nth) as u32;
         arrangement.measure(criterion, Instant::now() + share, &mut results)?;
     }
     Ok(Outcome::Measured {
         failures: results.failures,
     })
+}
+
+/// The arrangements that can be had here; says why, of the others.
+fn possible_ways(version: Version) -> Vec<(bool, Path)> {
+    let ways =
+        [false, true].map(|with_mps| [Path::Sockets, Path::Ipc].map(|path| (with_mps, path)));
+    let no_mps = || "there is no nvidia-cuda-mps-control in the PATH".to_owned();
+    let is_possible = |(with_mps, path): &(bool, Path)| {
+        let no_mps = (*with_mps && !mps::is_found()).then(no_mps);
+        let refusal = path.refusal(version).or(no_mps);
+        if let Some(why) = &refusal {
+            println!("nccl: {}: left out: {why}", title(*path, *with_mps));
+        }
+        refusal.is_none()
+    };
+    ways.into_iter().flatten().filter(is_possible).collect()
 }
 
 /// How long all of it may take.
@@ -197,13 +204,6 @@ impl Results {
         };
         let csv = [Table::CSV_HEADER, &self.csv, &table.csv()].concat();
         std::fs::write(&file, csv).map_err(|error| format!("{CSV}={}: {error}", file.display()))
-    }
-}
-
-fn start_mps() -> Result<Mps, String> {
-    match mps::is_found() {
-        true => Mps::start(),
-        false => Err("there is no nvidia-cuda-mps-control in the PATH".into()),
     }
 }
 

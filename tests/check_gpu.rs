@@ -238,62 +238,61 @@ fn a_part_that_hangs_is_ended_with_whom_it_has_started() {
     }
 }
 
-#[test]
-fn what_is_planted_is_found() {
-    for (plant, sections, places) in [
-        (
-            "skipped-fold",
-            "kernels,collectives",
-            [
-                ("kernels: ", "folds differ from the CPU's"),
-                ("collectives, processes, IPC, 2 ranks: ", "wrong elements: "),
-                ("collectives, processes, TCP, 2 ranks: ", "wrong elements: "),
-            ],
-        ),
-        (
-            "early-release",
-            "ends,collectives",
-            [
-                ("a rank is killed, IPC", "went on before the ranks had met"),
-                (
-                    "a rank stands still, TCP",
-                    "went on before the ranks had met",
-                ),
-                ("collectives, ", "wrong elements: "),
-            ],
-        ),
-        (
-            "failed-reported-good",
-            "ends",
-            [
-                (
-                    "a rank is killed, IPC",
-                    "was reported good although rank 2 was killed in it",
-                ),
-                (
-                    "a rank is killed, TCP",
-                    "was reported good although rank 2 was killed in it",
-                ),
-                (
-                    "a rank stands still",
-                    "was reported good although rank 2 stood still in it",
-                ),
-            ],
-        ),
-    ] {
-        let arguments = ["--fake", "--ranks-max", "2", "--plant", plant];
-        let output = check(&[&arguments[..], &["--only", sections]].concat());
-        assert_eq!(output.status.code(), Some(1), "{plant}");
-        let complaints = text(&output.stderr);
-        for (place, what) in places {
-            let is_it =
-                |line: &str| line.contains(&format!("FAILED: {place}")) && line.contains(what);
-            assert!(
-                complaints.lines().any(is_it),
-                "{plant}, {place}: {complaints}"
-            );
-        }
+/// Each of `places`, a part and what is said of it, is among the failures.
+fn assert_is_found(plant: &str, sections: &str, places: &[(&str, &str)]) {
+    let arguments = ["--fake", "--ranks-max", "2", "--plant", plant];
+    let output = check(&[&arguments[..], &["--only", sections]].concat());
+    assert_eq!(output.status.code(), Some(1), "{plant}");
+    let complaints = text(&output.stderr);
+    for (place, what) in places {
+        let is_it = |line: &str| line.contains(&format!("FAILED: {place}")) && line.contains(what);
+        assert!(
+            complaints.lines().any(is_it),
+            "{plant}, {place}: {complaints}"
+        );
     }
+}
+
+#[test]
+fn a_skipped_fold_is_found() {
+    assert_is_found(
+        "skipped-fold",
+        "kernels,collectives",
+        &[
+            ("kernels: ", "folds differ from the CPU's"),
+            ("collectives, processes, IPC, 2 ranks: ", "wrong elements: "),
+            ("collectives, processes, TCP, 2 ranks: ", "wrong elements: "),
+        ],
+    );
+}
+
+#[test]
+fn a_wait_that_is_released_early_is_found() {
+    let early = "went on before the ranks had met";
+    assert_is_found(
+        "early-release",
+        "ends,collectives",
+        &[
+            ("a rank is killed, IPC", early),
+            ("a rank stands still, TCP", early),
+            ("collectives, ", "wrong elements: "),
+        ],
+    );
+}
+
+#[test]
+fn a_failed_operation_that_is_reported_good_is_found() {
+    let killed = "was reported good although rank 2 was killed in it";
+    let stopped = "was reported good although rank 2 stood still in it";
+    assert_is_found(
+        "failed-reported-good",
+        "ends",
+        &[
+            ("a rank is killed, IPC", killed),
+            ("a rank is killed, TCP", killed),
+            ("a rank stands still", stopped),
+        ],
+    );
 }
 
 #[test]
