@@ -129,6 +129,21 @@ impl<'a> Check<'a> {
         left.saturating_sub(self.reserved)
     }
 
+    /// Why something is not begun.
+    fn over(&self) -> String {
+        match self.arguments.minutes {
+            1 => "as its share of the minute was over".into(),
+            minutes => format!("as its share of the {minutes} minutes was over"),
+        }
+    }
+
+    /// Leaves the next part one of `parts` equal shares of the time.
+    fn share(&mut self, parts: u32) {
+        self.reserved = Duration::ZERO;
+        let left = self.left();
+        self.reserved = left - left / parts;
+    }
+
     fn part(&mut self, what: &str, job: Job) -> Outcome {
         let ranks = job.ranks;
         self.ranked(what, ranks, &job)
@@ -143,10 +158,7 @@ impl<'a> Check<'a> {
         let start = Instant::now();
         let patience = Duration::from_secs(self.arguments.patience).min(self.left());
         if patience.is_zero() {
-            let minutes = self.arguments.minutes;
-            self.fail(&format!(
-                "{name}: not begun, as its share of the {minutes} minutes was over"
-            ));
+            self.fail(&format!("{name}: not begun, {}", self.over()));
             return Outcome::default();
         }
         let outcome = run(job, patience);
@@ -264,6 +276,13 @@ impl<'a> Check<'a> {
             self.reserved = Duration::from_secs(60 * self.arguments.minutes / 4);
         }
         for ranks in 2..=self.arguments.ranks_max {
+            if self.left().is_zero() {
+                self.fail(&format!(
+                    "collectives of {ranks} ranks and more: not begun, {}",
+                    self.over()
+                ));
+                break;
+            }
             for (nth, (what, transport)) in [
                 ("collectives, threads", None),
                 ("collectives, processes, IPC", Some("shm")),
@@ -287,21 +306,24 @@ impl<'a> Check<'a> {
     }
 
     fn measure(&mut self) {
+        self.share(4);
         let outcome = self.part("speed of folds", self.job("folds", 1));
         self.measured.folds.clone_from(&outcome.rows);
         self.show(&benchmarks::folds(&outcome.rows));
-        for (name, what, part, transport) in [
-            ("all_reduce_ipc", "all-reduce, IPC", "all-reduce", "shm"),
+        for (parts, name, what, part, transport) in [
+            (3, "all_reduce_ipc", "all-reduce, IPC", "all-reduce", "shm"),
             (
+                2,
                 "all_reduce_registered",
                 "all-reduce, IPC, registered",
                 "all-reduce-registered",
                 "shm",
             ),
-            ("all_reduce_tcp", "all-reduce, TCP", "all-reduce", "tcp"),
+            (1, "all_reduce_tcp", "all-reduce, TCP", "all-reduce", "tcp"),
         ] {
             let mut job = self.job(part, 2);
             job.transport = transport;
+            self.share(parts);
             let outcome = self.part(&format!("speed of {what}"), job);
             if part == "all-reduce-registered" {
                 self.measured.registered.clone_from(&outcome.rows);
