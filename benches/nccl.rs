@@ -22,14 +22,14 @@ mod table;
 #[path = "nccl/world.rs"]
 mod world;
 
-use arrangement::{Case, Path, RANKS, cases};
+use arrangement::{Case, Path, RANKS, Version, cases};
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use library::Library;
 use mps::Mps;
 use std::collections::HashSet;
 use std::net::TcpListener;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use table::{Row, Table, Timed, median};
 use world::World;
 
@@ -37,8 +37,16 @@ use world::World;
 pub(crate) const ROLE: &str = "RINGTREE_NCCL_ROLE";
 /// Where the user wants the CSV.
 const CSV: &str = "RINGTREE_NCCL_CSV";
+/// How many minutes it may take, if not [`MINUTES_DEFAULT`].
+const MINUTES: &str = "RINGTREE_NCCL_MINUTES";
+/// Machines with a GPU are often lent for ten.
+const MINUTES_DEFAULT: u64 = 9;
 /// Batches a point.
 const SAMPLES: usize = 10;
+/// What NCCL says of its own accord.
+const DEBUG: &str = "NCCL_DEBUG";
+/// What a call is said to take that failed.
+const STAND_IN: Duration = Duration::from_millis(20);
 /// A size is left out, and all above it, if one call takes longer.
 const CALL_MAX: Duration = Duration::from_secs(1);
 
@@ -52,6 +60,9 @@ fn main() -> ExitCode {
         .measurement_time(Duration::from_millis(600))
         .without_plots()
         .configure_from_args();
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("nccl: without --bench each point is one call, whose time says little");
+    }
     match beside(&mut criterion) {
         Ok(Outcome::Skipped(why)) => {
             eprintln!("nccl: skipped: {why}");
@@ -77,16 +88,10 @@ enum Outcome {
     Measured { failures: usize },
 }
 
-/// What an arrangement gave, and what ended it early.
-struct Measured {
-    table: Table,
-    failure: Option<String>,
-}
-
 /// A path, taken with MPS or without.
 struct Arrangement<'a> {
     path: Path,
-    mps: Option<&'a Mps>,
+    mps: Option<Mps>,
     library: &'a Library,
     multiprocessors: usize,
     /// A directory in which no daemon of MPS is.
@@ -95,7 +100,8 @@ struct Arrangement<'a> {
 
 fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     let named = library::named().transpose()?;
-    let (multiprocessors, gpu) = match library::find_gpu() {
+    let end = Instant::now() + minutes()?;
+    let (multiprocessors, gpu) = match library::find_gpu()? {
         Ok(found) => found,
         Err(why) => return Ok(Outcome::Skipped(why)),
     };
@@ -110,31 +116,67 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     println!("nccl: NCCL {version} ({file}), {RANKS} ranks on one GPU ({gpu})");
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut results = Results::default();
-    for with_mps in [false, true] {
-        let mps = match with_mps.then(start_mps).transpose() {
+    let ways = possible_ways(version);
+    for (nth, (with_mps, path)) in ways.iter().copied().enumerate() {
+        // A daemon of its own each time: what one client breaks, the others have as well.
+        let mps = match with_mps.then(Mps::start).transpose() {
             Ok(mps) => mps,
             Err(why) => {
-                println!("nccl: with MPS: left out: {why}");
+                println!("nccl: {}: left out: {why}", title(path, with_mps));
                 continue;
             }
         };
-        for path in [Path::Sockets, Path::Ipc] {
-            let arrangement = Arrangement {
-                path,
-                mps: mps.as_ref(),
-                library: &library,
-                multiprocessors,
-                nowhere: nowhere.path(),
-            };
-            match path.refusal(version) {
-                Some(why) => println!("nccl: {}: left out: {why}", arrangement.title()),
-                None => results.add(&arrangement.title(), arrangement.measure(criterion))?,
-            }
-        }
+        let arrangement = Arrangement {
+            path,
+            mps,
+            library: &library,
+            multiprocessors,
+            nowhere: nowhere.path(),
+        };
+        // Those that are to come have their share of the time left.
+        let left = end.saturating_duration_since(Instant::now());
+        let share = left / (ways.len() - nth) as u32;
+        arrangement.measure(criterion, Instant::now() + share, &mut results)?;
     }
     Ok(Outcome::Measured {
         failures: results.failures,
     })
+}
+
+/// The arrangements that can be had here; says why, of the others.
+fn possible_ways(version: Version) -> Vec<(bool, Path)> {
+    let ways =
+        [false, true].map(|with_mps| [Path::Sockets, Path::Ipc].map(|path| (with_mps, path)));
+    let no_mps = || "there is no nvidia-cuda-mps-control in the PATH".to_owned();
+    let is_possible = |(with_mps, path): &(bool, Path)| {
+        let no_mps = (*with_mps && !mps::is_found()).then(no_mps);
+        let refusal = path.refusal(version).or(no_mps);
+        if let Some(why) = &refusal {
+            println!("nccl: {}: left out: {why}", title(*path, *with_mps));
+        }
+        refusal.is_none()
+    };
+    ways.into_iter().flatten().filter(is_possible).collect()
+}
+
+/// How long all of it may take.
+fn minutes() -> Result<Duration, String> {
+    let minutes = match std::env::var(MINUTES) {
+        Err(_) => MINUTES_DEFAULT,
+        Ok(text) => {
+            let minutes = text
+                .parse()
+                .ok()
+                .filter(|minutes| (1..=600).contains(minutes));
+            minutes.ok_or_else(|| format!("{MINUTES}={text}: 1 to 600 are possible"))?
+        }
+    };
+    Ok(Duration::from_secs(60 * minutes))
+}
+
+fn title(path: Path, with_mps: bool) -> String {
+    let with = if with_mps { "with" } else { "without" };
+    format!("{}, {with} MPS", path.name())
 }
 
 /// What has been told so far.
@@ -145,145 +187,165 @@ struct Results {
 }
 
 impl Results {
-    /// Tells what came of an arrangement.
-    fn add(&mut self, title: &str, measured: Result<Measured, String>) -> Result<(), String> {
-        let failure = match measured {
-            Ok(Measured { table, failure }) => {
-                print!("{}", table.text());
-                self.csv.push_str(&table.csv());
-                self.failures += usize::from(table.wrong() > 0);
-                failure
-            }
-            Err(why) => Some(why),
-        };
-        if let Some(why) = failure {
-            eprintln!("nccl: {title}: {why}");
-            self.failures += 1;
+    /// Tells of an arrangement at its end.
+    fn add(&mut self, table: &Table, failures: &[String]) {
+        print!("{}", table.text());
+        self.csv.push_str(&table.csv());
+        self.failures += failures.len() + usize::from(table.wrong() > 0);
+        for why in failures {
+            eprintln!("nccl: {}: {why}", table.title);
         }
+    }
+
+    /// Writes what there is, `table`, which is under way, too.
+    fn write(&self, table: &Table) -> Result<(), String> {
         let Some(file) = std::env::var_os(CSV) else {
             return Ok(());
         };
-        let csv = [Table::CSV_HEADER, &self.csv].concat();
+        let csv = [Table::CSV_HEADER, &self.csv, &table.csv()].concat();
         std::fs::write(&file, csv).map_err(|error| format!("{CSV}={}: {error}", file.display()))
-    }
-}
-
-fn start_mps() -> Result<Mps, String> {
-    match mps::is_found() {
-        true => Mps::start(),
-        false => Err("there is no nvidia-cuda-mps-control in the PATH".into()),
     }
 }
 
 impl Arrangement<'_> {
     fn title(&self) -> String {
-        let with = if self.mps.is_some() {
-            "with"
-        } else {
-            "without"
-        };
-        format!("{}, {with} MPS", self.path.name())
+        title(self.path, self.mps.is_some())
+    }
+
+    /// Where the ranks look for a daemon of MPS.
+    fn pipes(&self) -> (String, String) {
+        let pipes = self.mps.as_ref().map_or(self.nowhere, |mps| &mps.pipes);
+        (mps::PIPES.into(), pipes.to_string_lossy().into_owned())
     }
 
     fn start_nccl(&self) -> Result<World, String> {
-        let pipes = self.mps.map_or(self.nowhere, |mps| &mps.pipes);
         let world = World::start("nccl", |rank| {
             let mut settings = self.path.of_nccl(rank, self.multiprocessors);
-            settings.push(self.library.setting());
-            settings.push((mps::PIPES.into(), pipes.to_string_lossy().into_owned()));
+            settings.extend([self.library.setting(), self.pipes()]);
+            if std::env::var_os(DEBUG).is_none() {
+                settings.push((DEBUG.into(), "WARN".into()));
+            }
             settings
         })?;
-        match self.mps {
+        match &self.mps {
             Some(mps) if !mps.is_used() => Err("NCCL's ranks run without MPS all the same".into()),
             _ => Ok(world),
         }
     }
 
     fn start_own(&self) -> Result<World, String> {
-        let pipes = self.mps.map_or(self.nowhere, |mps| &mps.pipes);
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let rendezvous = free.map_err(|error| error.to_string())?.to_string();
         World::start("ringtree", |rank| {
             let mut settings = self.path.of_ringtree(rank, &rendezvous);
-            settings.push((mps::PIPES.into(), pipes.to_string_lossy().into_owned()));
+            settings.push(self.pipes());
             settings
         })
     }
 
-    /// All cases, both libraries in turns, until one fails.
-    fn measure(&self, criterion: &mut Criterion) -> Result<Measured, String> {
-        let mut nccl = Side::new("NCCL", self.start_nccl()?);
-        let mut own = Side::new("ringtree", self.start_own()?);
-        let mut measured = Measured {
-            table: Table {
-                title: self.title(),
-                nccl: format!("NCCL {}", self.library.version),
-                ringtree: own::offer(self.path).to_owned(),
-                rows: Vec::new(),
-            },
-            failure: None,
+    /// All cases, both libraries in turns: each until it fails, or time is up.
+    fn measure(
+        &self,
+        criterion: &mut Criterion,
+        end: Instant,
+        results: &mut Results,
+    ) -> Result<(), String> {
+        let mut nccl = Side::new("NCCL", self.start_nccl());
+        let mut own = Side::new("ringtree", self.start_own());
+        let title = self.title();
+        let mut table = Table {
+            path: self.path,
+            title: title.clone(),
+            nccl: format!("NCCL {}", self.library.version),
+            ringtree: own::offer(self.path).to_owned(),
+            rows: Vec::new(),
         };
         for case in cases() {
-            let name = format!("{} over {}", case.collective, self.title());
-            let both = nccl.measure(criterion, &name, case);
-            let both = both.and_then(|nccl| Ok((nccl, own.measure(criterion, &name, case)?)));
-            match both {
-                Ok((None, None)) => {}
-                Ok((nccl, ringtree)) => measured.table.rows.push(Row {
+            let Case { collective, bytes } = case;
+            if Instant::now() > end {
+                println!("nccl: {title}: left out from {collective} of {bytes} B on: time is up");
+                break;
+            }
+            let name = format!("{collective} over {title}");
+            let nccl = nccl.measure(criterion, &name, case);
+            let ringtree = own.measure(criterion, &name, case);
+            if nccl.is_some() || ringtree.is_some() {
+                let row = Row {
                     case,
                     nccl,
                     ringtree,
-                }),
-                Err(why) => {
-                    let Case { collective, bytes } = case;
-                    measured.failure = Some(format!("{collective} of {bytes} B: {why}"));
-                    break;
-                }
+                };
+                table.rows.push(row);
+                results.write(&table)?;
             }
         }
-        Ok(measured)
+        let failures: Vec<_> = [nccl, own].into_iter().filter_map(Side::failure).collect();
+        results.add(&table, &failures);
+        Ok(())
     }
 }
 
-/// A library's ranks, and what of them was found too slow.
+/// A library's ranks, until they fail, and what of them was found too slow.
 struct Side {
     name: &'static str,
-    world: World,
+    world: Result<World, String>,
     slow: HashSet<String>,
 }
 
 impl Side {
-    fn new(name: &'static str, world: World) -> Self {
+    fn new(name: &'static str, world: Result<World, String>) -> Self {
         let slow = HashSet::new();
         Self { name, world, slow }
     }
 
-    /// Measures one case, unless it is not wanted or takes too long.
-    fn measure(
+    /// What ended it early.
+    fn failure(self) -> Option<String> {
+        self.world.err()
+    }
+
+    /// Measures one case, unless it is not wanted or takes too long, or the ranks have failed.
+    fn measure(&mut self, criterion: &mut Criterion, group: &str, case: Case) -> Option<Timed> {
+        let timed = self.try_measure(criterion, group, case);
+        timed.unwrap_or_else(|why| {
+            let Case { collective, bytes } = case;
+            self.world = Err(format!("{collective} of {bytes} B: {why}"));
+            None
+        })
+    }
+
+    fn try_measure(
         &mut self,
         criterion: &mut Criterion,
         group: &str,
         case: Case,
     ) -> Result<Option<Timed>, String> {
         let collective = case.collective.to_string();
+        let Ok(world) = &mut self.world else {
+            return Ok(None);
+        };
         if self.slow.contains(&collective) {
             return Ok(None);
         }
-        let world = &mut self.world;
         let mut wrong = world.prepare(case)?;
         let once = world.batch(1)?;
-        if once > CALL_MAX {
-            let Case { bytes, .. } = case;
-            println!(
-                "{group}: {} from {bytes} B on left out: {once:.1?} a call",
-                self.name
-            );
-            self.slow.insert(collective);
-            return Ok(None);
-        }
-        let means = sample(criterion, group, self.name, case, world);
+        let means = match once > CALL_MAX {
+            true => {
+                let Case { bytes, .. } = case;
+                println!(
+                    "{group}: {} from {bytes} B on left out: {once:.1?} a call",
+                    self.name
+                );
+                self.slow.insert(collective);
+                Vec::new()
+            }
+            false => sample(criterion, group, self.name, case, world)?,
+        };
         wrong += world.check()?;
-        Ok(median(means).map(|time_s| Timed { time_s, wrong }))
+        match median(means) {
+            Some(time_s) => Ok(Some(Timed { time_s, wrong })),
+            None if wrong > 0 => Err(format!("{wrong} elements were wrong")),
+            None => Ok(None),
+        }
     }
 }
 
@@ -294,22 +356,32 @@ fn sample(
     name: &str,
     case: Case,
     world: &mut World,
-) -> Vec<f64> {
+) -> Result<Vec<f64>, String> {
     let mut means = Vec::new();
+    let mut failure = None;
     let mut group = criterion.benchmark_group(group);
     group.sampling_mode(SamplingMode::Flat);
     group.bench_function(BenchmarkId::new(name, case.bytes), |bencher| {
         bencher.iter_custom(|calls| {
-            let elapsed = world.batch(calls).unwrap_or_else(|why| {
-                // Criterion knows no failures. The ranks go when this process does.
-                eprintln!("nccl: {name}: {why}");
-                std::process::exit(1);
-            });
-            means.push(elapsed.as_secs_f64() / calls as f64);
+            let calls = calls.max(1);
+            let elapsed = match failure {
+                None => world.batch(calls),
+                Some(_) => Err(String::new()),
+            };
             elapsed
+                .inspect(|elapsed| means.push(elapsed.as_secs_f64() / calls as f64))
+                .unwrap_or_else(|why| {
+                    failure.get_or_insert(why);
+                    // Criterion knows no failures: it is given an end, and time must pass for it.
+                    std::thread::sleep(STAND_IN);
+                    STAND_IN * u32::try_from(calls).unwrap_or(u32::MAX)
+                })
         });
     });
     group.finish();
+    if let Some(why) = failure {
+        return Err(why);
+    }
     // Before them came those of warming up.
-    means.split_off(means.len().saturating_sub(SAMPLES))
+    Ok(means.split_off(means.len().saturating_sub(SAMPLES)))
 }

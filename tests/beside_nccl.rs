@@ -130,6 +130,7 @@ fn table() -> Table {
         ringtree,
     };
     Table {
+        path: Path::Sockets,
         title: "sockets, without MPS".into(),
         nccl: "NCCL 2.30.7".into(),
         ringtree: "ringtree on \"host\" buffers".into(),
@@ -148,7 +149,7 @@ fn every_ratio_says_what_it_is_not() {
         .filter(|line| line.starts_with("all-"))
         .collect();
     assert!(
-        lines[0].contains(" 0.50 ") && lines[0].ends_with(REMARK),
+        lines[0].contains(&format!(" 0.50  {REMARK}")) && lines[0].ends_with(": met"),
         "{text}"
     );
     assert!(lines[1].ends_with('-'), "{text}");
@@ -170,6 +171,23 @@ fn every_ratio_says_what_it_is_not() {
         csv.contains(",1000.0000,1.0486,0,") && csv.contains(",1000.0000,0.5243,0,"),
         "{csv}"
     );
+}
+
+#[test]
+fn the_goal_is_for_large_buffers_over_sockets() {
+    let case = |bytes| Case {
+        collective: Collective::AllReduce,
+        bytes,
+    };
+    let (small, large) = (case(512 << 10), case(1 << 20));
+    assert_eq!(Path::Sockets.meets_goal(small, 2.0), None);
+    assert_eq!(Path::Ipc.meets_goal(large, 2.0), None);
+    assert_eq!(Path::Sockets.meets_goal(large, 1.0), Some(true));
+    assert_eq!(Path::Sockets.meets_goal(large, 1.01), Some(false));
+    let mut slow = table();
+    slow.rows[0].ringtree.as_mut().unwrap().time_s = 2e-3;
+    assert!(slow.csv().contains(",2.0000,missed,"), "{}", slow.csv());
+    assert!(slow.text().contains("NCCL's time: missed"));
 }
 
 #[test]

@@ -19,6 +19,13 @@ pub(crate) const SHARES_A_GPU: Version = Version {
 /// CTAs of NCCL a rank at most, on the largest GPU.
 const CTAS_MAX: usize = 32;
 
+/// Over sockets ringtree is to take at most this multiple of NCCL's time, from so many bytes on.
+const GOAL_RATIO_MAX: f64 = 1.0;
+const GOAL_BYTES_MIN: usize = 1 << 20;
+
+/// Tells a rank of ringtree what it must travel over.
+pub(crate) const OVER: &str = "RINGTREE_NCCL_OVER";
+
 /// A version of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
@@ -80,6 +87,8 @@ impl Path {
             Self::Sockets => settings.extend([
                 ("NCCL_HOSTID", format!("rank{rank}")),
                 ("NCCL_NET", "Socket".into()),
+                ("NCCL_NET_PLUGIN", "none".into()),
+                ("NCCL_MNNVL_ENABLE", "0".into()),
                 ("NCCL_P2P_DISABLE", "1".into()),
                 ("NCCL_SHM_DISABLE", "1".into()),
             ]),
@@ -92,6 +101,20 @@ impl Path {
         owned(settings)
     }
 
+    /// What ringtree's device buffers then travel over.
+    pub(crate) fn over(self) -> &'static str {
+        match self {
+            Self::Sockets => "tcp",
+            Self::Ipc => "cuda",
+        }
+    }
+
+    /// Whether `ratio` is what was hoped for; nothing where nothing was.
+    pub(crate) fn meets_goal(self, case: Case, ratio: f64) -> Option<bool> {
+        let is_large = case.bytes >= GOAL_BYTES_MIN;
+        (self == Self::Sockets && is_large).then_some(ratio <= GOAL_RATIO_MAX)
+    }
+
     /// What makes ringtree take it.
     pub(crate) fn of_ringtree(self, rank: usize, rendezvous: &str) -> Vec<(String, String)> {
         let mut settings = vec![
@@ -100,6 +123,7 @@ impl Path {
             ("LOCAL_RANK", rank.to_string()),
             ("LOCAL_WORLD_SIZE", RANKS.to_string()),
             ("RINGTREE_RENDEZVOUS", rendezvous.into()),
+            (OVER, self.over().into()),
         ];
         match self {
             Self::Sockets => settings.extend([

@@ -4,8 +4,10 @@
 use crate::arrangement::Version;
 use crate::rank::say;
 use crate::world::Players;
+use ringtree::Error;
 use ringtree::device::Device as _;
 use ringtree::device::cuda::Cuda;
+use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -84,19 +86,32 @@ pub(crate) fn describe_nccl() -> Result<(), String> {
 
 /// What the process does that looks at the GPU.
 pub(crate) fn describe_gpu() -> Result<(), String> {
-    let gpu = Cuda::describe(0).map_err(|error| error.to_string())?;
+    let gpu = match Cuda::describe(0) {
+        Ok(gpu) => gpu,
+        Err(error @ Error::NoDevice(_)) => {
+            say(&format!("none {error}"));
+            return Ok(());
+        }
+        Err(error) => return Err(error.to_string()),
+    };
     let facts = gpu.description();
     say(&format!("{} {}", facts.multiprocessors, facts.name));
     Ok(())
 }
 
 /// The GPU's multiprocessors and name, or why there is none.
-pub(crate) fn find_gpu() -> Result<(usize, String), String> {
+///
+/// # Errors
+/// There is one, but it cannot be used.
+pub(crate) fn find_gpu() -> Result<Result<(usize, String), String>, String> {
     let mut look = Players::one("gpu", "GPU 0", |_| {})?;
     let said = look.hear(1, PATIENCE)?.remove(0);
+    if let Some(why) = said.strip_prefix("none ") {
+        return Ok(Err(why.to_owned()));
+    }
     let (multiprocessors, name) = said.split_once(' ').unwrap_or((&said, ""));
     let multiprocessors = multiprocessors.parse().map_err(|_| said.clone())?;
-    Ok((multiprocessors, name.to_owned()))
+    Ok(Ok((multiprocessors, name.to_owned())))
 }
 
 /// The NCCL that the user named.
@@ -110,8 +125,16 @@ pub(crate) fn named() -> Option<Result<Library, String>> {
 pub(crate) fn newest() -> Option<Library> {
     let mut files: Vec<PathBuf> = in_loaders_path().chain(in_python()).collect();
     files.retain(|file| file.is_file());
-    files.dedup();
-    let libraries = files.iter().filter_map(|file| Library::open(file).ok());
+    // The same file by several ways is one.
+    let mut seen = HashSet::new();
+    files.retain(|file| file.canonicalize().is_ok_and(|file| seen.insert(file)));
+    let libraries = files.iter().filter_map(|file| match Library::open(file) {
+        Ok(library) => Some(library),
+        Err(why) => {
+            println!("nccl: passed over: {why}");
+            None
+        }
+    });
     libraries.max_by_key(|library| library.version)
 }
 
@@ -139,7 +162,8 @@ fn cached_files(listing: &str) -> Vec<PathBuf> {
 
 /// Where PyTorch has its own.
 fn in_python() -> Vec<PathBuf> {
-    let said = answer(Command::new("python3").args(["-c", PYTHON])).unwrap_or_default();
+    let said = |python| answer(Command::new(python).args(["-c", PYTHON])).unwrap_or_default();
+    let said = ["python3", "python"].map(said).concat();
     said.lines().map(PathBuf::from).collect()
 }
 

@@ -6,6 +6,8 @@
 
 use crate::rank::say;
 use crate::world::Players;
+use ringtree::sys::process::bind_to_parent;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ impl Mps {
     }
 }
 
-/// Tells the daemon; returns what it says, if it does.
+/// Tells the daemon; returns what it says, if it does so in time.
 fn ask(pipes: &Path, order: &str) -> Option<String> {
     let mut control = Command::new(CONTROL)
         .env(PIPES, pipes)
@@ -64,9 +66,13 @@ fn ask(pipes: &Path, order: &str) -> Option<String> {
         .ok()?;
     // It may have ended without reading; its status tells.
     let _ = writeln!(control.stdin.take()?, "{order}");
+    let is_over = wait_until(|| !matches!(control.try_wait(), Ok(None)));
+    if !is_over {
+        let _ = control.kill();
+    }
     let output = control.wait_with_output().ok()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    output.status.success().then_some(said)
+    (is_over && output.status.success()).then_some(said)
 }
 
 /// Waits until `is_so`; returns whether it came to be in time.
@@ -88,7 +94,10 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
     for directory in [&pipes, &logs] {
         std::fs::create_dir(directory).map_err(|error| error.to_string())?;
     }
-    let mut daemon = Command::new(CONTROL)
+    let mut daemon = Command::new(CONTROL);
+    // Should this process be killed, so is the daemon.
+    bind_to_parent(&mut daemon, None);
+    let mut daemon = daemon
         .arg("-f")
         .env(PIPES, &pipes)
         .env(LOGS, &logs)
@@ -107,8 +116,9 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
         ask(&pipes, "quit -t 5");
     }
     if !wait_until(|| has_ended(&mut daemon)) {
-        let _ = daemon.kill();
-        let _ = daemon.wait();
+        // With its servers.
+        let _ = kill_process_group(Pid::from_child(&daemon), Signal::KILL);
+        wait_until(|| has_ended(&mut daemon));
     }
     match is_there {
         true => Ok(()),

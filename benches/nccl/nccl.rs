@@ -24,7 +24,7 @@ pub(crate) struct Nccl {
 }
 
 fn refused(error: NcclError) -> String {
-    format!("NCCL: {:?}; NCCL_DEBUG=WARN says more", error.0)
+    format!("NCCL: {:?}; NCCL_DEBUG=INFO says more", error.0)
 }
 
 fn failed(error: DriverError) -> String {

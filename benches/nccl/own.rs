@@ -1,6 +1,6 @@
 //! ringtree's side, on buffers of the GPU. What it measures is decided here and nowhere else.
 
-use crate::arrangement::{Case, Path};
+use crate::arrangement::{Case, OVER, Path};
 use crate::rank::Library;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::cuda::Cuda;
@@ -44,6 +44,12 @@ impl Own {
         let stream = device.stream()?;
         let comm = Communicator::from_env()?;
         comm.attach(&device)?;
+        let over = comm.device_transport().unwrap_or_default();
+        if std::env::var(OVER).is_ok_and(|expected| expected != over) {
+            return Err(Error::Device(format!(
+                "segments travel over {over}: GPU memory of another process cannot be mapped here"
+            )));
+        }
         Ok(Self {
             comm,
             buffer: DeviceBuffer::new(&device, &stream, &[0.0])?,

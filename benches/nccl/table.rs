@@ -1,6 +1,6 @@
 //! What was measured, as a table and as CSV. No effects.
 
-use crate::arrangement::{Case, RANKS, REMARK};
+use crate::arrangement::{Case, Path, RANKS, REMARK};
 use ringtree::plan::Collective;
 use std::fmt::Write as _;
 
@@ -24,6 +24,7 @@ pub(crate) struct Row {
 /// All cases of an arrangement.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
+    pub(crate) path: Path,
     /// Such as `sockets, without MPS`.
     pub(crate) title: String,
     /// Such as `NCCL 2.30.7`.
@@ -70,6 +71,18 @@ fn cell(value: Option<f64>, decimals: usize) -> String {
 }
 
 impl Table {
+    /// What to say of the goal that a row has, if it has one.
+    fn verdict(&self, row: &Row) -> &'static str {
+        let is_met = row
+            .ratio()
+            .map(|ratio| self.path.meets_goal(row.case, ratio));
+        match is_met.flatten() {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "",
+        }
+    }
+
     pub(crate) fn wrong(&self) -> usize {
         self.rows.iter().map(Row::wrong).sum()
     }
@@ -81,6 +94,7 @@ impl Table {
             nccl,
             ringtree,
             rows,
+            ..
         } = self;
         let mut text = format!(
             "\n{title}: {nccl} beside {ringtree}\n\
@@ -96,6 +110,10 @@ impl Table {
             let mut remark = String::new();
             if row.ratio().is_some() {
                 let _ = write!(remark, "  {REMARK}");
+            }
+            match self.verdict(row) {
+                "" => {}
+                verdict => remark.push_str(&format!("; at most NCCL's time: {verdict}")),
             }
             if row.wrong() > 0 {
                 let _ = write!(remark, "  {} elements WRONG", row.wrong());
@@ -116,7 +134,7 @@ impl Table {
     /// The names of the columns.
     pub(crate) const CSV_HEADER: &str = "arrangement,collective,ranks,bytes,count,dtype,op,\
         nccl,nccl_time_us,nccl_busbw_gbs,nccl_wrong,\
-        ringtree,ringtree_time_us,ringtree_busbw_gbs,ringtree_wrong,ratio,remark\n";
+        ringtree,ringtree_time_us,ringtree_busbw_gbs,ringtree_wrong,ratio,goal,remark\n";
 
     /// For programs, without the names.
     pub(crate) fn csv(&self) -> String {
@@ -143,6 +161,7 @@ impl Table {
                 quoted(&self.ringtree),
                 three(row.ringtree),
                 cell(row.ratio(), 4),
+                self.verdict(row).into(),
                 quoted(REMARK),
             ];
             text.push_str(&cells.join(","));

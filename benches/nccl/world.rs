@@ -3,15 +3,20 @@
 use crate::ROLE;
 use crate::arrangement::{Case, RANKS};
 use crate::rank::{MARK, RANK};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long ranks may take to answer; a batch that is begun takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(45);
 /// How long they may take to end.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Lines that are kept of what a process prints beside its answers.
+const PRINTED_MAX: usize = 4;
 
 /// What player so-and-so said, or that it says nothing more.
 type Heard = (usize, Option<String>);
@@ -21,6 +26,8 @@ struct Player {
     name: String,
     child: Child,
     orders: ChildStdin,
+    /// The last of what it printed beside its answers: NCCL's complaints.
+    printed: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Player {
@@ -37,11 +44,18 @@ impl Player {
             .map_err(|error| format!("{name} cannot be started: {error}"))?;
         let output = child.stdout.take().expect("invariant: it is piped");
         let orders = child.stdin.take().expect("invariant: it is piped");
+        let printed = Arc::new(Mutex::new(VecDeque::new()));
+        let keep = Arc::clone(&printed);
         std::thread::spawn(move || {
             // Where nobody listens any more, what is said is read all the same.
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if let Some((_, said)) = line.split_once(MARK) {
                     let _ = heard.send((index, Some(said.to_owned())));
+                } else if !line.trim().is_empty() {
+                    let mut kept = keep.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.push_back(line);
+                    let too_many = kept.len().saturating_sub(PRINTED_MAX);
+                    kept.drain(..too_many);
                 }
             }
             let _ = heard.send((index, None));
@@ -50,7 +64,18 @@ impl Player {
             name,
             child,
             orders,
+            printed,
         })
+    }
+
+    /// The end of a sentence about its failure: what it printed last.
+    fn last_words(&self) -> String {
+        let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = printed.iter().map(|line| line.trim());
+        match lines.collect::<Vec<_>>().join(" | ").as_str() {
+            "" => String::new(),
+            words => format!("; it printed: {words}"),
+        }
     }
 
     fn tell(&mut self, line: &str) {
@@ -117,15 +142,18 @@ impl Players {
             match self.heard.recv_timeout(left) {
                 Ok((index, Some(said))) => {
                     if let Some(why) = said.strip_prefix("failed ") {
-                        return Err(format!("{}: {why}", self.players[index].name));
+                        self.hear_out(index);
+                        let player = &self.players[index];
+                        return Err(format!("{}: {why}{}", player.name, player.last_words()));
                     }
                     answers[index] = Some(said);
                 }
                 Ok((index, None)) => return Err(self.obituary(index)),
                 Err(RecvTimeoutError::Timeout) => {
                     let silent = answers.iter().position(Option::is_none).unwrap_or(0);
-                    let name = &self.players[silent].name;
-                    return Err(format!("{name} said nothing for {patience:?}"));
+                    let player = &self.players[silent];
+                    let (name, words) = (&player.name, player.last_words());
+                    return Err(format!("{name} said nothing for {patience:?}{words}"));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err("nobody is left".into()),
             }
@@ -133,10 +161,23 @@ impl Players {
         Ok(answers.into_iter().flatten().collect())
     }
 
+    /// Waits for the end of one that has failed: what NCCL prints may come no sooner.
+    fn hear_out(&mut self, index: usize) {
+        let deadline = Instant::now() + GRACE;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        while let Ok((who, said)) = self.heard.recv_timeout(left()) {
+            if who == index && said.is_none() {
+                break;
+            }
+        }
+    }
+
     fn obituary(&mut self, index: usize) -> String {
-        let Player { name, child, .. } = &mut self.players[index];
-        match child.wait() {
-            Ok(status) => format!("{name} ended ({status}); what it printed says why"),
+        let player = &mut self.players[index];
+        let status = player.child.wait();
+        let (name, words) = (&player.name, player.last_words());
+        match status {
+            Ok(status) => format!("{name} ended ({status}){words}"),
             Err(error) => format!("{name} ended: {error}"),
         }
     }
@@ -153,7 +194,11 @@ impl Drop for Players {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let _ = child.kill();
-            let _ = child.wait();
+            // One that hangs in the driver may not go even then, and is left to the system.
+            let deadline = Instant::now() + GRACE;
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 }

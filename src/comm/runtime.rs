@@ -8,6 +8,7 @@ mod leaving;
 
 use super::host::{Host, Shared, Waited};
 use crate::engine::device::OnDevice;
+use crate::engine::device::links::DeviceLinks;
 use crate::engine::group::{ChannelKind, Group};
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::{Engine, Ticket};
@@ -127,8 +128,8 @@ impl Runtime {
         at_most: Duration,
     ) -> Result<Box<dyn Transport>> {
         let before = self.with_group(group, Group::detach).flatten();
-        match before {
-            Some(links) => Ok(links.into_acknowledgements()),
+        match before.and_then(DeviceLinks::into_acknowledgements) {
+            Some(acknowledgements) => Ok(acknowledgements),
             None => self.host.acknowledgements(group, world_size, at_most),
         }
     }

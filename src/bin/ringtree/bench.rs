@@ -1,7 +1,7 @@
 //! `ringtree bench`: measure a collective, checking its results while it is measured.
 
 mod buffers;
-mod measure;
+pub(crate) mod measure;
 pub(crate) mod report;
 
 use crate::gpu;
@@ -59,8 +59,9 @@ pub(crate) struct Arguments {
     /// The result replaces the input
     #[arg(long)]
     in_place: bool,
-    /// Where the buffers live: host, shared: in memory that peers read where it lies, or device:
-    /// on the GPU number LOCAL_RANK, modulo how many there are, and in place
+    /// Where the buffers live: host, shared: in memory that peers read where it lies, device: on
+    /// the GPU number LOCAL_RANK, modulo how many there are, and in place, or registered: the same
+    /// where ranks on that GPU read it where it lies
     #[arg(long, default_value = "host")]
     memory: String,
     /// table, csv or json
@@ -74,6 +75,13 @@ enum Place {
     Host,
     Shared,
     Device,
+    Registered,
+}
+
+impl Place {
+    fn is_on_device(self) -> bool {
+        matches!(self, Self::Device | Self::Registered)
+    }
 }
 
 /// What the arguments ask for.
@@ -113,7 +121,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
         // Said once, not by every rank.
-        if wanted.place == Place::Device
+        if wanted.place.is_on_device()
             && !gpu::is_fake()
             && let Err(error) = cuda::count()
         {
@@ -148,14 +156,15 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         "host" => Place::Host,
         "shared" => Place::Shared,
         "device" => Place::Device,
+        "registered" => Place::Registered,
         other => {
             return Err(format!(
-                "--memory {other}: no such memory; there are host shared device"
+                "--memory {other}: no such memory; there are host shared device registered"
             ));
         }
     };
     let must_map = arguments.transport.as_deref() == Some("cuda");
-    if must_map && place != Place::Device {
+    if must_map && !place.is_on_device() {
         return Err("--transport cuda is for buffers on a GPU: add --memory device".into());
     }
     if arguments.ranks == Some(0) || arguments.iters == Some(0) {
@@ -177,7 +186,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         op,
         root: arguments.root,
         iterations: arguments.iters,
-        in_place: arguments.in_place || place == Place::Device,
+        in_place: arguments.in_place || place.is_on_device(),
         place,
         must_map,
         report: arguments.format.parse()?,
@@ -279,7 +288,7 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
     Ok(match wanted.place {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
-        Place::Device => {
+        Place::Device | Place::Registered => {
             let fake = gpu::is_fake().then(Options::default);
             let device = gpu::open(comm.local_rank(), fake)?;
             comm.attach(&device)?;
@@ -292,7 +301,10 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
                 )));
             }
             let stream = device.stream()?;
-            Memory::Device((device, stream))
+            match wanted.place {
+                Place::Registered => Memory::Registered((device, stream)),
+                _ => Memory::Device((device, stream)),
+            }
         }
     })
 }

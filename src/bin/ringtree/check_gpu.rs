@@ -8,6 +8,7 @@ mod endings;
 mod folds;
 mod group;
 mod kernels;
+mod latency;
 mod machine;
 mod parts;
 mod probe;
@@ -17,9 +18,9 @@ mod report;
 use parts::Check;
 use rank::{Orders, Part};
 use report::Format;
-use ringtree::device::cuda;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// What is made wrong on purpose, on the pretended device, so that the check is seen to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -42,6 +43,23 @@ impl Plant {
     }
 }
 
+/// A section of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Section {
+    /// What the machine has, and what each hand-over costs.
+    Probe,
+    /// Kernels against those of the CPU.
+    Kernels,
+    /// Kernels under compute-sanitizer.
+    Sanitizer,
+    /// Ranks that are killed or stand still.
+    Ends,
+    /// Every algorithm, type and operator.
+    Collectives,
+    /// Folds and all-reduces, and the goals beside them.
+    Speed,
+}
+
 /// The arguments of `ringtree check-gpu`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -51,9 +69,13 @@ pub(crate) struct Arguments {
     /// The most ranks that share the GPU, 2 to 8
     #[arg(long, default_value_t = 8)]
     ranks_max: usize,
-    /// When this many minutes are over, what is left out counts as a failure
+    /// It ends within so many minutes, a quarter of them kept for the speeds; what is left out
+    /// counts as a failure
     #[arg(long, default_value_t = 10)]
     minutes: u64,
+    /// These sections alone, such as probe,speed
+    #[arg(long, value_name = "SECTIONS", value_delimiter = ',')]
+    only: Vec<Section>,
     /// Where to write the tables as CSV files
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -69,7 +91,54 @@ pub(crate) struct Arguments {
     /// Which lengths that process checks
     #[arg(long, hide = true, default_value_t = 0)]
     turn: usize,
+    /// The largest buffer that is measured, in bytes: where the device is slow
+    #[arg(long, hide = true)]
+    bytes_max: Option<usize>,
+    /// A part that takes longer is ended
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = parts::PATIENCE_S)]
+    patience: u64,
 }
+
+impl Arguments {
+    /// Whether a section was asked for, and can be done.
+    fn has(&self, section: Section) -> bool {
+        let is_for_gpu = matches!(section, Section::Sanitizer | Section::Speed);
+        let is_asked = self.only.is_empty() || self.only.contains(&section);
+        is_asked && !(self.fake && is_for_gpu)
+    }
+
+    /// The largest buffer that is measured.
+    fn bytes_max(&self) -> usize {
+        let largest = if self.fake {
+            FAKE_BYTES_MAX
+        } else {
+            usize::MAX
+        };
+        self.bytes_max.unwrap_or(largest)
+    }
+
+    /// What is wrong with them.
+    fn complaint(&self) -> Option<&'static str> {
+        const SECTIONS: [Section; 6] = [
+            Section::Probe,
+            Section::Kernels,
+            Section::Sanitizer,
+            Section::Ends,
+            Section::Collectives,
+            Section::Speed,
+        ];
+        if !(2..=8).contains(&self.ranks_max) || !(1..=60).contains(&self.minutes) {
+            return Some("--ranks-max must be 2 to 8, and --minutes 1 to 60");
+        }
+        if !SECTIONS.iter().any(|section| self.has(*section)) {
+            return Some("--fake leaves out sanitizer and speed, so nothing is left to do");
+        }
+        None
+    }
+}
+
+/// The largest buffer that is measured on the pretended device, whose times say nothing.
+const FAKE_BYTES_MAX: usize = 1 << 20;
 
 /// Answers `ringtree check-gpu`: 1 if anything is wrong, or there is no GPU.
 pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
@@ -80,16 +149,18 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             plant: arguments.plant,
             ranks: arguments.ranks_max,
             turn: arguments.turn,
+            bytes_max: arguments.bytes_max(),
         };
         orders.follow();
         return ExitCode::SUCCESS;
     }
+    let start = Instant::now();
     let refused = |why: String| {
         eprintln!("ringtree check-gpu: {why}");
         ExitCode::from(2)
     };
-    if !(2..=8).contains(&arguments.ranks_max) || arguments.minutes == 0 {
-        return refused("--ranks-max must be 2 to 8, and --minutes at least 1".into());
+    if let Some(why) = arguments.complaint() {
+        return refused(why.into());
     }
     let format: Format = match arguments.format.parse() {
         Ok(format) => format,
@@ -101,12 +172,12 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         return refused(format!("--out {}: {error}", folder.display()));
     }
     if !arguments.fake
-        && let Err(error) = cuda::count()
+        && let Err(why) = machine::find_gpu()
     {
-        eprintln!("ringtree check-gpu: {error}; --fake checks all but the GPU");
+        eprintln!("ringtree check-gpu: {why}; --fake checks all but the GPU");
         return ExitCode::FAILURE;
     }
-    let mut check = Check::new(arguments, format);
+    let mut check = Check::new(arguments, format, start);
     check.all();
     let failures = check.conclude();
     if failures == 0 {

@@ -61,8 +61,8 @@ pub struct DeviceLinks {
     stream: Arc<dyn Stream>,
     segment_bytes: usize,
     links: Vec<Option<Link>>,
-    /// Where acknowledgements travel.
-    acknowledgements: Box<dyn Transport>,
+    /// Where acknowledgements travel; none for the last moment alone.
+    acknowledgements: Option<Box<dyn Transport>>,
     /// Events that nobody uses.
     events: Vec<Event>,
     registered: Registered,
@@ -168,7 +168,7 @@ impl DeviceLinks {
             device,
             segment_bytes,
             links: paths.into_iter().map(|path| path.map(link)).collect(),
-            acknowledgements,
+            acknowledgements: Some(acknowledgements),
             events: Vec::new(),
             registered: Registered::default(),
             drained: None,
@@ -509,6 +509,9 @@ impl DeviceLinks {
 
     /// Sends the acknowledgements that are due, and takes those that have come.
     pub(in crate::engine) fn poll(&mut self) -> std::result::Result<bool, Failure> {
+        let Some(acknowledgements) = &mut self.acknowledgements else {
+            return Ok(false);
+        };
         let mut advanced = false;
         for peer in 0..self.links.len() {
             let Some(link) = &mut self.links[peer] else {
@@ -529,7 +532,7 @@ impl DeviceLinks {
                 let acknowledged = if is_mapped {
                     let data = &ACKNOWLEDGEMENTS[..some];
                     let message = &reading.message;
-                    self.acknowledgements
+                    acknowledgements
                         .send(peer, message, start, data)
                         .map_err(broken)?
                 } else {
@@ -552,7 +555,7 @@ impl DeviceLinks {
                 let mut bytes = [0; ACKNOWLEDGEMENTS.len()];
                 let most = (token.bytes - link.back).min(bytes.len());
                 let into = &mut bytes[..most];
-                let came = self.acknowledgements.receive(peer, token, link.back, into);
+                let came = acknowledgements.receive(peer, token, link.back, into);
                 let came = came.map_err(broken)?;
                 if came == 0 {
                     break;
@@ -566,7 +569,7 @@ impl DeviceLinks {
                 }
             }
         }
-        self.acknowledgements.settle();
+        acknowledgements.settle();
         Ok(advanced)
     }
 }

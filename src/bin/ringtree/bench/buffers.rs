@@ -108,6 +108,18 @@ impl<T: Element> OfDevice<T> {
             content,
         })
     }
+
+    /// Where the other ranks on the same device read it; all ranks call this.
+    pub(super) fn registered(
+        comm: &Communicator,
+        stream: &Arc<dyn Stream>,
+        count: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            buffer: comm.alloc_on_device(stream, count)?,
+            content: zeros(count)?,
+        })
+    }
 }
 
 impl<T: Element> Buffers for OfDevice<T> {

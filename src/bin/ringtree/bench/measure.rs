@@ -21,46 +21,48 @@ const ITERATIONS_MAX: usize = 200_000;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) collective: Collective,
-    pub(super) dtype: Dtype,
-    pub(super) op: ReduceOp,
-    pub(super) root: usize,
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: Dtype,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
     /// As asked for.
-    pub(super) bytes: usize,
-    pub(super) iterations: Option<usize>,
-    pub(super) in_place: bool,
-    pub(super) memory: Memory,
+    pub(crate) bytes: usize,
+    pub(crate) iterations: Option<usize>,
+    pub(crate) in_place: bool,
+    pub(crate) memory: Memory,
     /// The one to use, if it is not to be chosen.
-    pub(super) algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 /// Where the buffers live.
 #[derive(Clone, Debug)]
-pub(super) enum Memory {
+pub(crate) enum Memory {
     /// On the host.
     Host,
     /// There, where peers can read them.
     Shared,
     /// On a device, used on a stream.
     Device((Arc<dyn Device>, Arc<dyn Stream>)),
+    /// There, where peers on the same device read it.
+    Registered((Arc<dyn Device>, Arc<dyn Stream>)),
 }
 
 /// What was measured.
 #[derive(Clone, Debug)]
-pub(super) struct Measurement {
-    pub(super) algorithm: Algorithm,
+pub(crate) struct Measurement {
+    pub(crate) algorithm: Algorithm,
     /// Elements of the whole buffer.
-    pub(super) count: usize,
-    pub(super) iterations: usize,
+    pub(crate) count: usize,
+    pub(crate) iterations: usize,
     /// Mean time a call, of the slowest rank, of the median batch.
-    pub(super) time_s: f64,
-    pub(super) predicted_s: f64,
+    pub(crate) time_s: f64,
+    pub(crate) predicted_s: f64,
     /// Wrong elements, over all ranks and checked calls.
-    pub(super) wrong: usize,
+    pub(crate) wrong: usize,
 }
 
-pub(super) fn measure(comm: &Communicator, case: &Case) -> Result<Measurement> {
+pub(crate) fn measure(comm: &Communicator, case: &Case) -> Result<Measurement> {
     match case.dtype {
         Dtype::I8 => measure_as::<i8>(comm, case),
         Dtype::U8 => measure_as::<u8>(comm, case),
@@ -105,13 +107,17 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
             let buffers = OfDevice::<T>::new(device, count)?;
             measure_on(comm, case, count, buffers)
         }
+        Memory::Registered((_, stream)) => {
+            let buffers = OfDevice::<T>::registered(comm, stream, count)?;
+            measure_on(comm, case, count, buffers)
+        }
     }
 }
 
 /// What will run, and how long that is expected to take.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
     match case.memory {
-        Memory::Device(_) => {
+        Memory::Device(_) | Memory::Registered(_) => {
             let bytes = count * case.dtype.size();
             let choose = || on_device::choose(case.collective, comm.world_size(), bytes);
             Ok((case.algorithm.unwrap_or_else(choose), 0.0))

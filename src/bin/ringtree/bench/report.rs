@@ -101,7 +101,8 @@ fn object(cells: &[String]) -> String {
     serde_json::Value::Object(object).to_string()
 }
 
-fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
+/// What is said of a point, by the [`COLUMNS`].
+pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
     let Measurement {
         algorithm,
         count,
@@ -149,7 +150,7 @@ impl Case {
     /// What the bytes travelled over.
     fn transport(&self, comm: &Communicator) -> String {
         match &self.memory {
-            Memory::Device(_) if self.collective != Collective::Barrier => {
+            Memory::Device(_) | Memory::Registered(_) if self.collective != Collective::Barrier => {
                 let over = comm.device_transport();
                 let over = over.unwrap_or_else(|| comm.transport().to_owned());
                 match gpu::is_fake() {

@@ -12,8 +12,6 @@ pub(super) const COLUMNS: &[&str] = &[
 
 /// Bytes of an operand.
 const SIZES: &[usize] = &[64 << 20, 256 << 20];
-/// The same where the device is pretended.
-const FAKE_SIZES: &[usize] = &[64 << 10];
 
 /// What is folded, of how many sources.
 const FOLDS: &[(Dtype, ReduceOp, usize)] = &[
@@ -34,7 +32,7 @@ pub(super) fn measure(orders: &Orders) -> Result<()> {
     let device = orders.device()?;
     let stream = device.stream()?;
     let stream = stream.as_ref();
-    for &bytes in if orders.is_fake { FAKE_SIZES } else { SIZES } {
+    for bytes in orders.sizes(SIZES) {
         let memory = device.allocate(8 * bytes)?;
         let span = |nth: usize| memory.span(nth * bytes, bytes);
         let spans: Vec<Span> = (0..8).map(span).collect::<Result<_>>()?;
@@ -55,6 +53,7 @@ pub(super) fn measure(orders: &Orders) -> Result<()> {
                 format!("{:.3}", fold_gbs / copy_gbs),
             ];
             Said::Row(cells.into()).say();
+            Said::Checked(1).say();
         }
     }
     Ok(())

@@ -3,12 +3,16 @@
 use super::rank::{Said, free_address};
 use ringtree::sys::process::bind_to_parent;
 use ringtree::{Error, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Who has closed its output, or was killed, is gone within this.
+const GRACE: Duration = Duration::from_secs(5);
+/// Lines that are kept of a tool's.
+const UNHEARD_MAX: usize = 200;
 
 /// What is done to the last rank once the others wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub(super) struct Outcome {
     pub(super) checked: usize,
     pub(super) found: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
+    /// The first lines on standard output that no rank said: a tool's that runs it.
+    pub(super) unheard: Vec<String>,
 }
 
 enum Event {
@@ -49,9 +55,7 @@ enum Event {
 /// Processes under way; dropping them ends them.
 struct Group {
     children: Vec<Child>,
-    complaints: Vec<JoinHandle<String>>,
-    /// The last line on standard output that no rank said: a tool's that runs it.
-    unheard: String,
+    complaints: Vec<Receiver<String>>,
     events: Receiver<Event>,
 }
 
@@ -74,15 +78,18 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
             .push(format!("there was no end within {seconds} s"));
     }
     let doomed = job.fate.map(|_| job.ranks - 1);
-    group.release(doomed);
+    group.release(doomed, are_done.is_none());
     for (rank, (status, complaint)) in group.end().into_iter().enumerate() {
-        let is_done = are_done.as_ref().is_none_or(|done| done[rank]);
+        // Whoever was killed because time was up has been told of.
+        let Some(are_done) = &are_done else { continue };
+        let is_done = are_done[rank];
         if Some(rank) == doomed || (is_done && status.is_none_or(|status| status.success())) {
             continue;
         }
         let how = status.map_or_else(|| "unseen".into(), |status| status.to_string());
-        let lines = [&*group.unheard, &*complaint].map(str::lines).into_iter();
-        let last_words = lines.flatten().rfind(|line| !line.trim().is_empty());
+        let unheard = outcome.unheard.iter().map(String::as_str);
+        let mut lines = unheard.chain(complaint.lines());
+        let last_words = lines.rfind(|line| !line.trim().is_empty());
         let last_words = last_words.map_or(String::new(), |words| format!("; it said: {words}"));
         outcome.found.push(format!(
             "the process of rank {rank} ended badly ({how}){last_words}"
@@ -97,7 +104,6 @@ impl Group {
         let mut group = Self {
             children: Vec::new(),
             complaints: Vec::new(),
-            unheard: String::new(),
             events,
         };
         let rendezvous = free_address()?;
@@ -111,13 +117,7 @@ impl Group {
                 std::thread::spawn(move || pass_on(rank, BufReader::new(out), &said));
             }
             let complaints = child.stderr.take();
-            group.complaints.push(std::thread::spawn(move || {
-                let mut text = Vec::new();
-                if let Some(mut complaints) = complaints {
-                    let _ = complaints.read_to_end(&mut text);
-                }
-                String::from_utf8_lossy(&text).into_owned()
-            }));
+            group.complaints.push(all_of(complaints));
             group.children.push(child);
         }
         Ok(group)
@@ -155,7 +155,8 @@ impl Group {
                         self.meet_fate(fate);
                     }
                 }
-                None => self.unheard = line,
+                None if outcome.unheard.len() < UNHEARD_MAX => outcome.unheard.push(line),
+                None => {}
             }
         }
         Some(are_done)
@@ -178,7 +179,7 @@ impl Group {
     /// Ends whoever is left; how each ended, if of itself, and what it complained of.
     fn end(&mut self) -> Vec<(Option<ExitStatus>, String)> {
         // Who has closed its output is about to go.
-        let patience = Instant::now() + Duration::from_secs(5);
+        let patience = Instant::now() + GRACE;
         let own_ends: Vec<_> = self
             .children
             .iter_mut()
@@ -196,21 +197,37 @@ impl Group {
             .collect();
         self.kill();
         let complaints = self.complaints.drain(..);
-        let complaints = complaints.map(|text| text.join().unwrap_or_default());
+        let complaints = complaints.map(|text| text.recv_timeout(GRACE).unwrap_or_default());
         own_ends.into_iter().zip(complaints).collect()
     }
 
-    /// Kills the rank that met a fate and is still there.
-    fn release(&mut self, doomed: Option<usize>) {
-        if let Some(child) = doomed.and_then(|doomed| self.children.get_mut(doomed)) {
-            let _ = child.kill();
+    /// Kills the rank that met a fate and is still there, or `all`. None was waited for yet, so
+    /// that its number is still its group's.
+    fn release(&mut self, doomed: Option<usize>, all: bool) {
+        for (rank, child) in self.children.iter().enumerate() {
+            if all || Some(rank) == doomed {
+                kill_group(child);
+            }
         }
     }
 
+    /// Kills those that are left. A process that hangs in the driver may not go even then: that
+    /// must not hang the check.
     fn kill(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
+        let is_left = |child: &mut &mut Child| matches!(child.try_wait(), Ok(None));
+        let left: Vec<_> = self
+            .children
+            .iter_mut()
+            .filter_map(|mut child| is_left(&mut child).then_some(child))
+            .collect();
+        let patience = Instant::now() + GRACE;
+        for child in &left {
+            kill_group(child);
+        }
+        for child in left {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(2));
+            }
         }
     }
 }
@@ -218,6 +235,45 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Kills a process that leads a group, and whom it has started.
+fn kill_group(child: &Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+}
+
+/// Everything that is written there, once it is closed.
+fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut text);
+        }
+        let _ = tell.send(String::from_utf8_lossy(&text).into_owned());
+    });
+    told
+}
+
+/// What a command says on standard output, if it ends well within `patience`; else it is killed.
+pub(super) fn said_within(mut command: Command, patience: Duration) -> Option<String> {
+    command.stdout(Stdio::piped());
+    bind_to_parent(&mut command, None);
+    let end = Instant::now() + patience;
+    let mut child = command.spawn().ok()?;
+    let said = all_of(child.stdout.take());
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return said.recv_timeout(GRACE).ok(),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Ok(None) => {
+                kill_group(&child);
+                let _ = child.try_wait();
+                return None;
+            }
+            _ => return None,
+        }
     }
 }
 

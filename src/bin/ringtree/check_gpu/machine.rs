@@ -1,7 +1,28 @@
 //! What is beside the GPU on this machine.
 
+use super::group;
+use ringtree::device::cuda;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long a program, or the driver, may take to say what there is: a GPU that sleeps takes
+/// seconds to wake.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether there is a GPU, or why not; also if the driver never answers.
+pub(super) fn find_gpu() -> Result<(), String> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || tell.send(cuda::count().map(drop)));
+    match told.recv_timeout(PATIENCE) {
+        Ok(found) => found.map_err(|error| error.to_string()),
+        Err(_) => Err(format!(
+            "no CUDA here: the driver has not answered for {} s",
+            PATIENCE.as_secs()
+        )),
+    }
+}
 
 /// Rows for the probe's table.
 pub(super) fn facts() -> Vec<Vec<String>> {
@@ -39,26 +60,31 @@ fn mps() -> String {
 /// Where compute-sanitizer is, if it is.
 pub(super) fn sanitizer() -> Option<String> {
     let name = "compute-sanitizer";
-    let toolkit = Path::new("/usr/local/cuda/bin").join(name);
-    let path = found(name).or_else(|| toolkit.is_file().then_some(toolkit))?;
+    let toolkits = std::env::var_os("CUDA_HOME").map(PathBuf::from);
+    let toolkits = toolkits.into_iter().chain(["/usr/local/cuda".into()]);
+    let mut places = toolkits.flat_map(|toolkit: PathBuf| {
+        [toolkit.join("bin"), toolkit.join("compute-sanitizer")].map(|folder| folder.join(name))
+    });
+    let path = found(name).or_else(|| places.find(|path| is_program(path)))?;
     Some(path.to_string_lossy().into_owned())
 }
 
 fn found(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(program));
-    paths.find(|path| path.is_file())
+    paths.find(|path| is_program(path))
 }
 
+fn is_program(path: &Path) -> bool {
+    path.is_file()
+}
+
+/// What a program says, if it does so in time.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
-    let command = command
+    command
         .args(arguments)
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    let output = command
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    String::from_utf8(output.stdout).ok()
+    group::said_within(command, PATIENCE)
 }

@@ -1,14 +1,16 @@
 //! The check, part by part, within its time.
 
-use super::Arguments;
-use super::benchmarks;
+use super::benchmarks::{self, Measured};
 use super::group::{Fate, Job, Outcome, run};
-use super::machine;
 use super::report::{Format, Table};
+use super::{Arguments, Section, latency, machine};
+use crate::bench::report::COLUMNS;
 use std::time::{Duration, Instant};
 
-/// No part takes longer, unless something hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// No part takes more seconds, unless something hangs.
+pub(super) const PATIENCE_S: u64 = 90;
+/// Kept of the whole time, so that whoever ends this process then finds it ended.
+const CLOSING: Duration = Duration::from_secs(20);
 /// How long a call may take where nothing is wrong.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one may take in which a rank stands still.
@@ -16,85 +18,65 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(3);
 /// Ranks of which one is killed or stopped.
 const MORTALS: usize = 3;
 
+/// What a section does.
+type Act<T> = fn(&mut T);
+
 /// A check under way.
 pub(super) struct Check<'a> {
     arguments: &'a Arguments,
     format: Format,
     end: Instant,
+    /// Of the time left, what is not for the part that is next.
+    reserved: Duration,
     parts: Table,
-    failures: Vec<String>,
-    probed: Vec<Vec<String>>,
+    failures: Table,
+    measured: Measured,
 }
 
 impl<'a> Check<'a> {
-    pub(super) fn new(arguments: &'a Arguments, format: Format) -> Self {
+    pub(super) fn new(arguments: &'a Arguments, format: Format, start: Instant) -> Self {
+        let table = |name, columns| Table {
+            name,
+            columns,
+            rows: Vec::new(),
+        };
+        let time = Duration::from_secs(60 * arguments.minutes);
         Self {
             arguments,
             format,
-            end: Instant::now() + Duration::from_secs(60 * arguments.minutes),
-            parts: Table {
-                name: "checks",
-                columns: &["part", "ranks", "checked", "wrong", "seconds"],
-                rows: Vec::new(),
-            },
-            failures: Vec::new(),
-            probed: Vec::new(),
+            end: start + time - CLOSING,
+            reserved: Duration::ZERO,
+            parts: table("checks", &["part", "ranks", "checked", "wrong", "seconds"]),
+            failures: table("failures", &["failure"]),
+            measured: Measured::default(),
         }
     }
 
-    /// All of it, the fast and the telling first.
+    /// All that was asked for, the fast and the telling first.
     pub(super) fn all(&mut self) {
-        let arguments = self.arguments;
-        self.probe();
-        self.part("kernels", self.job("kernels", 1));
-        for (way, transport) in [("IPC", "shm"), ("TCP", "tcp")] {
-            for (part, what, fate) in [
-                ("killed", "a rank is killed", Fate::Kill),
-                ("stopped", "a rank stands still", Fate::Stop),
-            ] {
-                let mut job = self.job(part, MORTALS);
-                job.transport = transport;
-                job.fate = Some(fate);
-                if fate == Fate::Stop {
-                    job.timeout = STOPPED_TIMEOUT;
-                }
-                self.part(&format!("{what}, {way}"), job);
+        // Written also if nothing fails: an old one would mislead.
+        self.file(&self.failures.clone());
+        let sections: [(Section, Act<Self>); 6] = [
+            (Section::Probe, Self::probe),
+            (Section::Kernels, |check| {
+                check.part("kernels", check.job("kernels", 1));
+            }),
+            (Section::Sanitizer, Self::sanitize),
+            (Section::Ends, Self::end_badly),
+            (Section::Collectives, Self::collectives),
+            (Section::Speed, Self::measure),
+        ];
+        for (section, check) in sections {
+            if self.arguments.has(section) {
+                check(self);
             }
-        }
-        for ranks in 2..=arguments.ranks_max {
-            for (nth, (what, transport)) in [
-                ("collectives, threads", None),
-                ("collectives, processes, IPC", Some("shm")),
-                ("collectives, processes, TCP", Some("tcp")),
-            ]
-            .into_iter()
-            .enumerate()
-            {
-                let mut job = match transport {
-                    Some(_) => self.job("cases", ranks),
-                    None => self.job("threads", 1),
-                };
-                job.transport = transport.unwrap_or("auto");
-                let numbers = [("--turn", ranks + nth), ("--ranks-max", ranks)];
-                let numbers = numbers.map(|(name, number)| [name.into(), number.to_string()]);
-                job.arguments.extend(numbers.into_iter().flatten());
-                self.ranked(what, ranks, &job);
-            }
-        }
-        if !arguments.fake {
-            self.sanitize();
-            self.measure();
         }
     }
 
     /// Says how it ended; how many failures there were.
-    pub(super) fn conclude(mut self) -> usize {
-        let parts = self.parts.clone();
-        self.show(&parts);
-        for failure in &self.failures {
-            eprintln!("ringtree check-gpu: FAILED: {failure}");
-        }
-        let failures = self.failures.len();
+    pub(super) fn conclude(self) -> usize {
+        self.parts.print(self.format);
+        let failures = self.failures.rows.len();
         let device = if self.arguments.fake {
             "the fake device"
         } else {
@@ -108,6 +90,7 @@ impl<'a> Check<'a> {
                     plant.name()
                 );
             }
+            (1, _) => self.note(&format!("1 failure on {device}")),
             _ => self.note(&format!("{failures} failures on {device}")),
         }
         failures
@@ -121,6 +104,8 @@ impl<'a> Check<'a> {
         if let Some(plant) = self.arguments.plant {
             arguments.extend(["--plant".into(), plant.name().into()]);
         }
+        let bytes_max = self.arguments.bytes_max().to_string();
+        arguments.extend(["--bytes-max".into(), bytes_max]);
         Job {
             arguments,
             ranks,
@@ -140,7 +125,23 @@ impl<'a> Check<'a> {
     }
 
     fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
+        let left = self.end.saturating_duration_since(Instant::now());
+        left.saturating_sub(self.reserved)
+    }
+
+    /// Why something is not begun.
+    fn over(&self) -> String {
+        match self.arguments.minutes {
+            1 => "as its share of the minute was over".into(),
+            minutes => format!("as its share of the {minutes} minutes was over"),
+        }
+    }
+
+    /// Leaves the next part one of `parts` equal shares of the time.
+    fn share(&mut self, parts: u32) {
+        self.reserved = Duration::ZERO;
+        let left = self.left();
+        self.reserved = left - left / parts;
     }
 
     fn part(&mut self, what: &str, job: Job) -> Outcome {
@@ -155,17 +156,15 @@ impl<'a> Check<'a> {
             _ => format!("{what}, {ranks} ranks"),
         };
         let start = Instant::now();
-        let patience = PATIENCE.min(self.left());
+        let patience = Duration::from_secs(self.arguments.patience).min(self.left());
         if patience.is_zero() {
-            let minutes = self.arguments.minutes;
-            self.failures.push(format!(
-                "{name}: not begun when the {minutes} minutes were over"
-            ));
+            self.fail(&format!("{name}: not begun, {}", self.over()));
             return Outcome::default();
         }
         let outcome = run(job, patience);
-        let found = outcome.found.iter().map(|found| format!("{name}: {found}"));
-        self.failures.extend(found);
+        for found in &outcome.found {
+            self.fail(&format!("{name}: {found}"));
+        }
         let seconds = start.elapsed().as_secs_f64();
         self.parts.rows.push(vec![
             what.into(),
@@ -174,7 +173,15 @@ impl<'a> Check<'a> {
             outcome.found.len().to_string(),
             format!("{seconds:.1}"),
         ]);
+        self.file(&self.parts.clone());
         outcome
+    }
+
+    /// Says at once what is wrong: whoever waits for this process may not wait for its end.
+    fn fail(&mut self, what: &str) {
+        eprintln!("ringtree check-gpu: FAILED: {what}");
+        self.failures.rows.push(vec![what.to_owned()]);
+        self.file(&self.failures.clone());
     }
 
     /// Prints a table and writes its file.
@@ -186,8 +193,10 @@ impl<'a> Check<'a> {
     fn file(&mut self, table: &Table) {
         if let Some(folder) = &self.arguments.out
             && let Err(why) = table.write(folder)
+            && self.failures.rows.iter().all(|row| row[0] != why)
         {
-            self.failures.push(why);
+            eprintln!("ringtree check-gpu: FAILED: {why}");
+            self.failures.rows.push(vec![why]);
         }
     }
 
@@ -197,48 +206,134 @@ impl<'a> Check<'a> {
         if !self.arguments.fake {
             rows.extend(machine::facts());
         }
-        self.probed.clone_from(&rows);
+        self.measured.probe.clone_from(&rows);
         self.show(&Table {
             name: "probe",
             columns: &["what", "value", "unit"],
             rows,
         });
+        let outcome = self.part("latency of 8 B", self.job("latency", 2));
+        self.measured.latency.clone_from(&outcome.rows);
+        self.show(&Table {
+            name: "latency",
+            columns: latency::COLUMNS,
+            rows: outcome.rows,
+        });
     }
 
-    /// The kernels under compute-sanitizer.
+    /// The kernels under compute-sanitizer. Of calls that the driver refuses it is not to tell:
+    /// asking an event that is not done yet is such a call.
     fn sanitize(&mut self) {
         let Some(tool) = machine::sanitizer() else {
             self.note("compute-sanitizer is not here: the kernels were not run under it");
             return;
         };
         let mut job = self.job("few-kernels", 1);
-        job.runner = [&*tool, "--error-exitcode", "99"]
-            .map(str::to_owned)
-            .to_vec();
-        self.part("kernels under compute-sanitizer", job);
+        job.runner = [
+            &*tool,
+            "--error-exitcode",
+            "99",
+            "--report-api-errors",
+            "no",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        let outcome = self.part("kernels under compute-sanitizer", job);
+        let is_wrong = !outcome.found.is_empty();
+        let rows: Vec<_> = outcome.unheard.into_iter().map(|line| vec![line]).collect();
+        let table = Table {
+            name: "sanitizer",
+            columns: &["compute-sanitizer said"],
+            rows,
+        };
+        match is_wrong {
+            true => self.show(&table),
+            false => self.file(&table),
+        }
+    }
+
+    /// Ranks are killed, or stand still, while others' streams wait for them.
+    fn end_badly(&mut self) {
+        for (way, transport) in [("IPC", "shm"), ("TCP", "tcp")] {
+            for (part, what, fate) in [
+                ("killed", "a rank is killed", Fate::Kill),
+                ("stopped", "a rank stands still", Fate::Stop),
+            ] {
+                let mut job = self.job(part, MORTALS);
+                job.transport = transport;
+                job.fate = Some(fate);
+                if fate == Fate::Stop {
+                    job.timeout = STOPPED_TIMEOUT;
+                }
+                self.part(&format!("{what}, {way}"), job);
+            }
+        }
+    }
+
+    /// In as much time as leaves enough for the speeds.
+    fn collectives(&mut self) {
+        if self.arguments.has(Section::Speed) {
+            self.reserved = Duration::from_secs(60 * self.arguments.minutes / 4);
+        }
+        for ranks in 2..=self.arguments.ranks_max {
+            if self.left().is_zero() {
+                self.fail(&format!(
+                    "collectives of {ranks} ranks and more: not begun, {}",
+                    self.over()
+                ));
+                break;
+            }
+            for (nth, (what, transport)) in [
+                ("collectives, threads", None),
+                ("collectives, processes, IPC", Some("shm")),
+                ("collectives, processes, TCP", Some("tcp")),
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                let mut job = match transport {
+                    Some(_) => self.job("cases", ranks),
+                    None => self.job("threads", 1),
+                };
+                job.transport = transport.unwrap_or("auto");
+                let numbers = [("--turn", ranks + nth), ("--ranks-max", ranks)];
+                let numbers = numbers.map(|(name, number)| [name.into(), number.to_string()]);
+                job.arguments.extend(numbers.into_iter().flatten());
+                self.ranked(what, ranks, &job);
+            }
+        }
+        self.reserved = Duration::ZERO;
     }
 
     fn measure(&mut self) {
-        if self.left() < benchmarks::SECONDS_MIN {
-            let minutes = self.arguments.minutes;
-            let why = format!("speeds: not measured when the {minutes} minutes were over");
-            self.failures.push(why);
-            return;
-        }
-        let outcome = self.part("folds", self.job("folds", 1));
+        self.share(4);
+        let outcome = self.part("speed of folds", self.job("folds", 1));
+        self.measured.folds.clone_from(&outcome.rows);
         self.show(&benchmarks::folds(&outcome.rows));
-        let mut by_ipc = Vec::new();
-        for (name, transport) in [("all_reduce_ipc", "cuda"), ("all_reduce_tcp", "tcp")] {
-            match benchmarks::all_reduce(name, transport, self.left()) {
-                Ok(table) => {
-                    self.show(&table);
-                    if transport == "cuda" {
-                        by_ipc = table.rows;
-                    }
-                }
-                Err(why) => self.failures.push(format!("{name}: {why}")),
+        for (parts, name, what, part, transport) in [
+            (3, "all_reduce_ipc", "all-reduce, IPC", "all-reduce", "shm"),
+            (
+                2,
+                "all_reduce_registered",
+                "all-reduce, IPC, registered",
+                "all-reduce-registered",
+                "shm",
+            ),
+            (1, "all_reduce_tcp", "all-reduce, TCP", "all-reduce", "tcp"),
+        ] {
+            let mut job = self.job(part, 2);
+            job.transport = transport;
+            self.share(parts);
+            let outcome = self.part(&format!("speed of {what}"), job);
+            if part == "all-reduce-registered" {
+                self.measured.registered.clone_from(&outcome.rows);
             }
+            self.show(&Table {
+                name,
+                columns: COLUMNS,
+                rows: outcome.rows,
+            });
         }
-        self.show(&benchmarks::goals(&self.probed, &outcome.rows, &by_ipc));
+        self.show(&benchmarks::goals(&self.measured));
     }
 }

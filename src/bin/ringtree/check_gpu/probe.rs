@@ -5,13 +5,17 @@ use ringtree::device::{Device, Event, Exported, HANDLE_BYTES, Memory, Span, Stre
 use ringtree::{Communicator, Error, Result};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Hand-overs that are timed, after the first few.
 const TURNS: usize = 200;
 const WARM_UP_TURNS: usize = 20;
 /// Batches of copies, of which the median counts.
 const BATCHES: usize = 7;
+/// Bytes of a copy whose bandwidth is measured.
+const COPIED_BYTES: usize = 256 << 20;
+/// Memory of a peer is closed when the streams have let go of it: at once, or something is wrong.
+const CLOSING: Duration = Duration::from_secs(2);
 /// Bytes that processes hand each other.
 const HANDED_BYTES: usize = 4096;
 
@@ -37,38 +41,42 @@ pub(super) fn measure(orders: &Orders, rank: &Rank) -> Result<()> {
         .say();
     }
     Said::Checked(1).say();
-    let hand_over_us = hand_over_us(rank, &own, &theirs)?;
-    let words = device.words(1)?;
-    let has_words = device.description().word_operations;
-    let released = match has_words {
-        true => Some((released_us(rank, &words)?, by_host_us(rank, &words)?)),
-        false => None,
-    };
+    // What a hang below must not cost.
     if tells {
-        row(HAND_OVER, us(hand_over_us), "us");
-        if let Some((by_stream, by_host)) = released {
-            row(
-                "wait released by another process's stream",
-                us(by_stream),
-                "us",
-            );
-            row(
-                "wait released by the own host, seen done",
-                us(by_host),
-                "us",
-            );
-        }
         copies(orders, rank)?;
     }
-    // Nobody drops what a peer still reads.
-    comm.barrier()
+    let hand_over_us = hand_over_us(rank, &own, &theirs)?;
+    let words = device.words(1)?;
+    let tell = |what: &str, time_us: f64| {
+        if tells {
+            row(what, us(time_us), "us");
+        }
+    };
+    tell(HAND_OVER, hand_over_us);
+    if device.description().word_operations {
+        let by_host_us = by_host_us(rank, &words)?;
+        tell("wait released by the own host, seen done", by_host_us);
+        let by_stream_us = released_us(rank, &words)?;
+        tell("wait released by another process's stream", by_stream_us);
+    }
+    let mapping = theirs.mapping();
+    drop(theirs);
+    let start = Instant::now();
+    while mapping.is_open() && start.elapsed() < CLOSING {
+        std::thread::yield_now();
+    }
+    // Nobody frees what a peer has not closed.
+    comm.barrier()?;
+    drop(own);
+    Ok(())
 }
 
-fn row(what: &str, value: impl Into<String>, unit: &str) {
+/// A row of three cells for the part's table.
+pub(super) fn row(what: &str, value: impl Into<String>, unit: &str) {
     Said::Row(vec![what.into(), value.into(), unit.into()]).say();
 }
 
-fn us(time_us: f64) -> String {
+pub(super) fn us(time_us: f64) -> String {
     format!("{time_us:.1}")
 }
 
@@ -173,13 +181,16 @@ fn released_us(rank: &Rank, own: &Words) -> Result<f64> {
     } = rank;
     let theirs = peer_words(rank, own)?;
     let (own, theirs) = (own.word(0)?, theirs.word(0)?);
+    // Both hosts have left it at the same value.
+    let first = own.load();
+    comm.barrier()?;
     let event = device.event()?;
     let mut times_us = Vec::with_capacity(BATCHES);
     for batch in 0..BATCHES {
         comm.barrier()?;
         let start = Instant::now();
         for turn in 0..TURNS {
-            let value = u32::try_from(batch * TURNS + turn + 1).unwrap_or(u32::MAX);
+            let value = first.wrapping_add((batch * TURNS + turn + 1) as u32);
             if comm.rank() == 0 {
                 stream.write_word(&theirs, value)?;
                 stream.wait_word(&own, value)?;
@@ -212,7 +223,7 @@ fn peer_words(rank: &Rank, own: &Words) -> Result<Words> {
 }
 
 /// From the host's write of a word until it sees what was behind the wait done.
-fn by_host_us(rank: &Rank, words: &Words) -> Result<f64> {
+pub(super) fn by_host_us(rank: &Rank, words: &Words) -> Result<f64> {
     let Rank { device, stream, .. } = rank;
     let word: Word = words.word(0)?;
     let event = device.event()?;
@@ -233,7 +244,7 @@ fn by_host_us(rank: &Rank, words: &Words) -> Result<f64> {
 /// Bandwidths of copies, by one rank alone.
 fn copies(orders: &Orders, rank: &Rank) -> Result<()> {
     let Rank { device, stream, .. } = rank;
-    let bytes = if orders.is_fake { 1 << 20 } else { 256 << 20 };
+    let bytes = orders.bytes_max.min(COPIED_BYTES);
     let memory = device.allocate(2 * bytes)?;
     let (left, right) = (memory.span(0, bytes)?, memory.span(bytes, bytes)?);
     let pinned = device.pin(bytes)?;
@@ -281,12 +292,12 @@ pub(super) fn batch_s(
     Ok(median(times?))
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+pub(super) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
 
-fn until_done(event: &Event) -> Result<()> {
+pub(super) fn until_done(event: &Event) -> Result<()> {
     while !event.is_done()? {
         std::thread::yield_now();
     }

@@ -2,7 +2,7 @@
 //! or alone. What they find goes to the checker line by line ([`Said`]).
 
 use super::cases::{Found, SEGMENT_BYTES};
-use super::{Plant, endings, folds, kernels, probe};
+use super::{Plant, benchmarks, endings, folds, kernels, latency, probe};
 use crate::gpu;
 use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::attach::AttachOptions;
@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(super) enum Part {
     /// What the machine has and what things cost.
     Probe,
+    /// What the smallest call consists of.
+    Latency,
     /// Kernels against those of the CPU.
     Kernels,
     /// Few of them, for a tool that makes them slow.
@@ -34,6 +36,10 @@ pub(super) enum Part {
     Stopped,
     /// The speed of folds.
     Folds,
+    /// That of all-reduce.
+    AllReduce,
+    /// The same on memory that peers read where it lies.
+    AllReduceRegistered,
 }
 
 /// What a rank says to the checker: a line of a word and the rest.
@@ -90,6 +96,8 @@ pub(super) struct Orders {
     pub(super) ranks: usize,
     /// Which lengths are checked.
     pub(super) turn: usize,
+    /// The largest buffer that is measured.
+    pub(super) bytes_max: usize,
 }
 
 impl Orders {
@@ -106,6 +114,16 @@ impl Orders {
         gpu::open(0, self.is_fake.then_some(options))
     }
 
+    /// Those of `sizes` that are not too large, or the largest that is not.
+    pub(super) fn sizes(&self, sizes: &[usize]) -> Vec<usize> {
+        let fit = sizes.iter().filter(|bytes| **bytes <= self.bytes_max);
+        let fit: Vec<_> = fit.copied().collect();
+        match fit.is_empty() {
+            true => vec![self.bytes_max],
+            false => fit,
+        }
+    }
+
     /// Does the part; whatever ends it early is said as found.
     pub(super) fn follow(&self) {
         let done = match self.part {
@@ -113,14 +131,23 @@ impl Orders {
             Part::FewKernels => kernels::check(self, false),
             Part::Folds => folds::measure(self),
             Part::Threads => self.threads(),
-            Part::Cases => self.ranked(|rank| {
+            Part::Cases => self.ranked(small(), |rank| {
                 rank.check_way();
                 let found = rank.check(self.turn)?;
                 tell(rank.comm.rank(), &found);
                 rank.comm.barrier()
             }),
-            Part::Killed | Part::Stopped => self.ranked(|rank| endings::meet(self, rank)),
-            Part::Probe => self.ranked(|rank| probe::measure(self, rank)),
+            Part::Killed | Part::Stopped => self.ranked(small(), |rank| endings::meet(self, rank)),
+            Part::Probe => self.ranked(small(), |rank| probe::measure(self, rank)),
+            Part::Latency => self.ranked(as_is(), |rank| latency::measure(self, rank)),
+            Part::AllReduce => self.ranked(as_is(), |rank| {
+                rank.check_way();
+                benchmarks::all_reduce(self, rank, false)
+            }),
+            Part::AllReduceRegistered => self.ranked(as_is(), |rank| {
+                rank.check_way();
+                benchmarks::all_reduce(self, rank, true)
+            }),
         };
         if let Err(error) = done {
             Said::Found(error.to_string()).say();
@@ -129,10 +156,12 @@ impl Orders {
     }
 
     /// As the rank that the environment says this is.
-    fn ranked(&self, act: impl FnOnce(&Rank) -> Result<()>) -> Result<()> {
+    fn ranked(&self, options: AttachOptions, act: impl FnOnce(&Rank) -> Result<()>) -> Result<()> {
         let comm = Builder::from_env()?.connect()?;
         let number = comm.rank();
-        let done = Rank::new(comm, &self.device()?).and_then(|rank| act(&rank));
+        let device = self.device();
+        let rank = device.and_then(|device| Rank::new(comm, &device, options));
+        let done = rank.and_then(|rank| act(&rank));
         done.map_err(|error| named(number, &error))
     }
 
@@ -144,7 +173,7 @@ impl Orders {
             let builder = Communicator::builder().rank(number).world_size(self.ranks);
             let builder = builder.rendezvous(&rendezvous).timeout(THREADS_TIMEOUT);
             let comm = builder.transport(TransportChoice::Shm).connect()?;
-            let rank = Rank::new(comm, &device)?;
+            let rank = Rank::new(comm, &device, small())?;
             rank.check_way();
             let found = rank.check(self.turn)?;
             tell(number, &found);
@@ -163,6 +192,16 @@ impl Orders {
         });
         Ok(())
     }
+}
+
+/// How ranks hand over where results count: in small pieces, so that messages have many.
+fn small() -> AttachOptions {
+    AttachOptions::new().segment_bytes(SEGMENT_BYTES)
+}
+
+/// How they do it where times count: as users have it.
+fn as_is() -> AttachOptions {
+    AttachOptions::new()
 }
 
 /// How long a call among threads may take.
@@ -198,8 +237,8 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    fn new(comm: Communicator, device: &Arc<dyn Device>) -> Result<Self> {
-        comm.attach_with(device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
+    fn new(comm: Communicator, device: &Arc<dyn Device>, options: AttachOptions) -> Result<Self> {
+        comm.attach_with(device, options)?;
         Ok(Self {
             comm,
             stream: device.stream()?,

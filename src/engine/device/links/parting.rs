@@ -21,8 +21,8 @@ impl DeviceLinks {
     /// What acknowledgements travel over: for the next device of the group, whose ranks know
     /// nothing of those that have come.
     #[must_use]
-    pub fn into_acknowledgements(self) -> Box<dyn Transport> {
-        self.acknowledgements
+    pub fn into_acknowledgements(mut self) -> Option<Box<dyn Transport>> {
+        self.acknowledgements.take()
     }
 
     /// The ranks that have slots of this one, ascending.
