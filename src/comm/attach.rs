@@ -11,7 +11,7 @@ use super::{Communicator, Parts};
 use crate::device::published::Published;
 use crate::device::{Device, Memory, Stream};
 use crate::dtype::Element;
-use crate::engine::device::links::{DeviceLinks, Path, SLOTS};
+use crate::engine::device::links::{DeviceLinks, Path, slots_bytes};
 use crate::engine::device::registered::Registration;
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Communicator {
             HandOver::Streams => self.exchange_words(device)?,
         };
         let (rank, segment_bytes) = (self.rank(), options.segment_bytes);
-        let row_bytes = SLOTS * segment_bytes;
+        let row_bytes = slots_bytes(segment_bytes);
         let partners = reach.partners(rank);
         let rows_of = |rank: usize| reach.partners(rank).len();
         let own = match partners.len() {

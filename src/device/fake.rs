@@ -94,6 +94,7 @@ struct State {
     description: Description,
     allocated_bytes: AtomicUsize,
     folds: AtomicU64,
+    crooked_folds: AtomicU64,
     waits: AtomicU64,
     streams: AtomicU64,
     pins: AtomicU64,
@@ -167,6 +168,7 @@ impl Fake {
             description,
             allocated_bytes: AtomicUsize::new(0),
             folds: AtomicU64::new(0),
+            crooked_folds: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             streams: AtomicU64::new(0),
             pins: AtomicU64::new(0),
@@ -195,6 +197,13 @@ impl Fake {
     #[must_use]
     pub fn pins(&self) -> u64 {
         self.state.pins.load(Ordering::Relaxed)
+    }
+
+    /// Folds enqueued so far whose buffers do not all lie alike in their 16 bytes, which a GPU does
+    /// element by element.
+    #[must_use]
+    pub fn crooked_folds(&self) -> u64 {
+        self.state.crooked_folds.load(Ordering::Relaxed)
     }
 
     /// A stream that says it is being captured.

@@ -17,9 +17,11 @@ mod slices;
 
 use cases::Case;
 use ranks::{Way, device, on_threads};
-use ringtree::device::fake::{Faults, Options};
+use ringtree::device::Device;
+use ringtree::device::fake::{Fake, Faults, Options};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Dtype, Error, ReduceOp};
+use std::sync::Arc;
 
 /// An element: none, one, some; a segment and one more; many segments and a bit.
 const COUNTS: [usize; 6] = [0, 1, 3, 1024, 1025, 30_001];
@@ -71,10 +73,13 @@ fn every_type() -> Vec<Case> {
 }
 
 fn check_all(world_size: usize, way: Way, options: Options, cases: &[Case]) {
-    let Some(device) = device(options) else {
-        return;
-    };
-    let wrong = on_threads(world_size, way, &device, |rank| {
+    if let Some(device) = device(options) {
+        check_all_on(&device, world_size, way, cases);
+    }
+}
+
+fn check_all_on(device: &Arc<dyn Device>, world_size: usize, way: Way, cases: &[Case]) {
+    let wrong = on_threads(world_size, way, device, |rank| {
         let wrong = |case| rank.check(case).map(|wrong| (wrong, *case));
         let all: Result<Vec<_>, _> = cases.iter().map(wrong).collect();
         rank.comm.synchronize()?;
@@ -191,6 +196,31 @@ fn a_skipped_fold_is_found() {
     let wrong = on_threads(2, Way::Mapped, &device, |rank| rank.check(&case));
     let total: usize = wrong.into_iter().map(Result::unwrap).sum();
     assert!(total > 0, "nobody missed the fold");
+}
+
+/// A GPU folds buffers fast that lie alike in their 16 bytes, and chunks begin anywhere.
+#[test]
+fn whatever_the_count_folds_find_their_operands_aligned() {
+    let fake = Fake::new();
+    let device: Arc<dyn Device> = Arc::new(fake.clone());
+    let reducing = REGISTRY
+        .iter()
+        .filter(|entry| entry.collectives.contains(&Collective::AllReduce));
+    let algorithms: Vec<_> = reducing.map(|entry| entry.algorithm).collect();
+    let ways = Way::ALL.into_iter();
+    for (way, algorithm) in ways.flat_map(|way| algorithms.iter().map(move |one| (way, *one))) {
+        let case = |count, is_registered| Case {
+            algorithm: Some(algorithm),
+            count,
+            is_registered,
+            ..every_type()[0]
+        };
+        let cases = [1001, 4999, 30_001].map(|count| [case(count, false), case(count, true)]);
+        let before = fake.crooked_folds();
+        check_all_on(&device, 3, way, &cases.concat());
+        assert_eq!(fake.crooked_folds(), before, "{algorithm}, {way:?}");
+    }
+    assert!(fake.folds_and_waits().0 > 0);
 }
 
 /// A message that is lent is read only when all its tokens came, which here no link holds at once.

@@ -135,6 +135,11 @@ impl Stream for FakeStream {
         let kernel = kernel.expect("invariant: a fold's operator is defined for its type");
         let operands = self.parts(fold.operands())?;
         let destinations = self.parts(fold.destinations())?;
+        let mut spans = fold.operands().iter().chain(fold.destinations());
+        let first = fold.destinations()[0].offset() % 16;
+        if spans.any(|span| span.offset() % 16 != first) {
+            self.state.crooked_folds.fetch_add(1, Ordering::Relaxed);
+        }
         let divisor = fold.divisor();
         let planted = self.state.options.faults.skip_fold;
         if State::is_faulty(&self.state.folds, planted) {

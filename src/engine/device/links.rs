@@ -19,23 +19,23 @@
 //! and where they lie follows from the plan.
 
 mod parting;
+mod slots;
 
 pub use parting::Parting;
+pub(super) use slots::{ALIGNMENT_BYTES, Place};
+pub use slots::{SLOTS, Staging, slots_bytes};
 
 use super::registered::{Registered, Token};
 use super::signals::Signals;
-use crate::device::{Device, Event, Memory, Pinned, Span, Stream};
+use crate::device::{Device, Event, Memory, Span, Stream};
 use crate::engine::posting::{Broken, Failure};
 use crate::error::Result;
 use crate::limits::{DEVICE_DRAIN_NAPS, DEVICE_NAP};
 use crate::transport::{LinkError, Message, Transport};
+use slots::Slots;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Slots of a link in one direction: one is filled, one travels, one is read, one is on its way
-/// back.
-pub const SLOTS: usize = 4;
 
 /// What is said of tokens: nothing but how many.
 const ACKNOWLEDGEMENTS: [u8; 64] = [0; 64];
@@ -86,42 +86,6 @@ struct Link {
     reading: VecDeque<Reading>,
 }
 
-enum Slots {
-    Mapped {
-        own: Span,
-        theirs: Span,
-    },
-    /// Made when they are first needed.
-    Unmade,
-    Staged(Staging),
-}
-
-/// What it takes to reach a peer through the hosts.
-pub struct Staging {
-    out: Vec<Pinned>,
-    back: Vec<Pinned>,
-    landing: Memory,
-}
-
-impl Staging {
-    /// Allocates it; with nothing locked that opens gates, for this may wait for a stream that
-    /// waits for one.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn new(device: &dyn Device, segment_bytes: usize) -> Result<Self> {
-        let pinned = || -> Result<Vec<Pinned>> {
-            let one = |_| device.pin(segment_bytes);
-            (0..SLOTS).map(one).collect()
-        };
-        Ok(Self {
-            out: pinned()?,
-            back: pinned()?,
-            landing: device.allocate(SLOTS * segment_bytes)?,
-        })
-    }
-}
-
 struct Reading {
     /// The message that the tokens came in, and which of them they are.
     message: Message,
@@ -132,7 +96,7 @@ struct Reading {
 
 impl DeviceLinks {
     /// Ways to all ranks that `paths` has one to, over `device`, in segments of `segment_bytes`, a
-    /// multiple of 16; a mapped way has [`SLOTS`] segments each way.
+    /// multiple of 16; a mapped way has [`slots_bytes`] each way.
     ///
     /// # Errors
     /// The device's.
@@ -301,32 +265,6 @@ impl DeviceLinks {
         link.is_none_or(|link| !link.lent.iter().any(is_it))
     }
 
-    /// Enqueues the copy of `from` to byte `at` of a slot to `peer`.
-    pub(super) fn copy_out(&self, peer: usize, slot: usize, at: usize, from: &Span) -> Result<()> {
-        let Some(Some(link)) = self.links.get(peer) else {
-            return Ok(());
-        };
-        match &link.memory {
-            Slots::Mapped { own, .. } => {
-                let to = own.part(slot * self.segment_bytes + at, from.bytes())?;
-                self.stream.copy(from, &to)
-            }
-            Slots::Staged(Staging { out, .. }) => {
-                let to = out[slot].span(at, from.bytes())?;
-                self.stream.copy_to_host(from, &to)
-            }
-            Slots::Unmade => Ok(()),
-        }
-    }
-
-    /// The bytes of a staged slot, which the stream has filled.
-    pub(super) fn outgoing(&mut self, peer: usize, slot: usize) -> Result<&mut [u8]> {
-        match self.link(peer).map(|link| &mut link.memory) {
-            Some(Slots::Staged(Staging { out, .. })) => out[slot].bytes_mut(),
-            _ => Ok(&mut []),
-        }
-    }
-
     /// A segment is on its way: its slot is free, or is lent until `token` is acknowledged.
     pub(super) fn sent(&mut self, peer: usize, token: Option<Message>) {
         let Some(link) = self.link(peer) else { return };
@@ -341,14 +279,6 @@ impl DeviceLinks {
     pub(super) fn room(&mut self, peer: usize) -> Option<usize> {
         let link = self.link(peer)?;
         (link.arrived - link.read < SLOTS).then_some(link.arrived % SLOTS)
-    }
-
-    /// The bytes of a staged slot that a segment comes into.
-    pub(super) fn incoming(&mut self, peer: usize, slot: usize) -> Result<&mut [u8]> {
-        match self.link(peer).map(|link| &mut link.memory) {
-            Some(Slots::Staged(Staging { back, .. })) => back[slot].bytes_mut(),
-            _ => Ok(&mut []),
-        }
     }
 
     /// A segment has come from `peer`; returns how many had before.
@@ -427,49 +357,6 @@ impl DeviceLinks {
     pub(in crate::engine) fn is_draining(&self) -> bool {
         let drained = self.drained.as_ref();
         drained.is_some_and(|event| matches!(event.is_done(), Ok(false)))
-    }
-
-    /// Enqueues what puts byte `at` and on of a slot from `peer` into `to`.
-    pub(super) fn copy_in(&self, peer: usize, slot: usize, at: usize, to: &Span) -> Result<()> {
-        match self.links.get(peer).and_then(Option::as_ref) {
-            Some(Link {
-                memory: Slots::Staged(Staging { back, .. }),
-                ..
-            }) => {
-                let from = back[slot].span(at, to.bytes())?;
-                self.stream.copy_from_host(&from, to)
-            }
-            _ => {
-                let from = self.source(peer, slot, at, to.bytes())?;
-                self.stream.copy(&from, to)
-            }
-        }
-    }
-
-    /// Where the device finds a segment of `peer`; what came through the hosts is copied there.
-    pub(super) fn landed(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
-        let span = self.source(peer, slot, at, bytes)?;
-        if !self.is_mapped(peer) {
-            self.copy_in(peer, slot, at, &span)?;
-        }
-        Ok(span)
-    }
-
-    fn source(&self, peer: usize, slot: usize, at: usize, bytes: usize) -> Result<Span> {
-        let start = slot * self.segment_bytes + at;
-        match self.links.get(peer).and_then(Option::as_ref) {
-            Some(Link {
-                memory: Slots::Mapped { theirs, .. },
-                ..
-            }) => theirs.part(start, bytes),
-            Some(Link {
-                memory: Slots::Staged(Staging { landing, .. }),
-                ..
-            }) => landing.span(start, bytes),
-            _ => Err(crate::error::Error::Usage(format!(
-                "rank {peer} is not reached over devices"
-            ))),
-        }
     }
 
     /// The stream was told to read what `tokens` of `message` from `peer` tell of, with which

@@ -27,7 +27,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::transport::{Addressee, LinkError, Message, Transport};
-use links::DeviceLinks;
+use links::{ALIGNMENT_BYTES, DeviceLinks};
 use registered::{TOKEN_BYTES, Token};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,6 +71,8 @@ struct Incoming {
     /// Whole segments, and how many had come over the link before the first of them.
     segments: usize,
     before: usize,
+    /// Where segments begin in their slots.
+    lead: usize,
     /// Bytes of the next one, or of its token.
     bytes: usize,
     token: [u8; TOKEN_BYTES],
@@ -312,6 +314,12 @@ impl DeviceOperation {
     /// The message in which the tokens of a step are acknowledged.
     fn receipt(&self, step: &ProgramStep, number: u32, links: &DeviceLinks) -> Message {
         self.message(number, step.bytes.div_ceil(links.segment_bytes()))
+    }
+
+    /// How a step's bytes lie in what kernels read at once.
+    fn lead(&self, step: &ProgramStep) -> usize {
+        let first = step.pieces.first().map_or(0, |piece| piece.offset);
+        (self.on.buffer.offset() + first) % ALIGNMENT_BYTES
     }
 
     /// The runs of the buffer that bytes `from..to` of a step's stream are: (place in the segment,

@@ -1,6 +1,6 @@
 //! Taking segments in, and having them stored or folded.
 
-use super::links::{self, DeviceLinks};
+use super::links::{self, ALIGNMENT_BYTES, DeviceLinks, Place};
 use super::registered::{TOKEN_BYTES, Token};
 use super::{DeviceOperation, Incoming, Moved};
 use crate::device::{Fold, Span};
@@ -77,23 +77,47 @@ impl DeviceOperation {
         incoming.bytes += came;
         if came > 0 && incoming.bytes == of {
             let before = links.came(peer);
-            if incoming.segments == 0 {
-                incoming.before = before;
-                let token = Token::decode(&incoming.token);
-                let is_lent = links.is_mapped(peer) && token.number > 0;
-                incoming.lent = is_lent.then_some(token);
-                if is_lent && links.lent(peer, token, step.bytes).is_none() {
-                    let why = format!("it lends memory that is not registered: {token:?}");
-                    return Err(broken(LinkError::Garbage(why)));
-                }
-                if is_lent {
-                    self.lenders.push(peer);
-                }
-            }
             incoming.segments += 1;
             incoming.bytes = 0;
+            if incoming.segments == 1 {
+                incoming.before = before;
+                self.begin_message(step, lane, peer, links)
+                    .map_err(broken)?;
+            }
         }
         Ok(came > 0)
+    }
+
+    /// Takes note of where a message lies, whose first token or segment has come.
+    fn begin_message(
+        &mut self,
+        step: &ProgramStep,
+        lane: usize,
+        peer: usize,
+        links: &DeviceLinks,
+    ) -> std::result::Result<(), LinkError> {
+        let own_lead = self.lead(step);
+        let incoming = &mut self.incoming[lane];
+        if !links.is_mapped(peer) {
+            incoming.lead = own_lead;
+            return Ok(());
+        }
+        let token = Token::decode(&incoming.token);
+        let is_there = match token.number {
+            0 => token.start < ALIGNMENT_BYTES,
+            _ => links.lent(peer, token, step.bytes).is_some(),
+        };
+        if !is_there {
+            let why = format!("it says that a message is where none can be: {token:?}");
+            return Err(LinkError::Garbage(why));
+        }
+        if token.number == 0 {
+            incoming.lead = token.start;
+        } else {
+            incoming.lent = Some(token);
+            self.lenders.push(peer);
+        }
+        Ok(())
     }
 
     /// Has segments that are there stored or folded.
@@ -165,7 +189,11 @@ impl DeviceOperation {
             let mut sources = Vec::with_capacity(operands.len() + 1);
             for one in operands {
                 let incoming = &self.incoming[one.lane];
-                let slot = (incoming.before + tokens.start) % links::SLOTS;
+                let place = Place {
+                    slot: (incoming.before + tokens.start) % links::SLOTS,
+                    lead: incoming.lead,
+                    at,
+                };
                 let lent = incoming.lent.and_then(|token| {
                     let whole = links.lent(one.peer, token, step.bytes)?;
                     whole.part(from + at, span.bytes()).ok()
@@ -173,10 +201,10 @@ impl DeviceOperation {
                 match (&step.action, lent) {
                     (Action::Fold { .. }, Some(source)) => sources.push(source),
                     (Action::Fold { .. }, None) => {
-                        sources.push(links.landed(one.peer, slot, at, span.bytes())?);
+                        sources.push(links.landed(one.peer, place, span.bytes())?);
                     }
                     (_, Some(source)) => links.stream().copy(&source, &span)?,
-                    (_, None) => links.copy_in(one.peer, slot, at, &span)?,
+                    (_, None) => links.copy_in(one.peer, place, &span)?,
                 }
             }
             if let Action::Fold { own, completes, .. } = &step.action {

@@ -5,12 +5,13 @@ use crate::device::Memory;
 /// Bytes of a token.
 pub(super) const TOKEN_BYTES: usize = 16;
 
-/// What a token says: nothing more than that a segment is in its slot, or where the whole message
-/// lies in registered memory.
+/// What a token says: that a segment is in its slot, or where the whole message lies in registered
+/// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Token {
     /// The registration's number; 0 for a slot.
     pub(super) number: u64,
+    /// Where it begins in that, or in the slot: fewer bytes than kernels read at once.
     pub(super) start: usize,
 }
 

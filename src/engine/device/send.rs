@@ -1,6 +1,6 @@
 //! Copying segments out, and handing them over.
 
-use super::links::DeviceLinks;
+use super::links::{DeviceLinks, Place};
 use super::registered::{TOKEN_BYTES, Token};
 use super::{DeviceOperation, Flying, Moved};
 use crate::engine::posting::{Broken, Failure};
@@ -42,7 +42,10 @@ impl DeviceOperation {
                     bytes: to - from,
                     slot: 0,
                     event: None,
-                    token: token.unwrap_or_default(),
+                    token: token.unwrap_or(Token {
+                        number: 0,
+                        start: self.lead(step),
+                    }),
                     tokens: (to - from).div_ceil(links.segment_bytes()),
                     taken: 0,
                 };
@@ -50,7 +53,7 @@ impl DeviceOperation {
                     links.take_none(*peer, flying.tokens);
                 } else if let Some(slot) = links.take_slot(*peer).map_err(Failure::Own)? {
                     flying.slot = slot;
-                    let copied = self.copy_out(step, (from, to), *peer, slot, links);
+                    let copied = self.copy_out(step, (from, to), *peer, &flying, links);
                     copied.map_err(Failure::Own)?;
                 } else {
                     break;
@@ -87,11 +90,12 @@ impl DeviceOperation {
         step: &ProgramStep,
         (from, to): (usize, usize),
         peer: usize,
-        slot: usize,
+        flying: &Flying,
         links: &DeviceLinks,
     ) -> Result<()> {
+        let (slot, lead) = (flying.slot, flying.token.start);
         for (at, span) in self.runs(step, from, to)? {
-            links.copy_out(peer, slot, at, &span)?;
+            links.copy_out(peer, Place { slot, lead, at }, &span)?;
         }
         Ok(())
     }
