@@ -176,5 +176,8 @@ pub const FAREWELL_NAP: Duration = Duration::from_millis(1);
 pub const DEVICE_LOOKS: u32 = 100;
 /// Between two looks at a device that is at work.
 pub const DEVICE_NAP: Duration = Duration::from_micros(20);
+/// What a nap takes of a simulated rank's time: virtual time passes faster than the device's,
+/// or a late rank would be waited for in real time.
+pub const SIMULATED_DEVICE_NAP: Duration = Duration::from_millis(1);
 /// Memory that a pretended device has.
 pub const FAKE_DEVICE_BYTES: usize = 4 << 30;
