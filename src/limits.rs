@@ -178,5 +178,8 @@ pub const DEVICE_LOOKS: u32 = 100;
 pub const DEVICE_NAP: Duration = Duration::from_micros(20);
 /// So many naps a communicator that goes waits for its stream to come to its end, after a failure.
 pub const DEVICE_DRAIN_NAPS: u32 = 50_000;
+/// What a nap takes of a simulated rank's time: virtual time passes faster than the device's,
+/// or a late rank would be waited for in real time.
+pub const SIMULATED_DEVICE_NAP: Duration = Duration::from_millis(1);
 /// Memory that a pretended device has.
 pub const FAKE_DEVICE_BYTES: usize = 4 << 30;

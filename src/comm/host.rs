@@ -1,6 +1,7 @@
 //! What a rank lives on: a process among others, or the simulator.
 
 use crate::error::Result;
+use crate::limits::DEVICE_NAP;
 use crate::protocol::session::To;
 use crate::sys::shared::{OwnRegion, PeerRegion};
 use crate::transport::Transport;
@@ -26,6 +27,11 @@ pub(crate) trait Host: Send + Sync {
 
     /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may.
     fn give_way(&self, idle_passes: u32) -> Waited;
+
+    /// Lets a device work, which wakes nobody: the next look at it is worth while after this.
+    fn nap(&self) {
+        std::thread::sleep(DEVICE_NAP);
+    }
 
     /// A call that runs step by step, holding the engine, found nothing `fruitless` times in a
     /// row: spins or yields, or says that it is time to let go.

@@ -13,7 +13,7 @@ use crate::engine::group::{ChannelKind, Group};
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::{BACKGROUND_PASSES, DEVICE_LOOKS, DEVICE_NAP, POLLER_NAP};
+use crate::limits::{BACKGROUND_PASSES, DEVICE_LOOKS, POLLER_NAP};
 use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
@@ -333,8 +333,7 @@ impl Runtime {
             drop(engine);
             self.let_others_look();
             if awaits_device && idle_passes > DEVICE_LOOKS {
-                // A device wakes nobody.
-                std::thread::sleep(DEVICE_NAP);
+                self.host.nap();
                 idle_passes += 1;
                 waited = Waited::Asleep;
             } else if advanced {
@@ -380,7 +379,7 @@ impl Runtime {
             if !is_unfinished {
                 // Callers have the engine meanwhile.
                 drop(engine);
-                std::thread::sleep(DEVICE_NAP);
+                self.host.nap();
                 engine = self.lock_beside_poller();
                 is_unfinished = true;
             }

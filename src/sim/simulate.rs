@@ -6,7 +6,7 @@ use super::schedule::Baton;
 use crate::comm::host::{Host, Waited};
 use crate::comm::runtime::Runtime;
 use crate::comm::{Communicator, Parts};
-use crate::limits::DEADLINE_DEFAULT;
+use crate::limits::{DEADLINE_DEFAULT, DEVICE_NAP, SIMULATED_DEVICE_NAP};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::session::To;
@@ -165,6 +165,15 @@ impl Host for SimHost {
         // With a timer for every waiting rank there is no deadlock; deadlines end what is stuck.
         let _ = self.baton.wait(self.rank, until);
         Waited::Asleep
+    }
+
+    fn nap(&self) {
+        // The device takes real time, while it may need another rank's turn; and all of this must
+        // not use up a call's time.
+        std::thread::sleep(DEVICE_NAP);
+        let _ = self
+            .baton
+            .wait(self.rank, self.baton.now() + SIMULATED_DEVICE_NAP);
     }
 
     fn wake(&self) {}

@@ -124,6 +124,21 @@ fn obey(bench: &Bench, order: &[&str]) -> ringtree::Result<String> {
             device.import(&exported(offset, handle), length)?;
             Ok("imported".into())
         }
+        // Says whether the parent's memory is open while it has it, while a stream that waits for
+        // a word still uses it, and in the end.
+        ["close", offset, handle] => {
+            let theirs = device.import(&exported(offset, handle), BYTES)?;
+            let (mapping, own) = (theirs.mapping(), bench.memory(&[0; 10]));
+            let words = device.words(1)?;
+            let had = mapping.is_open();
+            bench.hold_back(&words);
+            bench.stream.copy(&theirs.span(0, 10)?, &own.whole())?;
+            drop(theirs);
+            let used = mapping.is_open();
+            Bench::release(&words);
+            bench.finish();
+            Ok(format!("{had} {used} {}", mapping.is_open()))
+        }
         // Waits for the parent's word, copies, writes the next one: all by the stream.
         ["turn", offset, handle, process, descriptor] => {
             let path = format!("/proc/{process}/fd/{descriptor}");
@@ -187,6 +202,18 @@ fn two_processes_take_turns_by_words_and_their_streams_alone() {
         bench.stream.wait_word(&words.word(1).unwrap(), 1).unwrap();
         let right = memory.span(half, half).unwrap();
         assert!(bench.read(&right) == content, "{name}");
+    }
+}
+
+#[test]
+fn a_peer_knows_when_it_has_closed_our_memory() {
+    for (name, device) in devices() {
+        let mut peer = Peer::start(name);
+        let memory = device.allocate(BYTES).unwrap();
+        assert!(!memory.mapping().is_open(), "it is our own");
+        let text = as_text(&device.export(&memory).unwrap());
+        let said = peer.ask(&format!("close {text}"));
+        assert_eq!(said, "true true false", "{name}");
     }
 }
 

@@ -9,6 +9,7 @@ use ringtree::device::fake::{Fake, Options};
 use ringtree::limits::DUPLICATES_MAX;
 use ringtree::plan::Algorithm;
 use ringtree::plan::on_device::FAN_IN_MAX;
+use ringtree::sim::simulate::sleep;
 use ringtree::{Error, ReduceOp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,4 +138,26 @@ fn slots_are_for_those_that_use_the_same_gpu() {
     {
         assert_eq!(ends[rank], Ok((slots, Some(ways.to_owned()), 5)));
     }
+}
+
+/// Simulated ranks take turns, also while one waits for a device.
+#[test]
+fn simulated_ranks_wait_for_a_late_one() {
+    let ends = ringtree::simulate(2, |comm| {
+        let device: Arc<dyn Device> = Arc::new(Fake::new());
+        comm.attach_with(&device, AttachOptions::new().segment_bytes(16))?;
+        let stream = device.stream()?;
+        let mut buffer = DeviceBuffer::new(&device, &stream, &[1u8; 1000])?;
+        if comm.rank() == 1 {
+            sleep(comm, Duration::from_secs(20));
+        }
+        comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        if comm.rank() == 0 {
+            // With a call under way.
+            sleep(comm, Duration::from_secs(5));
+        }
+        comm.synchronize()?;
+        buffer.read()
+    });
+    assert_eq!(ends, vec![Ok(vec![2; 1000]); 2]);
 }
