@@ -63,9 +63,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod buckets;
 mod builder;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod elements;
 mod error;
+mod lane;
 mod replica;
 mod report;
 
