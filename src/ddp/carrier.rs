@@ -46,22 +46,23 @@ use std::ops::Range;
 ///     }
 /// }
 ///
-/// let ends = ringtree::simulate(2, |comm| {
-///     let device: Arc<dyn Device> = Arc::new(Fake::new());
-///     let stream: Arc<dyn Stream> = Arc::new(Unheld::new(device.stream()?));
-///     let buckets = Arc::default();
-///     let carrier = OnDevice { device, stream, buckets: Arc::clone(&buckets) };
-///     let weight = vec![Parameter::new("weight", &[2], Dtype::F32)];
-///     let mut model = DataParallel::with_carrier(comm, weight, Options::new(), carrier)?;
-///     let bucket = model.place(0)?.bucket.index;
-///     // A kernel would write the gradient there.
-///     buckets.lock().unwrap()[bucket].write(&[1.0, comm.rank() as f32])?;
-///     model.ready(0)?;
-///     model.wait()?;
-///     let averages = buckets.lock().unwrap();
-///     averages[bucket].read()
-/// });
-/// assert_eq!(ends, vec![Ok(vec![1.0, 0.5]); 2]);
+/// # fn rank(comm: &Communicator) -> Result<()> {
+/// let device: Arc<dyn Device> = Arc::new(Fake::new());
+/// let stream: Arc<dyn Stream> = Arc::new(Unheld::new(device.stream()?));
+/// let buckets = Arc::default();
+/// let carrier = OnDevice { device, stream, buckets: Arc::clone(&buckets) };
+/// let weight = vec![Parameter::new("weight", &[2], Dtype::F32)];
+/// let mut model = DataParallel::with_carrier(comm, weight, Options::new(), carrier)?;
+/// let bucket = model.place(0)?.bucket.index;
+/// // A kernel would write the gradient there.
+/// buckets.lock().unwrap()[bucket].write(&[1.0, comm.rank() as f32])?;
+/// model.ready(0)?;
+/// model.wait()?;
+/// let averages = buckets.lock().unwrap();
+/// assert_eq!(averages[bucket].read()?[0], 1.0);
+/// # Ok(()) }
+/// # let builder = Communicator::builder().rank(0).world_size(1);
+/// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
 /// ```
 pub trait Carrier: Send {
     /// Gets ready to send buckets by `comm`, which the carrier's calls alone use for buffers that

@@ -6,26 +6,35 @@ use crate::elements::with_slice;
 use crate::{Hooks, Replica, var_builder};
 use candle_core::Var;
 use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear, loss::mse};
+use ringtree::bootstrap::TransportChoice;
 use ringtree::ddp::{BucketSize, HalfHook, Options};
 use ringtree::device::fake::{self, Fake};
-use ringtree::device::{Device as _, Stream, Unheld};
+use ringtree::device::{Stream, Unheld};
 use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::time::Duration;
+
+/// Long enough for a slow machine, short enough for a test that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+type Pretended = Arc<dyn ringtree::device::Device>;
 
 struct FakeLane {
-    device: Arc<dyn ringtree::device::Device>,
+    device: Pretended,
     stream: Arc<dyn Stream>,
 }
 
 impl FakeLane {
-    fn boxed(options: fake::Options) -> Box<dyn Lane> {
-        let device: Arc<dyn ringtree::device::Device> = Arc::new(Fake::with(options));
-        let stream = Arc::new(Unheld::new(device.stream().unwrap()));
-        Box::new(Self { device, stream })
+    fn boxed(device: &Pretended) -> Box<dyn Lane> {
+        Box::new(Self {
+            stream: Arc::new(Unheld::new(device.stream().unwrap())),
+            device: Arc::clone(device),
+        })
     }
 }
 
 impl Lane for FakeLane {
-    fn device(&self) -> &Arc<dyn ringtree::device::Device> {
+    fn device(&self) -> &Pretended {
         &self.device
     }
 
@@ -52,29 +61,60 @@ impl Lane for FakeLane {
     }
 }
 
-/// A replica on a device that is like this.
-fn replica_on(comm: &Communicator, hooks: Hooks, options: fake::Options) -> Replica {
-    let buckets = Options::new().buckets(BucketSize::Bytes(100));
-    let lane = Some((Device::Cpu, FakeLane::boxed(options)));
-    Replica::on_lane(comm, hooks, buckets, lane).unwrap()
+/// The ranks' devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// One for all, which pauses.
+    Shared,
+    /// Each its own, which pauses: gradients go through the hosts.
+    Own,
+    /// As `Shared`, without streams that wait for words.
+    Wordless,
 }
 
-/// One GPU for all ranks, that pauses; one for each; one that cannot wait.
-fn devices(rank: usize) -> [fake::Options; 3] {
-    let plain = fake::Options::default();
-    let pauses = Some(rank as u64);
-    [
-        fake::Options { pauses, ..plain },
-        fake::Options {
-            gpu: rank as u8,
-            pauses,
-            ..plain
-        },
-        fake::Options {
-            word_operations: false,
-            ..plain
-        },
-    ]
+/// Ranks as threads. (The simulator's clock does not move while a device is waited for.)
+fn on_threads<R: Send>(
+    world_size: usize,
+    kind: Kind,
+    script: impl Fn(&Communicator, &Pretended) -> R + Sync,
+) -> Vec<R> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let fake = |rank: usize| -> Pretended {
+        Arc::new(Fake::with(fake::Options {
+            gpu: if kind == Kind::Own { rank as u8 } else { 0 },
+            pauses: (kind != Kind::Wordless).then_some(rank as u64),
+            word_operations: kind != Kind::Wordless,
+            ..fake::Options::default()
+        }))
+    };
+    let shared = fake(0);
+    let rank = |rank: usize| {
+        let builder = Communicator::builder().rank(rank).world_size(world_size);
+        let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
+        let (transport, device) = match kind {
+            Kind::Own => (TransportChoice::Tcp, fake(rank)),
+            Kind::Shared | Kind::Wordless => (TransportChoice::Shm, Arc::clone(&shared)),
+        };
+        let comm = builder.transport(transport).connect().unwrap();
+        let end = script(&comm, &device);
+        let _ = comm.barrier();
+        end
+    };
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let ranks: Vec<_> = (0..world_size)
+            .map(|number| scope.spawn(move || rank(number)))
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn replica_on(comm: &Communicator, hooks: Hooks, device: &Pretended) -> Replica {
+    let buckets = Options::new().buckets(BucketSize::Bytes(100));
+    let lane = Some((Device::Cpu, FakeLane::boxed(device)));
+    Replica::on_lane(comm, hooks, buckets, lane).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -139,12 +179,12 @@ fn found(varmap: &VarMap, gradients: &candle_core::backprop::GradStore) -> Vec<O
 #[test]
 fn averages_of_all_types_come_back_to_their_places() {
     for world_size in 2..=4 {
-        for kind in 0..3 {
-            let steps = ringtree::simulate(world_size, |comm| {
+        for kind in [Kind::Shared, Kind::Own, Kind::Wordless] {
+            let steps = on_threads(world_size, kind, |comm, device| {
                 let varmap = VarMap::new();
                 let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
                 let tensors = tensors_of(&builder);
-                let mut replica = replica_on(comm, hooks, devices(comm.rank())[kind]);
+                let mut replica = replica_on(comm, hooks, device);
                 // The buckets are laid out anew after the first.
                 let step = |_: usize| {
                     let loss = sum_of(&tensors, comm.rank() as f64 + 1.0);
@@ -160,7 +200,7 @@ fn averages_of_all_types_come_back_to_their_places() {
                 .map(|number| Some(slopes(number).into_iter().map(mean).collect::<Vec<_>>()))
                 .collect();
             for step in steps.concat() {
-                assert_eq!(step, expected, "{world_size} ranks, device {kind}");
+                assert_eq!(step, expected, "{world_size} ranks, {kind:?}");
             }
         }
     }
@@ -168,11 +208,11 @@ fn averages_of_all_types_come_back_to_their_places() {
 
 #[test]
 fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
-    let steps = ringtree::simulate(2, |comm| {
+    let steps = on_threads(2, Kind::Shared, |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let tensors = tensors_of(&builder);
-        let mut replica = replica_on(comm, hooks, devices(0)[0]);
+        let mut replica = replica_on(comm, hooks, device);
         let mut step = || {
             let own = comm.rank() as f64 + 1.0;
             replica.backward_no_sync(&sum_of(&tensors, own)).unwrap();
@@ -198,12 +238,12 @@ fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
 
 #[test]
 fn where_no_gradient_came_others_count_and_zeros_are_added() {
-    let found = ringtree::simulate(3, |comm| {
+    let found = on_threads(3, Kind::Shared, |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let names = ["both", "one", "none"];
         let tensors = names.map(|name| builder.get(2, name).unwrap());
-        let mut replica = replica_on(comm, hooks, devices(0)[0]).allow_unused();
+        let mut replica = replica_on(comm, hooks, device).allow_unused();
         let steps: Vec<_> = (0..2)
             .map(|_| {
                 let loss = match comm.rank() {
@@ -263,8 +303,8 @@ fn set(var: &Var, weights: Vec<f32>) {
 #[test]
 fn replicas_train_on_a_device_as_through_host_memory() {
     let host = ringtree::simulate(4, |comm| trained(comm, None));
-    let device = ringtree::simulate(4, |comm| {
-        trained(comm, Some(FakeLane::boxed(devices(comm.rank() % 2)[1])))
+    let device = on_threads(4, Kind::Shared, |comm, device| {
+        trained(comm, Some(FakeLane::boxed(device)))
     });
     assert!(device.iter().all(|rank| *rank == device[0]));
     for (name, weights) in &host[0] {
@@ -276,11 +316,11 @@ fn replicas_train_on_a_device_as_through_host_memory() {
 
 #[test]
 fn a_rank_without_its_gradients_fails_all() {
-    let ends = ringtree::simulate(3, |comm| {
+    let ends = on_threads(3, Kind::Shared, |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let tensors = tensors_of(&builder);
-        let mut replica = replica_on(comm, hooks, devices(0)[0]);
+        let mut replica = replica_on(comm, hooks, device);
         let used = if comm.rank() == 1 { 3 } else { tensors.len() };
         let failed = replica.backward(&sum_of(&tensors[..used], 1.0));
         let again = replica.backward(&sum_of(&tensors, 1.0));
@@ -294,11 +334,12 @@ fn a_rank_without_its_gradients_fails_all() {
 
 #[test]
 fn a_hook_and_ranks_that_differ_are_named() {
+    let device: Pretended = Arc::new(Fake::new());
     let attempt = |comm: &Communicator, options: Options, is_on_device: bool| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         tensors_of(&builder);
-        let lane = || (Device::Cpu, FakeLane::boxed(fake::Options::default()));
+        let lane = || (Device::Cpu, FakeLane::boxed(&device));
         let replica = Replica::on_lane(comm, hooks, options, is_on_device.then(lane));
         replica.err().unwrap().to_string()
     };
