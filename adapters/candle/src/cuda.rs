@@ -106,3 +106,78 @@ impl InplaceOp1 for Swap<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::buckets::Buckets;
+    use crate::cuda::CudaLane;
+    use candle_core::{Device, Tensor};
+    use ringtree::ddp::{DataParallel, Options, Parameter};
+    use ringtree::{Communicator, Dtype};
+
+    /// What rank `rank` puts into parameter `number`.
+    fn gradient(rank: usize, number: usize, count: usize) -> Vec<f32> {
+        let value = |at: usize| ((rank + 1) * (number * 10 + at)) as f32;
+        (0..count).map(value).collect()
+    }
+
+    fn averaged(comm: &Communicator, device: &Device) -> Vec<Vec<f32>> {
+        let counts = [3, 1, 8];
+        let names = ["weight", "bias", "head"];
+        let parameters = names.iter().zip(counts);
+        let parameters =
+            parameters.map(|(name, count)| Parameter::new(*name, &[count], Dtype::F32));
+        let lane = CudaLane::new(device.as_cuda_device().unwrap()).unwrap();
+        let buckets = Buckets::new(device, Box::new(lane));
+        let mut parallel =
+            DataParallel::with_carrier(comm, parameters.collect(), Options::new(), buckets.clone())
+                .unwrap();
+        let mut averages = Vec::new();
+        for _step in 0..2 {
+            for number in [2, 0, 1] {
+                let values = gradient(comm.rank(), number, counts[number]);
+                let tensor = Tensor::from_vec(values, counts[number], device).unwrap();
+                let place = parallel.place(number).unwrap();
+                buckets.put(&place, &tensor).unwrap();
+                parallel.ready(number).unwrap();
+            }
+            parallel.wait().unwrap();
+            averages = (0..3)
+                .map(|number| {
+                    let place = parallel.averaged_place(number).unwrap().unwrap();
+                    let average = buckets.averaged(&place, &counts[number].into()).unwrap();
+                    average.to_vec1().unwrap()
+                })
+                .collect();
+        }
+        averages
+    }
+
+    #[test]
+    fn tensors_on_a_gpu_are_averaged_where_they_lie() {
+        if let Err(error) = ringtree::device::cuda::count() {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let rendezvous = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let rank = |rank: usize| {
+            let builder = Communicator::builder().rank(rank).world_size(2);
+            let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+            let averages = averaged(&comm, &Device::new_cuda(0).unwrap());
+            comm.barrier().unwrap();
+            averages
+        };
+        let ends = std::thread::scope(|scope| {
+            let other = scope.spawn(|| rank(1));
+            [rank(0), other.join().unwrap()]
+        });
+        let mean = |(number, count): (usize, usize)| -> Vec<f32> {
+            let own = gradient(0, number, count).into_iter();
+            own.map(|value| value * 1.5).collect()
+        };
+        let expected: Vec<_> = [3, 1, 8].into_iter().enumerate().map(mean).collect();
+        assert_eq!(ends, [expected.clone(), expected]);
+    }
+}

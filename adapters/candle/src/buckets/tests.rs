@@ -321,6 +321,8 @@ fn a_rank_without_its_gradients_fails_all() {
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let tensors = tensors_of(&builder);
         let mut replica = replica_on(comm, hooks, device);
+        // A failure is everybody's: nobody is still setting up.
+        comm.barrier().unwrap();
         let used = if comm.rank() == 1 { 3 } else { tensors.len() };
         let failed = replica.backward(&sum_of(&tensors[..used], 1.0));
         let again = replica.backward(&sum_of(&tensors, 1.0));
