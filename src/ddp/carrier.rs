@@ -10,8 +10,8 @@ use std::ops::Range;
 /// goes when, and when a step counts.
 ///
 /// In every step the trainer asks where each gradient belongs
-/// ([`DataParallel::place`](super::DataParallel::place)), has the carrier put it there, and says that
-/// it is [`ready`](super::DataParallel::ready).
+/// ([`DataParallel::place`](super::DataParallel::place)), has the carrier put it there, and says
+/// that it is [`ready`](super::DataParallel::ready).
 ///
 /// ```
 /// use ringtree::comm::device_buffer::DeviceBuffer;

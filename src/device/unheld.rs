@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// A stream that collectives do not hold back: they begin when what it was told before is done, but
 /// what it is told afterwards does not wait for them. So it computes on while gradients travel.
 /// Whoever uses the memory again waits at the host first
-/// ([`Communicator::synchronize`](crate::Communicator::synchronize)). As no stream stands still, the
-/// driver's calls that wait for all streams (freeing memory, loading a kernel for the first time)
-/// wait for nobody's word.
+/// ([`Communicator::synchronize`](crate::Communicator::synchronize)). As no stream stands still,
+/// the driver's calls that wait for all streams (freeing memory, loading a kernel for the first
+/// time) wait for nobody's word.
 ///
 /// It is told everything else as the stream that it is made of.
 ///
