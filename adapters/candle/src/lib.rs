@@ -69,8 +69,8 @@
 //! ([`Communicator::attach`](ringtree::Communicator::attach)).
 //!
 //! - Gradients travel as they are: a [hook](ringtree::ddp::Hook) of the options is refused.
-//! - The buckets are allocated in each step, from candle's device, and live as long as the gradients
-//!   that the optimizer got.
+//! - The buckets are allocated in each step, from candle's device, and live as long as the
+//!   gradients that the optimizer got.
 //! - `Device::new_cuda` computes on a stream that each thread has for itself: use a model and its
 //!   replica on the thread that made the device, or make it by `Device::new_cuda_with_stream`.
 //! - candle compiles its kernels with `nvcc` and links the CUDA toolkit, so the feature needs both

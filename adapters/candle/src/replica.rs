@@ -61,8 +61,8 @@ impl Replica {
     /// # Errors
     /// [`Error::Usage`] if the `VarMap` has variables that the model did not get from
     /// [`var_builder`](crate::var_builder), if the model lies on several devices, or for a hook in
-    /// `options` where gradients are averaged on their device; [`Error::Ringtree`] if the ranks have
-    /// different models, with the first parameter that differs, or if a rank is gone.
+    /// `options` where gradients are averaged on their device; [`Error::Ringtree`] if the ranks
+    /// have different models, with the first parameter that differs, or if a rank is gone.
     pub fn new(comm: &Communicator, hooks: Hooks, options: Options) -> Result<Self> {
         let lane = lane::of_model(&hooks.parameters())?;
         Self::on_lane(comm, hooks, options, lane)
