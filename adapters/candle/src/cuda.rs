@@ -125,8 +125,7 @@ mod tests {
         let counts = [3, 1, 8];
         let names = ["weight", "bias", "head"];
         let parameters = names.iter().zip(counts);
-        let parameters =
-            parameters.map(|(name, count)| Parameter::new(*name, &[count], Dtype::F32));
+        let parameters = parameters.map(|(name, count)| Parameter::new(name, &[count], Dtype::F32));
         let lane = CudaLane::new(device.as_cuda_device().unwrap()).unwrap();
         let buckets = Buckets::new(device, Box::new(lane));
         let mut parallel =
