@@ -1,6 +1,7 @@
 //! While backward runs: gradients come in, full buckets go.
 
 use super::agree::broadcast_bytes;
+use super::carrier::Place;
 use super::parallel::{Content, DataParallel, Phase};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -139,16 +140,10 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] before `wait`, or for another type; what failed before.
     pub fn gradient<T: Element>(&self, parameter: usize) -> Result<Option<&[T]>> {
-        self.check_alive()?;
-        self.check_parameter(parameter)?;
-        if self.phase != Phase::Averaged {
-            return Err(Error::Usage(
-                "gradients are averaged when `wait` has returned".into(),
-            ));
-        }
+        self.check_averaged(parameter)?;
         let place = &self.layout.places[parameter];
         let Content::Here(values) = &self.contents[place.bucket] else {
-            return Err(Error::Usage("the gradients are under way".into()));
+            return Err(not_here(self.carrier.is_some()));
         };
         let all = values
             .as_slice::<T>()
@@ -157,19 +152,66 @@ impl DataParallel {
     }
 }
 
+/// Gradients that a [`Carrier`](super::Carrier) keeps.
+impl DataParallel {
+    /// Where the parameter's gradient is to be put, or added; it counts as used. Say
+    /// [`DataParallel::ready`] when it is complete.
+    ///
+    /// # Errors
+    /// As [`DataParallel::report`].
+    pub fn place(&mut self, parameter: usize) -> Result<Place<'_>> {
+        self.begin(parameter)?;
+        if self.readiness.is_ready(parameter) {
+            return Err(self.complete_already(parameter));
+        }
+        let is_first = !std::mem::replace(&mut self.is_used[parameter], true);
+        Ok(self.place_of(parameter, is_first))
+    }
+
+    /// Where the parameter's averaged gradient lies, after [`DataParallel::wait`]; nowhere if no
+    /// rank had one.
+    ///
+    /// # Errors
+    /// As [`DataParallel::gradient`].
+    pub fn averaged_place(&self, parameter: usize) -> Result<Option<Place<'_>>> {
+        self.check_averaged(parameter)?;
+        Ok(self.is_used[parameter].then(|| self.place_of(parameter, false)))
+    }
+
+    fn place_of(&self, parameter: usize, is_first: bool) -> Place<'_> {
+        let place = &self.layout.places[parameter];
+        Place {
+            bucket: &self.infos[place.bucket],
+            range: place.range.clone(),
+            is_first,
+        }
+    }
+}
+
 /// Inside a step.
 impl DataParallel {
+    fn check_averaged(&self, parameter: usize) -> Result<()> {
+        self.check_alive()?;
+        self.check_parameter(parameter)?;
+        if self.phase == Phase::Averaged {
+            return Ok(());
+        }
+        Err(Error::Usage(
+            "gradients are averaged when `wait` has returned".into(),
+        ))
+    }
+
     /// Begins a step if none has begun.
     fn begin(&mut self, parameter: usize) -> Result<()> {
         self.check_alive()?;
         self.check_parameter(parameter)?;
-        self.begin_step();
-        Ok(())
+        let result = self.begin_step();
+        self.keep_failure(result)
     }
 
-    pub(super) fn begin_step(&mut self) {
+    pub(super) fn begin_step(&mut self) -> Result<()> {
         if self.phase == Phase::Collecting {
-            return;
+            return Ok(());
         }
         if let Some(order) = self.next_order.take() {
             self.order = order;
@@ -180,6 +222,10 @@ impl DataParallel {
         self.readiness.begin(&self.layout);
         if self.full_at.is_none() {
             self.start_backward();
+        }
+        match &mut self.carrier {
+            Some(carrier) => carrier.begin(&self.infos),
+            None => Ok(()),
         }
     }
 
@@ -193,7 +239,7 @@ impl DataParallel {
         }
         let place = &self.layout.places[parameter];
         let Content::Here(values) = &mut self.contents[place.bucket] else {
-            return Err(Error::Usage("the gradients are under way".into()));
+            return Err(not_here(self.carrier.is_some()));
         };
         let all = values.as_mut_slice().unwrap_or_default();
         Ok(&mut all[place.range.clone()])
@@ -253,4 +299,11 @@ impl DataParallel {
             T::DTYPE
         ))
     }
+}
+
+fn not_here(is_carried: bool) -> Error {
+    Error::Usage(match is_carried {
+        true => "the gradients are not in host memory: ask the carrier for them".into(),
+        false => "the gradients are under way".into(),
+    })
 }

@@ -3,7 +3,8 @@
 //! *Purpose.* [`DataParallel`] averages the gradients of a model over all ranks while backward
 //! runs: `layout` packs them into buckets, `readiness` says which bucket may go, one of the
 //! [`hooks`] says how it travels, `step` ends a step on all ranks or on none. [`Trace`] shows where
-//! the time went. A [`checkpoint`] keeps what a training needs to go on after a failure.
+//! the time went. A [`checkpoint`] keeps what a training needs to go on after a failure. Where
+//! gradients do not lie in host memory, a [`Carrier`] keeps and averages the buckets.
 //!
 //! *Invariants.* All ranks issue the same operations in the same order, in whatever order their
 //! gradients come. A gradient is averaged exactly once. No rank reads an average before every rank
@@ -15,6 +16,7 @@
 
 mod agree;
 mod backward;
+mod carrier;
 pub mod checkpoint;
 mod flight;
 pub mod hooks;
@@ -32,6 +34,7 @@ mod trace;
 mod values;
 
 pub use backward::GradientMut;
+pub use carrier::{Carrier, Place};
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
 pub use options::Options;

@@ -1,8 +1,9 @@
 //! The gradients of a model, averaged over ranks while backward runs.
 
 use super::agree::{broadcast_entries, compare};
+use super::carrier::Carrier;
 use super::flight::Flight;
-use super::hooks::{BucketInfo, Hook};
+use super::hooks::{BucketInfo, Hook, Plain};
 use super::layout::{Bucket, Layout, Limits};
 use super::options::Options;
 use super::parameter::Parameter;
@@ -20,6 +21,8 @@ use std::time::Duration;
 pub(super) enum Content {
     Here(Values),
     Flying(Flight),
+    /// The carrier knows.
+    Carried,
     /// Lost to an error.
     Lost,
 }
@@ -72,6 +75,7 @@ pub struct DataParallel {
     pub(super) layout: Layout,
     pub(super) infos: Vec<BucketInfo>,
     pub(super) hook: Box<dyn Hook>,
+    pub(super) carrier: Option<Box<dyn Carrier>>,
     pub(super) has_uneven_data: bool,
     pub(super) contents: Vec<Content>,
     pub(super) readiness: Readiness,
@@ -105,6 +109,39 @@ impl DataParallel {
     /// [`Error::Mismatch`] if ranks register different ones: it names the first; any other of
     /// `comm`'s.
     pub fn new(comm: &Communicator, parameters: Vec<Parameter>, options: Options) -> Result<Self> {
+        Self::register(comm, parameters, options, None)
+    }
+
+    /// As [`DataParallel::new`], for gradients that `carrier` keeps and averages. They are averaged
+    /// as they are, without a hook. All ranks have a carrier, or none has.
+    ///
+    /// # Errors
+    /// As there; [`Error::Usage`] for a hook; the carrier's.
+    pub fn with_carrier(
+        comm: &Communicator,
+        parameters: Vec<Parameter>,
+        options: Options,
+        carrier: impl Carrier + 'static,
+    ) -> Result<Self> {
+        if options.hook.name() != Plain.name() {
+            return Err(Error::Usage(format!(
+                "the hook {} is for gradients in host memory, but these lie elsewhere: choose none",
+                options.hook.name()
+            )));
+        }
+        let mut this = Self::register(comm, parameters, options, Some(Box::new(carrier)))?;
+        if let Some(carrier) = &mut this.carrier {
+            carrier.attach(&this.comms[0])?;
+        }
+        Ok(this)
+    }
+
+    fn register(
+        comm: &Communicator,
+        parameters: Vec<Parameter>,
+        options: Options,
+        carrier: Option<Box<dyn Carrier>>,
+    ) -> Result<Self> {
         let Options {
             size,
             hook,
@@ -115,6 +152,7 @@ impl DataParallel {
             format!("the bucket size {size:?}"),
             format!("the hook {} of {} stages", hook.name(), hook.stages()),
             format!("uneven data: {has_uneven_data}"),
+            format!("gradients in host memory: {}", carrier.is_none()),
         ];
         lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
         compare(comm, &lines)?;
@@ -137,6 +175,7 @@ impl DataParallel {
             limits,
             infos: Vec::new(),
             hook,
+            carrier,
             has_uneven_data,
             contents: Vec::new(),
             readiness: Readiness::default(),
@@ -176,8 +215,11 @@ impl DataParallel {
                 .collect(),
         };
         self.infos = self.layout.buckets.iter().enumerate().map(info).collect();
-        let zeros = |bucket: &Bucket| Content::Here(Values::zeros(bucket.dtype, bucket.count));
-        self.contents = self.layout.buckets.iter().map(zeros).collect();
+        let content = |bucket: &Bucket| match self.carrier {
+            Some(_) => Content::Carried,
+            None => Content::Here(Values::zeros(bucket.dtype, bucket.count)),
+        };
+        self.contents = self.layout.buckets.iter().map(content).collect();
         let statistics = |bucket: &Bucket| BucketStatistics {
             bytes: bucket.bytes(),
             parameters: bucket.parameters.len(),

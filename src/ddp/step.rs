@@ -21,8 +21,9 @@ impl DataParallel {
     /// The first cause of what failed; no gradient can be read then, so no parameter is updated.
     pub fn wait(&mut self) -> Result<()> {
         self.check_alive()?;
-        self.begin_step();
-        let result = self.announce().and_then(|()| self.finish()).map(drop);
+        let result = self.begin_step();
+        let result = result.and_then(|()| self.announce());
+        let result = result.and_then(|()| self.finish());
         self.keep_failure(result)
     }
 
@@ -67,8 +68,7 @@ impl DataParallel {
             if active == [0] {
                 return Ok(());
             }
-            self.begin_step();
-            let result = self.finish();
+            let result = self.begin_step().and_then(|()| self.finish());
             self.keep_failure(result)?;
             let result = on_step(self);
             self.keep_failure(result)?;
@@ -93,6 +93,11 @@ impl DataParallel {
     }
 
     fn launch_one(&mut self, index: usize) -> Result<()> {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.launch(&self.comms[0], &self.infos[index])?;
+            self.count_launch(index);
+            return Ok(());
+        }
         let Content::Here(mut values) = std::mem::replace(&mut self.contents[index], Content::Lost)
         else {
             return Err(Error::Usage("the bucket is under way".into()));
@@ -104,15 +109,19 @@ impl DataParallel {
                 values.bytes_mut()[start * element_bytes..end * element_bytes].fill(0);
             }
         }
+        self.count_launch(index);
+        let info = &self.infos[index];
+        let flight = Flight::launch(&self.comms[0], &mut *self.hook, info, values)?;
+        self.contents[index] = Content::Flying(flight);
+        Ok(())
+    }
+
+    fn count_launch(&mut self, index: usize) {
         let now = self.comms[0].clock();
         let statistics = &mut self.statistics[index];
         statistics.backward = now.saturating_sub(self.full_at.unwrap_or(now));
         statistics.launched_at = now;
         self.full_at = Some(now);
-        let info = &self.infos[index];
-        let flight = Flight::launch(&self.comms[0], &mut *self.hook, info, values)?;
-        self.contents[index] = Content::Flying(flight);
-        Ok(())
     }
 
     /// Issues the next stages of buckets whose exchanges have ended. A bucket enters a stage only
@@ -132,7 +141,7 @@ impl DataParallel {
             }
             stage_before = match &self.contents[index] {
                 Content::Flying(flight) => flight.stage,
-                Content::Here(_) | Content::Lost => usize::MAX,
+                Content::Here(_) | Content::Carried | Content::Lost => usize::MAX,
             };
         }
         Ok(())
@@ -167,6 +176,10 @@ impl DataParallel {
             while matches!(self.contents[index], Content::Flying(_)) {
                 self.advance()?;
                 self.proceed(index)?;
+            }
+            if let Some(carrier) = &mut self.carrier {
+                carrier.land(&self.comms[0], &self.infos[index])?;
+                self.statistics[index].ended_at = self.comms[0].clock();
             }
             let now = self.comms[0].clock();
             self.statistics[index].exposed = now.saturating_sub(before);

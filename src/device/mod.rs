@@ -23,9 +23,11 @@ pub mod fake;
 mod memory;
 mod orders;
 pub mod published;
+mod unheld;
 
 pub use memory::{Event, Mapping, Memory, Pinned, PinnedSpan, Span, Word, Words};
 pub use orders::{Cast, Fold};
+pub use unheld::Unheld;
 
 use crate::error::{Error, Result};
 use std::any::Any;

@@ -9,19 +9,19 @@ use ringtree::Dtype;
 macro_rules! for_element {
     ($dtype:expr, $element:ident => $body:expr) => {
         match $dtype {
-            DType::F32 => {
+            candle_core::DType::F32 => {
                 type $element = f32;
                 $body
             }
-            DType::F64 => {
+            candle_core::DType::F64 => {
                 type $element = f64;
                 $body
             }
-            DType::F16 => {
+            candle_core::DType::F16 => {
                 type $element = half::f16;
                 $body
             }
-            DType::BF16 => {
+            candle_core::DType::BF16 => {
                 type $element = half::bf16;
                 $body
             }

@@ -57,15 +57,41 @@
 //!
 //! # Devices
 //!
-//! Gradients in the memory of another device travel through host memory, with a copy each way.
-//! The CPU is what is tested.
+//! A model lies on one device; [`Replica::new`] names two parameters that do not. On the CPU
+//! gradients are averaged in host memory.
+//!
+//! With the cargo feature `cuda`, those of a model on a GPU of NVIDIA's are averaged on that GPU.
+//! candle's stream copies each gradient into its bucket, which is one tensor there, and computes
+//! on. The collective gets the memory of a bucket that is full and begins when candle's stream has
+//! filled it. At the end of backward the host waits for the last, and the optimizer gets views of
+//! the buckets. This crate moves nothing through host memory but the initial weights; what ranks
+//! that share no GPU send each other goes through their hosts
+//! ([`Communicator::attach`](ringtree::Communicator::attach)).
+//!
+//! - Gradients travel as they are: a [hook](ringtree::ddp::Hook) of the options is refused.
+//! - The buckets are allocated in each step, from candle's device, and live as long as the
+//!   gradients that the optimizer got.
+//! - `Device::new_cuda` computes on a stream that each thread has for itself: use a model and its
+//!   replica on the thread that made the device, or make it by `Device::new_cuda_with_stream`.
+//! - candle compiles its kernels with `nvcc` and links the CUDA toolkit, so the feature needs both
+//!   to build, and such a program does not start without the libraries. The driver's bindings are
+//!   those of CUDA 12.4, whatever the toolkit is.
+//! - **It has never run on a GPU.** What was seen: the bookkeeping on a device that ringtree
+//!   pretends (the tests of `buckets`), and that the code for CUDA compiles.
+//!
+//! Without the feature, and on devices of other kinds, gradients travel through host memory with a
+//! copy each way.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod buckets;
 mod builder;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod elements;
 mod error;
+mod lane;
 mod replica;
 mod report;
 

@@ -1,11 +1,13 @@
 //! One rank's replica of a model.
 
+use crate::buckets::Buckets;
 use crate::builder::{Hooked, Hooks};
 use crate::elements::{dtype, for_element, with_slice};
 use crate::error::{Error, Result};
+use crate::lane::{self, Lane};
 use crate::report::Pass;
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::Optimizer;
 use ringtree::Communicator;
 use ringtree::ddp::{DataParallel, Options, Parameter};
@@ -18,7 +20,7 @@ const NAMES_SHOWN: usize = 5;
 /// optimizer's step that the averaged gradients ask for.
 ///
 /// ```
-/// use candle_core::{DType, Device, Tensor};
+/// use candle_core::{DType, Device, Tensor, Var};
 /// use candle_nn::{Module, Optimizer, SGD, VarMap, linear, loss::mse};
 ///
 /// let weights = ringtree::simulate(2, |comm| {
@@ -44,6 +46,8 @@ pub struct Replica {
     parameters: Vec<Hooked>,
     /// Away during a backward pass.
     parallel: Option<DataParallel>,
+    /// Where the gradients stay, if that is not host memory.
+    buckets: Option<Buckets>,
     /// Of the last backward pass.
     reports: Vec<(usize, Instant)>,
     allows_unused: bool,
@@ -56,9 +60,21 @@ impl Replica {
     ///
     /// # Errors
     /// [`Error::Usage`] if the `VarMap` has variables that the model did not get from
-    /// [`var_builder`](crate::var_builder); [`Error::Ringtree`] if the ranks have different
-    /// models, with the first parameter that differs, or if a rank is gone.
+    /// [`var_builder`](crate::var_builder), if the model lies on several devices, or for a hook in
+    /// `options` where gradients are averaged on their device; [`Error::Ringtree`] if the ranks
+    /// have different models, with the first parameter that differs, or if a rank is gone.
     pub fn new(comm: &Communicator, hooks: Hooks, options: Options) -> Result<Self> {
+        let lane = lane::of_model(&hooks.parameters())?;
+        Self::on_lane(comm, hooks, options, lane)
+    }
+
+    /// As [`Replica::new`], with gradients that are averaged on this device.
+    pub(crate) fn on_lane(
+        comm: &Communicator,
+        hooks: Hooks,
+        options: Options,
+        lane: Option<(Device, Box<dyn Lane>)>,
+    ) -> Result<Self> {
         let parameters = hooks.parameters();
         check_all_hooked(&hooks, &parameters)?;
         let registered = parameters.iter().map(|each| {
@@ -69,8 +85,16 @@ impl Replica {
             ))
         });
         let registered = registered.collect::<Result<_>>()?;
+        let buckets = lane.map(|(device, lane)| Buckets::new(&device, lane));
+        let parallel = match &buckets {
+            Some(buckets) => {
+                DataParallel::with_carrier(comm, registered, options, buckets.clone())?
+            }
+            None => DataParallel::new(comm, registered, options)?,
+        };
         let replica = Self {
-            parallel: Some(DataParallel::new(comm, registered, options)?),
+            parallel: Some(parallel),
+            buckets,
             hooks,
             parameters,
             reports: Vec::new(),
@@ -146,18 +170,10 @@ impl Replica {
     /// [`Error::Ringtree`] if a rank is gone: no gradients are returned then, on no rank.
     pub fn backward(&mut self, loss: &Tensor) -> Result<GradStore> {
         let mut gradients = self.pass(loss, true)?;
-        let parallel = self.parallel.as_mut().ok_or_else(broken)?;
-        parallel.wait()?;
+        self.parallel.as_mut().ok_or_else(broken)?.wait()?;
         for (number, parameter) in self.parameters.iter().enumerate() {
-            let var = &parameter.var;
-            let average = for_element!(var.dtype(), T => {
-                Ok(parallel.gradient::<T>(number)?.map(|average| {
-                    Tensor::from_slice(average, var.shape(), var.device())
-                }))
-            })
-            .map_err(Error::from)?;
-            if let Some(average) = average {
-                gradients.insert(var, average?);
+            if let Some(average) = self.average(number, &parameter.var)? {
+                gradients.insert(&parameter.var, average);
             }
         }
         Ok(gradients)
@@ -223,6 +239,22 @@ impl Replica {
 
 /// Inside a pass.
 impl Replica {
+    /// The averaged gradient of a parameter, if any rank had one.
+    fn average(&self, number: usize, var: &Var) -> Result<Option<Tensor>> {
+        let parallel = self.parallel()?;
+        if let Some(buckets) = &self.buckets {
+            let place = parallel.averaged_place(number)?;
+            let average = place.map(|place| buckets.averaged(&place, var.shape()));
+            return Ok(average.transpose()?);
+        }
+        let average = for_element!(var.dtype(), T => {
+            Ok(parallel.gradient::<T>(number)?.map(|average| {
+                Tensor::from_slice(average, var.shape(), var.device())
+            }))
+        });
+        Ok(average.map_err(Error::from)?.transpose()?)
+    }
+
     /// Backward from `loss`, with reports.
     fn pass(&mut self, loss: &Tensor, is_last: bool) -> Result<GradStore> {
         self.check_fresh()?;
@@ -239,7 +271,9 @@ impl Replica {
         let mut parallel = self.parallel.take().ok_or_else(broken)?;
         let was_synchronising = parallel.set_synchronising(is_last);
         parallel.start_backward();
-        self.hooks.channel.open(Pass::new(parallel));
+        self.hooks
+            .channel
+            .open(Pass::new(parallel, self.buckets.clone()));
         let result = loss.backward();
         let mut pass = self.hooks.channel.close().ok_or_else(broken)?;
         pass.parallel.set_synchronising(was_synchronising);

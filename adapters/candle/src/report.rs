@@ -1,9 +1,10 @@
 //! The identity operation whose backward reports the gradient, and where the reports go.
 
+use crate::buckets::Buckets;
 use crate::elements::{for_element, with_slice};
 use candle_core::backend::BackendStorage;
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, DType, Layout, MetalStorage, Result, Shape, Tensor,
+    CpuStorage, CudaStorage, CustomOp1, Layout, MetalStorage, Result, Shape, Tensor,
 };
 use ringtree::ddp::DataParallel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,8 @@ use std::time::Instant;
 /// A backward pass under way.
 pub(crate) struct Pass {
     pub(crate) parallel: DataParallel,
+    /// Where the gradients stay, if that is not host memory.
+    buckets: Option<Buckets>,
     /// The parameters whose gradients came, in their order, and when.
     pub(crate) reports: Vec<(usize, Instant)>,
     /// What went wrong with them, which is better than what candle makes of it.
@@ -19,9 +22,10 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    pub(crate) fn new(parallel: DataParallel) -> Self {
+    pub(crate) fn new(parallel: DataParallel, buckets: Option<Buckets>) -> Self {
         Self {
             parallel,
+            buckets,
             reports: Vec::new(),
             failure: None,
         }
@@ -30,9 +34,18 @@ impl Pass {
     fn report(&mut self, parameter: usize, gradient: &Tensor) -> Result<()> {
         self.reports.push((parameter, Instant::now()));
         let parallel = &mut self.parallel;
-        let reported = for_element!(gradient.dtype(), T => {
-            with_slice::<T, _>(gradient, |elements| parallel.report(parameter, elements))
-        })?;
+        let reported = match &self.buckets {
+            None => for_element!(gradient.dtype(), T => {
+                with_slice::<T, _>(gradient, |elements| parallel.report(parameter, elements))
+            })?,
+            Some(buckets) => match parallel.place(parameter) {
+                Ok(place) => {
+                    buckets.put(&place, gradient)?;
+                    parallel.ready(parameter)
+                }
+                Err(error) => Err(error),
+            },
+        };
         reported.map_err(|error| {
             self.failure = Some(error.clone());
             candle_core::Error::wrap(error)

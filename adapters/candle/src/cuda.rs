@@ -1,0 +1,182 @@
+//! Tensors of CUDA: how collectives get their memory, and candle gets it back.
+
+use crate::elements::for_element;
+use crate::error::Result;
+use crate::lane::Lane;
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::CudaStorage;
+use candle_core::{CpuStorage, CudaDevice, InplaceOp1, Layout, Tensor};
+use ringtree::device::cuda::Cuda;
+use ringtree::device::{Device, Memory, Stream, Unheld};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// candle's GPU, with candle's stream.
+pub(crate) struct CudaLane {
+    cuda: Cuda,
+    device: Arc<dyn Device>,
+    stream: Arc<dyn Stream>,
+}
+
+impl CudaLane {
+    /// The GPU of `device`. Both use its primary context, in which candle's memory is.
+    pub(crate) fn new(device: &CudaDevice) -> Result<Self> {
+        let stream = device.cuda_stream();
+        let cuda = Cuda::open(stream.context().ordinal())?;
+        let stream = cuda.wrap_stream(stream)?;
+        Ok(Self {
+            device: Arc::new(cuda.clone()),
+            // candle computes the gradients of other layers meanwhile.
+            stream: Arc::new(Unheld::new(stream)),
+            cuda,
+        })
+    }
+}
+
+impl Lane for CudaLane {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn stream(&self) -> &Arc<dyn Stream> {
+        &self.stream
+    }
+
+    fn take(&self, flat: &Tensor) -> candle_core::Result<Memory> {
+        let swap = Swap::new(&self.cuda, None);
+        flat.inplace_op1(&swap)?;
+        let taken = swap.into_memory();
+        taken.ok_or_else(|| candle_core::Error::Msg("a bucket has no memory".into()))
+    }
+
+    fn give_back(&self, flat: &Tensor, memory: Memory) -> candle_core::Result<()> {
+        flat.inplace_op1(&Swap::new(&self.cuda, Some(memory)))
+    }
+}
+
+/// Exchanges a tensor's whole memory: with `memory` if there is some, else with a placeholder. This
+/// is candle's one way to a storage that may be changed.
+struct Swap<'a> {
+    cuda: &'a Cuda,
+    memory: Mutex<Option<Memory>>,
+}
+
+impl<'a> Swap<'a> {
+    fn new(cuda: &'a Cuda, memory: Option<Memory>) -> Self {
+        let memory = Mutex::new(memory);
+        Self { cuda, memory }
+    }
+
+    fn into_memory(self) -> Option<Memory> {
+        let memory = self.memory.into_inner();
+        memory.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InplaceOp1 for Swap<'_> {
+    fn name(&self) -> &'static str {
+        "swap-memory"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        candle_core::bail!("a bucket of gradients has left its GPU")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        let stream = storage.device.cuda_stream();
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        for_element!(storage.dtype(), T => {
+            match memory.take() {
+                Some(memory) => {
+                    // Behind `synchronize`, which has seen all operations done.
+                    let slice = Cuda::unwrap_slice::<T>(memory).map_err(|memory| {
+                        candle_core::Error::Msg(format!("a collective still uses {memory:?}"))
+                    })?;
+                    *storage.as_cuda_slice_mut::<T>()? = slice;
+                }
+                None => {
+                    // An allocation of nothing is no allocation.
+                    let placeholder = storage.device.alloc_zeros::<T>(1)?;
+                    let own = storage.as_cuda_slice_mut::<T>()?;
+                    let slice = std::mem::replace(own, placeholder);
+                    let taken = self.cuda.wrap_slice(slice, &stream);
+                    *memory = Some(taken.map_err(candle_core::Error::wrap)?);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::buckets::Buckets;
+    use crate::cuda::CudaLane;
+    use candle_core::{Device, Tensor};
+    use ringtree::ddp::{DataParallel, Options, Parameter};
+    use ringtree::{Communicator, Dtype};
+
+    /// What rank `rank` puts into parameter `number`.
+    fn gradient(rank: usize, number: usize, count: usize) -> Vec<f32> {
+        let value = |at: usize| ((rank + 1) * (number * 10 + at)) as f32;
+        (0..count).map(value).collect()
+    }
+
+    fn averaged(comm: &Communicator, device: &Device) -> Vec<Vec<f32>> {
+        let counts = [3, 1, 8];
+        let names = ["weight", "bias", "head"];
+        let parameters = names.iter().zip(counts);
+        let parameters = parameters.map(|(name, count)| Parameter::new(name, &[count], Dtype::F32));
+        let lane = CudaLane::new(device.as_cuda_device().unwrap()).unwrap();
+        let buckets = Buckets::new(device, Box::new(lane));
+        let mut parallel =
+            DataParallel::with_carrier(comm, parameters.collect(), Options::new(), buckets.clone())
+                .unwrap();
+        let mut averages = Vec::new();
+        for _step in 0..2 {
+            for number in [2, 0, 1] {
+                let values = gradient(comm.rank(), number, counts[number]);
+                let tensor = Tensor::from_vec(values, counts[number], device).unwrap();
+                let place = parallel.place(number).unwrap();
+                buckets.put(&place, &tensor).unwrap();
+                parallel.ready(number).unwrap();
+            }
+            parallel.wait().unwrap();
+            averages = (0..3)
+                .map(|number| {
+                    let place = parallel.averaged_place(number).unwrap().unwrap();
+                    let average = buckets.averaged(&place, &counts[number].into()).unwrap();
+                    average.to_vec1().unwrap()
+                })
+                .collect();
+        }
+        averages
+    }
+
+    #[test]
+    fn tensors_on_a_gpu_are_averaged_where_they_lie() {
+        if let Err(error) = ringtree::device::cuda::count() {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let rendezvous = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let rank = |rank: usize| {
+            let builder = Communicator::builder().rank(rank).world_size(2);
+            let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+            let averages = averaged(&comm, &Device::new_cuda(0).unwrap());
+            comm.barrier().unwrap();
+            averages
+        };
+        let ends = std::thread::scope(|scope| {
+            let other = scope.spawn(|| rank(1));
+            [rank(0), other.join().unwrap()]
+        });
+        let mean = |(number, count): (usize, usize)| -> Vec<f32> {
+            let own = gradient(0, number, count).into_iter();
+            own.map(|value| value * 1.5).collect()
+        };
+        let expected: Vec<_> = [3, 1, 8].into_iter().enumerate().map(mean).collect();
+        assert_eq!(ends, [expected.clone(), expected]);
+    }
+}

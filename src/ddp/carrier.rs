@@ -1,0 +1,105 @@
+//! Gradients that lie elsewhere than in this host's memory.
+
+use super::hooks::BucketInfo;
+use crate::comm::Communicator;
+use crate::error::Result;
+use std::ops::Range;
+
+/// Keeps buckets of gradients somewhere else than in host memory, such as on a GPU, and averages
+/// them there. [`DataParallel::with_carrier`](super::DataParallel::with_carrier) says which bucket
+/// goes when, and when a step counts.
+///
+/// In every step the trainer asks where each gradient belongs
+/// ([`DataParallel::place`](super::DataParallel::place)), has the carrier put it there, and says
+/// that it is [`ready`](super::DataParallel::ready).
+///
+/// ```
+/// use ringtree::comm::device_buffer::DeviceBuffer;
+/// use ringtree::ddp::{BucketInfo, Carrier, DataParallel, Options, Parameter};
+/// use ringtree::device::{Device, Stream, Unheld, fake::Fake};
+/// use ringtree::{Communicator, Dtype, ReduceOp, Result};
+/// use std::sync::{Arc, Mutex};
+///
+/// /// A bucket of f32 on a device. The trainer shares it.
+/// struct OnDevice {
+///     device: Arc<dyn Device>,
+///     stream: Arc<dyn Stream>,
+///     buckets: Arc<Mutex<Vec<DeviceBuffer<f32>>>>,
+/// }
+///
+/// impl Carrier for OnDevice {
+///     fn attach(&mut self, comm: &Communicator) -> Result<()> {
+///         comm.attach(&self.device)
+///     }
+///     fn begin(&mut self, buckets: &[BucketInfo]) -> Result<()> {
+///         let zeros = |bucket: &BucketInfo| {
+///             DeviceBuffer::new(&self.device, &self.stream, &vec![0.0; bucket.count])
+///         };
+///         *self.buckets.lock().unwrap() = buckets.iter().map(zeros).collect::<Result<_>>()?;
+///         Ok(())
+///     }
+///     fn launch(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()> {
+///         comm.all_reduce(&mut self.buckets.lock().unwrap()[bucket.index], ReduceOp::Avg)
+///     }
+///     fn land(&mut self, comm: &Communicator, _: &BucketInfo) -> Result<()> {
+///         comm.synchronize()
+///     }
+/// }
+///
+/// # fn rank(comm: &Communicator) -> Result<()> {
+/// let device: Arc<dyn Device> = Arc::new(Fake::new());
+/// let stream: Arc<dyn Stream> = Arc::new(Unheld::new(device.stream()?));
+/// let buckets = Arc::default();
+/// let carrier = OnDevice { device, stream, buckets: Arc::clone(&buckets) };
+/// let weight = vec![Parameter::new("weight", &[2], Dtype::F32)];
+/// let mut model = DataParallel::with_carrier(comm, weight, Options::new(), carrier)?;
+/// let bucket = model.place(0)?.bucket.index;
+/// // A kernel would write the gradient there.
+/// buckets.lock().unwrap()[bucket].write(&[1.0, comm.rank() as f32])?;
+/// model.ready(0)?;
+/// model.wait()?;
+/// let averages = buckets.lock().unwrap();
+/// assert_eq!(averages[bucket].read()?[0], 1.0);
+/// # Ok(()) }
+/// # let builder = Communicator::builder().rank(0).world_size(1);
+/// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
+/// ```
+pub trait Carrier: Send {
+    /// Gets ready to send buckets by `comm`, which the carrier's calls alone use for buffers that
+    /// are not the host's. All ranks call it alike, once.
+    ///
+    /// # Errors
+    /// Any; the model is not registered then.
+    fn attach(&mut self, comm: &Communicator) -> Result<()>;
+
+    /// A step begins: all buckets, laid out like this, count as zeros until something is put there.
+    /// The averages of the step before are not asked for any more.
+    ///
+    /// # Errors
+    /// Any; training has failed then, on all ranks.
+    fn begin(&mut self, buckets: &[BucketInfo]) -> Result<()>;
+
+    /// Starts the average of a bucket, and returns while it is made. All ranks call it for the same
+    /// buckets in the same order, once a step.
+    ///
+    /// # Errors
+    /// As for [`Carrier::begin`].
+    fn launch(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()>;
+
+    /// Waits until the averages of a bucket that was launched are there.
+    ///
+    /// # Errors
+    /// As for [`Carrier::begin`].
+    fn land(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()>;
+}
+
+/// Where a gradient belongs that a [`Carrier`] keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The bucket.
+    pub bucket: &'a BucketInfo,
+    /// The parameter's elements of it.
+    pub range: Range<usize>,
+    /// Whether nothing has come in this step. Else it is to be added to what is there.
+    pub is_first: bool,
+}
