@@ -81,6 +81,7 @@ fn the_doctor_tells_what_memory_is_shared_by() {
     let output = ringtree(&["doctor"])
         .env("RINGTREE_HOST_ID", "here")
         .env("RINGTREE_TRANSPORT", "shm")
+        .env("RINGTREE_HAND_OVER", "streams")
         .output()
         .unwrap();
     let said = text(&output.stdout);
@@ -92,6 +93,7 @@ fn the_doctor_tells_what_memory_is_shared_by() {
         "boot id",
         "user",
         "\nGPU ",
+        "without peer access, handed over by streams (RINGTREE_HAND_OVER",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -2,6 +2,7 @@
 
 use crate::arrangement::{Case, OVER, Path};
 use crate::rank::Library;
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::cuda::Cuda;
 use ringtree::device::{Device, Stream};
@@ -43,7 +44,7 @@ impl Own {
         let device: Arc<dyn Device> = Arc::new(Cuda::open(0)?);
         let stream = device.stream()?;
         let comm = Communicator::from_env()?;
-        comm.attach(&device)?;
+        comm.attach_with(&device, AttachOptions::from_env()?)?;
         let over = comm.device_transport().unwrap_or_default();
         if std::env::var(OVER).is_ok_and(|expected| expected != over) {
             return Err(Error::Device(format!(

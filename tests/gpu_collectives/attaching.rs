@@ -125,7 +125,7 @@ fn slots_are_for_those_that_use_the_same_gpu() {
         rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
         Ok((allocated, ways, buffer.read()?[4999]))
     });
-    let row = ringtree::engine::device::links::SLOTS * SEGMENT_BYTES;
+    let row = ringtree::engine::device::links::slots_bytes(SEGMENT_BYTES);
     for (rank, (slots, ways)) in [
         (0, "shm"),
         (2 * row, "cuda+shm"),

@@ -4,6 +4,7 @@
 use crate::elements::for_element;
 use crate::lane::Lane;
 use candle_core::{DType, Device, Result, Shape, Tensor};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::ddp::{BucketInfo, Carrier, Place};
 use ringtree::device::Memory;
@@ -130,7 +131,7 @@ impl State {
 
 impl Carrier for Buckets {
     fn attach(&mut self, comm: &Communicator) -> ringtree::Result<()> {
-        comm.attach(self.lock().lane.device())
+        comm.attach_with(self.lock().lane.device(), AttachOptions::from_env()?)
     }
 
     fn begin(&mut self, buckets: &[BucketInfo]) -> ringtree::Result<()> {

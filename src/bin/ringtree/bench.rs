@@ -10,6 +10,7 @@ use crate::quantity::parse_size;
 use measure::{Case, Measurement, Memory};
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::builder::Builder;
 use ringtree::device::cuda;
 use ringtree::device::fake::Options;
@@ -291,7 +292,7 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
         Place::Device | Place::Registered => {
             let fake = gpu::is_fake().then(Options::default);
             let device = gpu::open(comm.local_rank(), fake)?;
-            comm.attach(&device)?;
+            comm.attach_with(&device, AttachOptions::from_env()?)?;
             let over = comm.device_transport();
             if wanted.must_map && over.as_deref() != Some("cuda") {
                 let over = over.as_deref().unwrap_or("nothing");

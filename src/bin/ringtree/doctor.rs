@@ -2,6 +2,7 @@
 
 use ringtree::bootstrap::sharing::Findings;
 use ringtree::bootstrap::{TransportChoice, TuningSource};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::device::Device;
 use ringtree::device::cuda::{self, Cuda};
 use ringtree::plan::select::TuningTable;
@@ -41,6 +42,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             choice,
             &tuning(setting("RINGTREE_TUNING").as_deref()),
             &gpus(),
+            &attaching(),
         )
     );
     match (findings.place(), choice) {
@@ -62,6 +64,7 @@ fn report(
     choice: TransportChoice,
     tuning: &str,
     gpus: &str,
+    attaching: &str,
 ) -> String {
     let origin = if is_chosen {
         "RINGTREE_TRANSPORT"
@@ -100,8 +103,8 @@ fn report(
         text += &format!("{name:<19}{found}\n");
     }
     format!(
-        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n",
-        "tuning", "GPU"
+        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{attaching}\n",
+        "tuning", "GPU", "segments on GPUs"
     )
 }
 
@@ -123,6 +126,14 @@ fn gpus() -> String {
     };
     match cuda::count() {
         Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// How programs that ask the environment attach GPUs.
+fn attaching() -> String {
+    match AttachOptions::from_env() {
+        Ok(options) => format!("{options} (RINGTREE_HAND_OVER, RINGTREE_PEER_ACCESS)"),
         Err(error) => error.to_string(),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_SEGMENT_BYTES;
+use std::fmt;
 
 /// How the ranks of a communicator use their devices together; the same on all ranks.
 ///
@@ -88,6 +89,41 @@ impl AttachOptions {
         self
     }
 
+    /// What the environment asks for: `RINGTREE_HAND_OVER` is `hosts` or `streams`, and
+    /// `RINGTREE_PEER_ACCESS` 0 or 1; otherwise as [`AttachOptions::new`].
+    ///
+    /// ```
+    /// use ringtree::comm::attach::AttachOptions;
+    /// // With neither set.
+    /// assert_eq!(AttachOptions::from_env(), Ok(AttachOptions::new()));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] names the variable that says something else.
+    pub fn from_env() -> Result<Self> {
+        Self::from_settings(|name| std::env::var(name).ok())
+    }
+
+    fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let of = |name: &str, [default, other]: [&str; 2]| {
+            let given = setting(name).unwrap_or_default();
+            match given.trim() {
+                "" => Ok(false),
+                given if given == default => Ok(false),
+                given if given == other => Ok(true),
+                given => Err(Error::Configuration(format!(
+                    "{name}={given}: it is {default} or {other}"
+                ))),
+            }
+        };
+        let by = match of("RINGTREE_HAND_OVER", ["hosts", "streams"])? {
+            false => HandOver::Hosts,
+            true => HandOver::Streams,
+        };
+        let peer_access = of("RINGTREE_PEER_ACCESS", ["0", "1"])?;
+        Ok(Self::new().hand_over(by).peer_access(peer_access))
+    }
+
     pub(super) fn check(self) -> Result<()> {
         let bytes = self.segment_bytes;
         if bytes == 0 || !bytes.is_multiple_of(16) {
@@ -101,5 +137,50 @@ impl AttachOptions {
 impl Default for AttachOptions {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl fmt::Display for AttachOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = match self.hand_over {
+            HandOver::Hosts => "hosts",
+            HandOver::Streams => "streams",
+        };
+        let access = match self.peer_access {
+            false => "without",
+            true => "with",
+        };
+        let segment_bytes = self.segment_bytes;
+        write!(
+            formatter,
+            "in segments of {segment_bytes} bytes, {access} peer access, handed over by {by}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_asks_or_is_told_what_is_wrong() {
+        let of = |name: &'static str, value: &'static str| {
+            AttachOptions::from_settings(|asked| (asked == name).then(|| value.to_owned()))
+        };
+        let usual = AttachOptions::new();
+        for (name, default) in [
+            ("RINGTREE_HAND_OVER", "hosts"),
+            ("RINGTREE_PEER_ACCESS", "0"),
+        ] {
+            assert_eq!(of(name, default), Ok(usual));
+            assert_eq!(of(name, " "), Ok(usual));
+            let Err(Error::Configuration(why)) = of(name, "yes") else {
+                panic!("{name}");
+            };
+            assert!(why.starts_with(&format!("{name}=yes: it is {default} or ")));
+        }
+        let streams = usual.hand_over(HandOver::Streams);
+        assert_eq!(of("RINGTREE_HAND_OVER", "streams"), Ok(streams));
+        assert_eq!(of("RINGTREE_PEER_ACCESS", "1"), Ok(usual.peer_access(true)));
     }
 }

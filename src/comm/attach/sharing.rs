@@ -25,17 +25,15 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 /// The options of an introduction.
-fn in_words(introduction: &[u8; INTRODUCTION_BYTES]) -> String {
-    let access = match introduction[24] {
-        0 => "without",
-        _ => "with",
-    };
-    let by = match introduction[25] {
-        0 => "hosts",
-        _ => "streams",
-    };
-    let segment_bytes = word(&introduction[16..]);
-    format!("in segments of {segment_bytes} bytes, {access} peer access, handed over by {by}")
+fn options(introduction: &[u8; INTRODUCTION_BYTES]) -> AttachOptions {
+    AttachOptions {
+        segment_bytes: usize::try_from(word(&introduction[16..])).unwrap_or(usize::MAX),
+        peer_access: introduction[24] == 1,
+        hand_over: match introduction[25] {
+            0 => HandOver::Hosts,
+            _ => HandOver::Streams,
+        },
+    }
 }
 
 /// Whose memory which rank can read.
@@ -83,8 +81,8 @@ impl Communicator {
             return Err(Error::Mismatch(format!(
                 "rank {rank} attaches its device {}, rank {other} {}; all ranks must attach with \
                  the same options",
-                in_words(&own),
-                in_words(&all[other])
+                options,
+                self::options(&all[other])
             )));
         }
         let waits = |one: &[u8; INTRODUCTION_BYTES]| one[OPTIONS.end] == 1;

@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub(super) ranks: usize,
     /// `RINGTREE_TRANSPORT` of the ranks.
     pub(super) transport: &'static str,
+    /// By whom segments are handed over in memory of the GPU.
+    pub(super) hand_over: &'static str,
     /// How long a call may take.
     pub(super) timeout: Duration,
     pub(super) fate: Option<Fate>,
@@ -312,6 +314,7 @@ impl Job {
             .envs([("WORLD_SIZE", &ranks), ("LOCAL_WORLD_SIZE", &ranks)])
             .env("RINGTREE_RENDEZVOUS", rendezvous)
             .env("RINGTREE_TRANSPORT", self.transport)
+            .env("RINGTREE_HAND_OVER", self.hand_over)
             .env("RINGTREE_TUNING", "built-in")
             .env("RINGTREE_TIMEOUT_MS", self.timeout.as_millis().to_string())
             .stdin(Stdio::null())

@@ -18,6 +18,66 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(3);
 /// Ranks of which one is killed or stopped.
 const MORTALS: usize = 3;
 
+/// A collective that is measured, and how it travels.
+struct Speed {
+    /// Of the table.
+    name: &'static str,
+    what: &'static str,
+    part: &'static str,
+    transport: &'static str,
+    hand_over: &'static str,
+}
+
+impl Speed {
+    const fn new(
+        [name, what]: [&'static str; 2],
+        part: &'static str,
+        [transport, hand_over]: [&'static str; 2],
+    ) -> Self {
+        Self {
+            name,
+            what,
+            part,
+            transport,
+            hand_over,
+        }
+    }
+}
+
+/// The table that a goal is about.
+const REGISTERED: &str = "all_reduce_registered";
+
+const SPEEDS: [Speed; 5] = [
+    Speed::new(
+        ["all_reduce_ipc", "all-reduce, IPC"],
+        "all-reduce",
+        ["shm", "hosts"],
+    ),
+    Speed::new(
+        ["all_reduce_ipc_streams", "all-reduce, IPC by streams"],
+        "all-reduce",
+        ["shm", "streams"],
+    ),
+    Speed::new(
+        [REGISTERED, "all-reduce, IPC, registered"],
+        "all-reduce-registered",
+        ["shm", "hosts"],
+    ),
+    Speed::new(
+        [
+            "all_reduce_registered_streams",
+            "all-reduce, IPC by streams, registered",
+        ],
+        "all-reduce-registered",
+        ["shm", "streams"],
+    ),
+    Speed::new(
+        ["all_reduce_tcp", "all-reduce, TCP"],
+        "all-reduce",
+        ["tcp", "hosts"],
+    ),
+];
+
 /// What a section does.
 type Act<T> = fn(&mut T);
 
@@ -110,6 +170,7 @@ impl<'a> Check<'a> {
             arguments,
             ranks,
             transport: "shm",
+            hand_over: "hosts",
             timeout: TIMEOUT,
             fate: None,
             runner: Vec::new(),
@@ -254,13 +315,18 @@ impl<'a> Check<'a> {
 
     /// Ranks are killed, or stand still, while others' streams wait for them.
     fn end_badly(&mut self) {
-        for (way, transport) in [("IPC", "shm"), ("TCP", "tcp")] {
+        for (way, transport, hand_over) in [
+            ("IPC", "shm", "hosts"),
+            ("IPC by streams", "shm", "streams"),
+            ("TCP", "tcp", "hosts"),
+        ] {
             for (part, what, fate) in [
                 ("killed", "a rank is killed", Fate::Kill),
                 ("stopped", "a rank stands still", Fate::Stop),
             ] {
                 let mut job = self.job(part, MORTALS);
                 job.transport = transport;
+                job.hand_over = hand_over;
                 job.fate = Some(fate);
                 if fate == Fate::Stop {
                     job.timeout = STOPPED_TIMEOUT;
@@ -283,10 +349,15 @@ impl<'a> Check<'a> {
                 ));
                 break;
             }
-            for (nth, (what, transport)) in [
-                ("collectives, threads", None),
-                ("collectives, processes, IPC", Some("shm")),
-                ("collectives, processes, TCP", Some("tcp")),
+            for (nth, (what, transport, hand_over)) in [
+                ("collectives, threads", None, "hosts"),
+                ("collectives, processes, IPC", Some("shm"), "hosts"),
+                (
+                    "collectives, processes, IPC by streams",
+                    Some("shm"),
+                    "streams",
+                ),
+                ("collectives, processes, TCP", Some("tcp"), "hosts"),
             ]
             .into_iter()
             .enumerate()
@@ -296,6 +367,7 @@ impl<'a> Check<'a> {
                     None => self.job("threads", 1),
                 };
                 job.transport = transport.unwrap_or("auto");
+                job.hand_over = hand_over;
                 let numbers = [("--turn", ranks + nth), ("--ranks-max", ranks)];
                 let numbers = numbers.map(|(name, number)| [name.into(), number.to_string()]);
                 job.arguments.extend(numbers.into_iter().flatten());
@@ -306,30 +378,21 @@ impl<'a> Check<'a> {
     }
 
     fn measure(&mut self) {
-        self.share(4);
+        self.share(6);
         let outcome = self.part("speed of folds", self.job("folds", 1));
         self.measured.folds.clone_from(&outcome.rows);
         self.show(&benchmarks::folds(&outcome.rows));
-        for (parts, name, what, part, transport) in [
-            (3, "all_reduce_ipc", "all-reduce, IPC", "all-reduce", "shm"),
-            (
-                2,
-                "all_reduce_registered",
-                "all-reduce, IPC, registered",
-                "all-reduce-registered",
-                "shm",
-            ),
-            (1, "all_reduce_tcp", "all-reduce, TCP", "all-reduce", "tcp"),
-        ] {
-            let mut job = self.job(part, 2);
-            job.transport = transport;
-            self.share(parts);
-            let outcome = self.part(&format!("speed of {what}"), job);
-            if part == "all-reduce-registered" {
+        for (nth, speed) in SPEEDS.iter().enumerate() {
+            let mut job = self.job(speed.part, 2);
+            (job.transport, job.hand_over) = (speed.transport, speed.hand_over);
+            // Fewer of them than 2^32.
+            self.share((SPEEDS.len() - nth) as u32);
+            let outcome = self.part(&format!("speed of {}", speed.what), job);
+            if speed.name == REGISTERED {
                 self.measured.registered.clone_from(&outcome.rows);
             }
             self.show(&Table {
-                name,
+                name: speed.name,
                 columns: COLUMNS,
                 rows: outcome.rows,
             });

@@ -131,20 +131,20 @@ impl Orders {
             Part::FewKernels => kernels::check(self, false),
             Part::Folds => folds::measure(self),
             Part::Threads => self.threads(),
-            Part::Cases => self.ranked(small(), |rank| {
+            Part::Cases => self.ranked(small, |rank| {
                 rank.check_way();
                 let found = rank.check(self.turn)?;
                 tell(rank.comm.rank(), &found);
                 rank.comm.barrier()
             }),
-            Part::Killed | Part::Stopped => self.ranked(small(), |rank| endings::meet(self, rank)),
-            Part::Probe => self.ranked(small(), |rank| probe::measure(self, rank)),
-            Part::Latency => self.ranked(as_is(), |rank| latency::measure(self, rank)),
-            Part::AllReduce => self.ranked(as_is(), |rank| {
+            Part::Killed | Part::Stopped => self.ranked(small, |rank| endings::meet(self, rank)),
+            Part::Probe => self.ranked(small, |rank| probe::measure(self, rank)),
+            Part::Latency => self.ranked(as_is, |rank| latency::measure(self, rank)),
+            Part::AllReduce => self.ranked(as_is, |rank| {
                 rank.check_way();
                 benchmarks::all_reduce(self, rank, false)
             }),
-            Part::AllReduceRegistered => self.ranked(as_is(), |rank| {
+            Part::AllReduceRegistered => self.ranked(as_is, |rank| {
                 rank.check_way();
                 benchmarks::all_reduce(self, rank, true)
             }),
@@ -156,11 +156,15 @@ impl Orders {
     }
 
     /// As the rank that the environment says this is.
-    fn ranked(&self, options: AttachOptions, act: impl FnOnce(&Rank) -> Result<()>) -> Result<()> {
+    fn ranked(
+        &self,
+        options: fn() -> Result<AttachOptions>,
+        act: impl FnOnce(&Rank) -> Result<()>,
+    ) -> Result<()> {
         let comm = Builder::from_env()?.connect()?;
         let number = comm.rank();
         let device = self.device();
-        let rank = device.and_then(|device| Rank::new(comm, &device, options));
+        let rank = device.and_then(|device| Rank::new(comm, &device, options()?));
         let done = rank.and_then(|rank| act(&rank));
         done.map_err(|error| named(number, &error))
     }
@@ -173,7 +177,7 @@ impl Orders {
             let builder = Communicator::builder().rank(number).world_size(self.ranks);
             let builder = builder.rendezvous(&rendezvous).timeout(THREADS_TIMEOUT);
             let comm = builder.transport(TransportChoice::Shm).connect()?;
-            let rank = Rank::new(comm, &device, small())?;
+            let rank = Rank::new(comm, &device, small()?)?;
             rank.check_way();
             let found = rank.check(self.turn)?;
             tell(number, &found);
@@ -195,13 +199,13 @@ impl Orders {
 }
 
 /// How ranks hand over where results count: in small pieces, so that messages have many.
-fn small() -> AttachOptions {
-    AttachOptions::new().segment_bytes(SEGMENT_BYTES)
+fn small() -> Result<AttachOptions> {
+    Ok(AttachOptions::from_env()?.segment_bytes(SEGMENT_BYTES))
 }
 
 /// How they do it where times count: as users have it.
-fn as_is() -> AttachOptions {
-    AttachOptions::new()
+fn as_is() -> Result<AttachOptions> {
+    AttachOptions::from_env()
 }
 
 /// How long a call among threads may take.
