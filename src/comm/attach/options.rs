@@ -40,7 +40,7 @@ pub enum HandOver {
 }
 
 impl AttachOptions {
-    /// What [`Communicator::attach`] uses.
+    /// What [`Communicator::attach`](crate::Communicator::attach) uses.
     #[must_use]
     pub fn new() -> Self {
         Self {
