@@ -78,9 +78,10 @@ impl Communicator {
     fn try_attach(&self, device: &Arc<dyn Device>, options: AttachOptions) -> Result<()> {
         // What is under way uses the slots that are there so far.
         self.synchronize()?;
-        self.detach()?;
         let reach = self.introduce(device, options)?;
         let mut signals = match options.hand_over {
+        // From here on nothing is refused that could be.
+        self.detach()?;
             HandOver::Hosts => Vec::new(),
             HandOver::Streams => self.exchange_words(device)?,
         };
