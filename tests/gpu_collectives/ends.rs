@@ -284,6 +284,27 @@ fn attaching_again_loses_no_call() {
     assert!(matches!(ends[0], Ok(Err(Error::Deadline(_)))), "{ends:?}");
 }
 
+/// Whoever leaves in a call that cannot end is in it until its deadline.
+#[test]
+fn a_call_has_ended_before_its_rank_is_gone() {
+    for way in Way::ALL {
+        let ends = pair(way, |rank| {
+            let mut buffer = buffer(rank)?;
+            if rank.comm.rank() == 0 {
+                rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            } else {
+                // Stays, and does not call.
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            Ok(buffer)
+        });
+        for buffer in ends {
+            // Its stream has gone on.
+            buffer.unwrap().read().unwrap();
+        }
+    }
+}
+
 #[test]
 fn an_empty_buffer_of_bytes_is_empty() {
     let device = device(Options::default()).unwrap();

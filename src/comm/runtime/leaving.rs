@@ -60,11 +60,13 @@ impl Runtime {
         drop(group);
     }
 
-    /// Finishes what is under way in a group, within `at_most`.
+    /// Finishes what is under way in a group: its calls by their deadlines, so that none is cut
+    /// short; all else within `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
         let end = self.host.now().saturating_add(at_most);
-        let is_busy = || self.with_group(number, |group| group.is_busy()) == Some(true);
-        while is_busy() && self.host.now() < end {
+        let is_busy =
+            |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
+        while self.with_group(number, is_busy) == Some(true) {
             let Some(_token) = self.take_token() else {
                 std::thread::sleep(POLLER_NAP);
                 continue;
