@@ -1,6 +1,7 @@
 //! What a rank lives on: a process among others, or the simulator.
 
 use crate::error::Result;
+use crate::limits::{DEVICE_LOOKS, DEVICE_NAP};
 use crate::protocol::session::To;
 use crate::sys::shared::{OwnRegion, PeerRegion};
 use crate::transport::Transport;
@@ -31,6 +32,15 @@ pub(crate) trait Host: Send + Sync {
     /// row: spins or yields, or says that it is time to let go.
     fn linger(&self, _fruitless: u32) -> bool {
         false
+    }
+
+    /// The same while a device is at work, which wakes nobody.
+    fn give_way_to_device(&self, idle_passes: u32) -> Waited {
+        if idle_passes <= DEVICE_LOOKS {
+            return self.give_way(idle_passes);
+        }
+        std::thread::sleep(DEVICE_NAP);
+        Waited::Asleep
     }
 
     /// Ends a sleep in `give_way` early.

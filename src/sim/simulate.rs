@@ -6,7 +6,7 @@ use super::schedule::Baton;
 use crate::comm::host::{Host, Waited};
 use crate::comm::runtime::Runtime;
 use crate::comm::{Communicator, Parts};
-use crate::limits::DEADLINE_DEFAULT;
+use crate::limits::{DEADLINE_DEFAULT, DEVICE_NAP};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::session::To;
@@ -164,6 +164,14 @@ impl Host for SimHost {
         let until = self.baton.now() + NAP;
         // With a timer for every waiting rank there is no deadlock; deadlines end what is stuck.
         let _ = self.baton.wait(self.rank, until);
+        Waited::Asleep
+    }
+
+    fn give_way_to_device(&self, _idle_passes: u32) -> Waited {
+        // It takes real time, in which virtual time must not run away.
+        let until = self.baton.now() + DEVICE_NAP;
+        let _ = self.baton.wait(self.rank, until);
+        std::thread::sleep(DEVICE_NAP);
         Waited::Asleep
     }
 

@@ -77,13 +77,17 @@ impl Runtime {
                 engine.tick(self.host.now());
                 self.send_controls(&mut engine);
                 drop(engine);
-                self.host.give_way(u32::MAX);
+                match awaits_device {
+                    true => self.host.give_way_to_device(u32::MAX),
+                    false => self.host.give_way(u32::MAX),
+                };
             }
         }
     }
 
     /// Parts with the device of a group that makes no call on it any more: what it has mapped is
     /// closed, which the first of `words` says, and what others have mapped is kept until theirs
+                let awaits_device = engine.awaits_device();
     /// say so. What is under way is finished first, within `at_most`.
     pub(crate) fn part(&self, number: u32, at_most: Duration, words: Option<Shared>) {
         let Some((own, theirs)) = words else { return };
