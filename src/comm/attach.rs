@@ -15,6 +15,7 @@ use crate::engine::device::links::{DeviceLinks, Path, slots_bytes};
 use crate::engine::device::registered::Registration;
 use crate::error::{Error, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Communicator {
     /// From now on collectives take buffers on `device` too, in place: all-reduce, broadcast,
@@ -78,8 +79,9 @@ impl Communicator {
     fn try_attach(&self, device: &Arc<dyn Device>, options: AttachOptions) -> Result<()> {
         // What is under way uses the slots that are there so far.
         self.synchronize()?;
-        self.detach()?;
         let reach = self.introduce(device, options)?;
+        // From here on nothing is refused that could be.
+        self.detach()?;
         let mut signals = match options.hand_over {
             HandOver::Hosts => Vec::new(),
             HandOver::Streams => self.exchange_words(device)?,
@@ -116,7 +118,10 @@ impl Communicator {
             .collect::<Result<_>>()?;
         self.link(device, segment_bytes, paths, published)?;
         // Nobody hands over what some rank cannot take yet.
-        self.barrier()
+        self.barrier()?;
+        // All ranks have closed what they had mapped of the device before.
+        self.0.parts.runtime.free_estates(Duration::ZERO);
+        Ok(())
     }
 
     /// Parts with the device that was attached before, if there is one.

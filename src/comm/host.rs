@@ -1,7 +1,7 @@
 //! What a rank lives on: a process among others, or the simulator.
 
 use crate::error::Result;
-use crate::limits::DEVICE_NAP;
+use crate::limits::{DEVICE_LOOKS, DEVICE_NAP};
 use crate::protocol::session::To;
 use crate::sys::shared::{OwnRegion, PeerRegion};
 use crate::transport::Transport;
@@ -28,15 +28,19 @@ pub(crate) trait Host: Send + Sync {
     /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may.
     fn give_way(&self, idle_passes: u32) -> Waited;
 
-    /// Lets a device work, which wakes nobody: the next look at it is worth while after this.
-    fn nap(&self) {
-        std::thread::sleep(DEVICE_NAP);
-    }
-
     /// A call that runs step by step, holding the engine, found nothing `fruitless` times in a
     /// row: spins or yields, or says that it is time to let go.
     fn linger(&self, _fruitless: u32) -> bool {
         false
+    }
+
+    /// As [`Host::give_way`] while a device is at work, which wakes nobody.
+    fn give_way_to_device(&self, idle_passes: u32) -> Waited {
+        if idle_passes <= DEVICE_LOOKS {
+            return self.give_way(idle_passes);
+        }
+        std::thread::sleep(DEVICE_NAP);
+        Waited::Asleep
     }
 
     /// Ends a sleep in `give_way` early.

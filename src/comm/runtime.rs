@@ -13,7 +13,7 @@ use crate::engine::group::{ChannelKind, Group};
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::{BACKGROUND_PASSES, DEVICE_LOOKS, POLLER_NAP};
+use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
 use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
@@ -332,17 +332,16 @@ impl Runtime {
             let awaits_device = !advanced && engine.awaits_device();
             drop(engine);
             self.let_others_look();
-            if awaits_device && idle_passes > DEVICE_LOOKS {
-                self.host.nap();
-                idle_passes += 1;
-                waited = Waited::Asleep;
-            } else if advanced {
+            if advanced {
                 self.host.awake();
                 idle_passes = 0;
                 waited = Waited::Briefly;
             } else {
                 idle_passes = idle_passes.saturating_add(1);
-                waited = self.host.give_way(idle_passes);
+                waited = match awaits_device {
+                    true => self.host.give_way_to_device(idle_passes),
+                    false => self.host.give_way(idle_passes),
+                };
             }
         }
     }
@@ -379,7 +378,7 @@ impl Runtime {
             if !is_unfinished {
                 // Callers have the engine meanwhile.
                 drop(engine);
-                self.host.nap();
+                self.host.give_way_to_device(u32::MAX);
                 engine = self.lock_beside_poller();
                 is_unfinished = true;
             }

@@ -211,14 +211,16 @@ impl Group {
         }
     }
 
-    /// Whether any operation is under way, or others depend on this rank to settle a failure.
+    /// Whether any operation is under way.
+    #[must_use]
+    pub fn is_calling(&self) -> bool {
+        !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
+    }
+
+    /// Whether any is, or others depend on this rank to settle a failure.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.collectives.queue.is_empty()
-            || !self.pairs.queue.is_empty()
-            || self.session.gathers_marks()
-            || self.is_draining()
-            || self.is_lending()
+        self.is_calling() || self.session.gathers_marks() || self.is_draining() || self.is_lending()
     }
 
     /// This rank gives up, for a reason that the group does not know.

@@ -167,13 +167,13 @@ impl Host for SimHost {
         Waited::Asleep
     }
 
-    fn nap(&self) {
+    fn give_way_to_device(&self, _idle_passes: u32) -> Waited {
         // The device takes real time, while it may need another rank's turn; and all of this must
         // not use up a call's time.
         std::thread::sleep(DEVICE_NAP);
-        let _ = self
-            .baton
-            .wait(self.rank, self.baton.now() + SIMULATED_DEVICE_NAP);
+        let until = self.baton.now() + SIMULATED_DEVICE_NAP;
+        let _ = self.baton.wait(self.rank, until);
+        Waited::Asleep
     }
 
     fn wake(&self) {}

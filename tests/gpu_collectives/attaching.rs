@@ -1,7 +1,7 @@
 //! How ranks come by memory of their devices.
 
 use crate::SEGMENT_BYTES;
-use crate::ranks::{Way, device, on_devices, on_threads};
+use crate::ranks::{Way, device, on_devices, on_threads, options};
 use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::Device;
@@ -60,12 +60,16 @@ fn allocating_for_one_communicator_holds_up_no_other() {
 /// However often: each time with other segments, and calls that the next must not take for its own.
 #[test]
 fn a_communicator_takes_one_device_after_another() {
-    for way in [Way::Mapped, Way::Staged] {
+    for way in Way::ALL {
         let device = device(Options::default()).unwrap();
         let ends = on_threads(2, way, &device, |rank| {
             let mut sums = Vec::new();
             for times in 1..=70 {
-                let segments = AttachOptions::new().segment_bytes(16 * times);
+                let by = match times % 3 {
+                    0 => Way::Mapped,
+                    _ => way,
+                };
+                let segments = options(by).segment_bytes(16 * times);
                 rank.comm.attach_with(&rank.device, segments)?;
                 let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &[1u8; 500])?;
                 rank.comm.broadcast(&mut buffer, times % 2)?;
@@ -79,6 +83,33 @@ fn a_communicator_takes_one_device_after_another() {
         });
         let expected = (vec![2; 70], DUPLICATES_MAX as usize);
         assert_eq!(ends, [Ok(expected.clone()), Ok(expected)], "{way:?}");
+    }
+}
+
+/// A device that is refused takes nothing away from the one before.
+#[test]
+fn a_device_that_is_refused_leaves_the_one_before() {
+    let without = Options {
+        word_operations: false,
+        ..Options::default()
+    };
+    let Some(without) = device(without) else {
+        return;
+    };
+    let device = device(Options::default()).unwrap();
+    for way in [Way::Mapped, Way::Signalled] {
+        let ends = on_threads(2, way, &device, |rank| {
+            let refused = rank.comm.attach_with(&without, options(Way::Signalled));
+            assert!(matches!(refused, Err(Error::Usage(_))), "{refused:?}");
+            let mut buffer = rank.comm.alloc_on_device(&rank.stream, 30_000)?;
+            buffer.write(&[1i32; 30_000])?;
+            for _ in 0..4 {
+                rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            }
+            rank.comm.synchronize()?;
+            Ok((buffer.read()?[29_999], rank.comm.device_transport()))
+        });
+        assert_eq!(ends, vec![Ok((16, Some("cuda".to_owned()))); 2], "{way:?}");
     }
 }
 

@@ -284,6 +284,47 @@ fn attaching_again_loses_no_call() {
     assert!(matches!(ends[0], Ok(Err(Error::Deadline(_)))), "{ends:?}");
 }
 
+/// Whoever leaves in a call that cannot end is in it until its deadline.
+#[test]
+fn a_call_has_ended_before_its_rank_is_gone() {
+    for way in Way::ALL {
+        let ends = pair(way, |rank| {
+            let mut buffer = buffer(rank)?;
+            if rank.comm.rank() == 0 {
+                rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+            } else {
+                // Stays, and does not call.
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            Ok(buffer)
+        });
+        for buffer in ends {
+            // Its stream has gone on.
+            buffer.unwrap().read().unwrap();
+        }
+    }
+}
+
+/// Simulated ranks take turns, also while they wait for devices.
+#[test]
+fn simulated_ranks_wait_for_devices_and_for_each_other() {
+    let ends: Vec<Result<i32>> = ringtree::simulate(3, |comm| {
+        let device: Arc<dyn Device> = Arc::new(Fake::with(Options {
+            pauses: Some(comm.rank() as u64),
+            ..Options::default()
+        }));
+        comm.attach_with(&device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
+        let mut buffer = DeviceBuffer::new(&device, &device.stream()?, &[1i32; 30_000])?;
+        comm.use_algorithm(Some(Algorithm::Ring))?;
+        for _ in 0..3 {
+            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        }
+        comm.synchronize()?;
+        Ok(buffer.read()?[29_999])
+    });
+    assert_eq!(ends, vec![Ok(27); 3]);
+}
+
 #[test]
 fn an_empty_buffer_of_bytes_is_empty() {
     let device = device(Options::default()).unwrap();

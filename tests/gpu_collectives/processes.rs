@@ -7,11 +7,13 @@ use crate::slices::slices;
 use crate::{SEGMENT_BYTES, every_case};
 use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::fake::{Options, freed_too_early};
+use ringtree::device::Device;
+use ringtree::device::fake::{Fake, Options, freed_too_early};
 use ringtree::limits::DEVICE_FAREWELL;
 use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "RINGTREE_TEST_ROLE";
@@ -63,6 +65,8 @@ fn child(role: &str) -> Result<String> {
         "late" => late(rank)?,
         "killed" => bereaved(&rank)?,
         "again" => again(&rank)?,
+        "freed" => freed(&rank)?,
+        "held up" => held_up(rank)?,
         "peers" => format!("{}, {}", ways(&rank), cases(&rank)?),
         "slices" => slices(&rank)?,
         _ => cases(&rank)?,
@@ -144,6 +148,55 @@ fn again(rank: &Rank) -> Result<String> {
     }
     rank.comm.synchronize()?;
     cases(rank)
+}
+
+/// Attaching again frees what was there for the device before.
+fn freed(rank: &Rank) -> Result<String> {
+    let fake = Fake::new();
+    let device: Arc<dyn Device> = Arc::new(fake.clone());
+    let segments = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    let mut allocated = Vec::new();
+    for _ in 0..3 {
+        rank.comm.attach_with(&device, segments)?;
+        allocated.push(fake.allocated_bytes());
+        let mut buffer = rank
+            .comm
+            .alloc_on_device::<i32>(&device.stream()?, 30_000)?;
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    }
+    let is_equal = allocated.iter().all(|bytes| *bytes == allocated[0]);
+    Ok(match is_equal {
+        true => "all right".into(),
+        false => format!("{allocated:?} bytes"),
+    })
+}
+
+/// A rank cannot close what it has mapped as long as a stream of its process waits for a call, here
+/// of another communicator.
+fn held_up(rank: Rank) -> Result<String> {
+    let Rank {
+        comm,
+        device,
+        stream,
+    } = rank;
+    let other = comm.duplicate()?;
+    let options = AttachOptions::new().segment_bytes(SEGMENT_BYTES);
+    other.attach_with(&device, options)?;
+    let mut buffer = DeviceBuffer::new(&device, &stream, &[1i32; 5000])?;
+    comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    comm.synchronize()?;
+    if comm.rank() == 1 {
+        // Longer than anybody waits who leaves.
+        std::thread::sleep(DEVICE_FAREWELL + Duration::from_secs(1));
+        drop(comm);
+        other.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    } else {
+        other.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        drop(comm);
+    }
+    other.synchronize()?;
+    let is_right = buffer.read()? == [4; 5000];
+    Ok(if is_right { "all right" } else { "wrong" }.into())
 }
 
 /// The last rank dies while the others' streams wait for it.
@@ -242,7 +295,15 @@ fn processes_on_gpus_that_reach_each_other_share_their_memory() {
 
 #[test]
 fn memory_is_freed_when_nobody_has_it_mapped_any_more() {
-    for (role, world_size) in [("leaving", 3), ("late", 2), ("again", 2)] {
+    for (role, world_size) in [
+        ("leaving", 3),
+        ("late", 2),
+        ("held up", 2),
+        ("again", 2),
+        ("again, signalled", 2),
+        ("freed", 2),
+        ("held up", 2),
+    ] {
         let right = Some("all right".to_owned());
         let said = start(role, world_size, "shm");
         assert_eq!(said, vec![right; world_size], "{role}");

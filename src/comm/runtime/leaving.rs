@@ -12,7 +12,7 @@ use crate::engine::group::Group;
 use crate::limits::{
     DEVICE_FAREWELL, DEVICE_FAREWELL_FAILED, DEVICE_NAP, FAREWELL_NAP, POLLER_NAP,
 };
-use crate::sys::shared::{PeerRegion, ReadWords, WriteWords};
+use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords, WriteWords};
 use crate::transport::shm::lent::GONE;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -20,6 +20,10 @@ use std::time::Duration;
 /// Memory that is kept for others.
 pub(super) struct Estate {
     _memories: Vec<Memory>,
+    /// What this rank had mapped of the others and has not closed yet.
+    mappings: Vec<Mapping>,
+    /// Bears the word that tells them when it has.
+    own: OwnRegion,
     /// Whose words have not been seen yet.
     readers: Vec<PeerRegion>,
     /// How long the end of the process waits for them.
@@ -28,11 +32,15 @@ pub(super) struct Estate {
 
 impl Estate {
     fn is_settled(&mut self) -> bool {
+        self.mappings.retain(Mapping::is_open);
+        if self.mappings.is_empty() {
+            self.own.release(GONE, 1);
+        }
         self.readers.retain(|words| {
             words.acquire();
             words.load(GONE) == 0
         });
-        self.readers.is_empty()
+        self.readers.is_empty() && self.mappings.is_empty()
     }
 }
 
@@ -60,11 +68,13 @@ impl Runtime {
         drop(group);
     }
 
-    /// Finishes what is under way in a group, within `at_most`.
+    /// Finishes what is under way in a group: its calls by their deadlines, so that none is cut
+    /// short; all else within `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
         let end = self.host.now().saturating_add(at_most);
-        let is_busy = || self.with_group(number, |group| group.is_busy()) == Some(true);
-        while is_busy() && self.host.now() < end {
+        let is_busy =
+            |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
+        while self.with_group(number, is_busy) == Some(true) {
             let Some(_token) = self.take_token() else {
                 std::thread::sleep(POLLER_NAP);
                 continue;
@@ -74,8 +84,12 @@ impl Runtime {
             if !engine.poll() {
                 engine.tick(self.host.now());
                 self.send_controls(&mut engine);
+                let awaits_device = engine.awaits_device();
                 drop(engine);
-                self.host.give_way(u32::MAX);
+                match awaits_device {
+                    true => self.host.give_way_to_device(u32::MAX),
+                    false => self.host.give_way(u32::MAX),
+                };
             }
         }
     }
@@ -92,12 +106,13 @@ impl Runtime {
         let Some(Some((parting, has_failed))) = parted else {
             return;
         };
-        self.close(parting.through, parting.imports);
-        own.release(GONE, 1);
+        let mappings = self.close(parting.through, parting.imports);
         let readers = theirs.into_iter();
         let readers = readers.filter(|(peer, _)| parting.readers.contains(peer));
         let estate = Estate {
             _memories: parting.exports,
+            mappings,
+            own,
             readers: readers.map(|(_, words)| words).collect(),
             patience: match has_failed {
                 true => DEVICE_FAREWELL_FAILED,
@@ -111,7 +126,7 @@ impl Runtime {
     }
 
     /// Closes what was mapped, when nothing uses it any more; waits a little for that.
-    fn close(&self, through: Option<Event>, imports: Vec<Memory>) {
+    fn close(&self, through: Option<Event>, imports: Vec<Memory>) -> Vec<Mapping> {
         let end = self.host.now().saturating_add(DEVICE_FAREWELL);
         let wait = |is_so: &dyn Fn() -> bool| {
             while !is_so() && self.host.now() < end {
@@ -125,11 +140,12 @@ impl Runtime {
         let mappings: Vec<Mapping> = imports.iter().map(Memory::mapping).collect();
         drop(imports);
         wait(&|| !mappings.iter().any(Mapping::is_open));
+        mappings
     }
 
     /// Frees what nobody has mapped any more, and what was kept in vain for as long as it is due,
     /// given how long that was; whether nothing is left.
-    fn free_estates(&self, waited: Duration) -> bool {
+    pub(crate) fn free_estates(&self, waited: Duration) -> bool {
         let mut estates = self.estates.lock().unwrap_or_else(PoisonError::into_inner);
         let is_kept = |one: &mut Estate| !one.is_settled() && waited < one.patience;
         let (kept, freed): (Vec<_>, Vec<_>) = std::mem::take(&mut *estates)

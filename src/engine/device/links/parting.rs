@@ -50,6 +50,7 @@ impl DeviceLinks {
                 parting.exports.push(own.memory().clone());
                 parting.imports.push(theirs.memory().clone());
                 link.memory = Slots::Unmade;
+                link.signals = None;
             }
         }
         for registration in self.registered.take() {

@@ -96,7 +96,7 @@ impl DeviceLinks {
                 let to = out[place.slot].span(place.at, from.bytes())?;
                 self.stream.copy_to_host(from, &to)
             }
-            _ => Ok(()),
+            _ => Err(unreached(peer)),
         }
     }
 
@@ -162,9 +162,11 @@ impl DeviceLinks {
         match self.slots(peer) {
             Some(Slots::Mapped { theirs, .. }) => theirs.part(start, bytes),
             Some(Slots::Staged(Staging { landing, .. })) => landing.span(start, bytes),
-            _ => Err(Error::Usage(format!(
-                "rank {peer} is not reached over devices"
-            ))),
+            _ => Err(unreached(peer)),
         }
     }
+}
+
+fn unreached(peer: usize) -> Error {
+    Error::Usage(format!("rank {peer} is not reached over devices"))
 }
