@@ -15,6 +15,8 @@ mod receive;
 pub mod registered;
 mod send;
 pub mod signals;
+#[cfg(test)]
+mod tests;
 
 pub use gate::Gate;
 
