@@ -99,6 +99,23 @@ fn the_doctor_tells_what_memory_is_shared_by() {
     }
 }
 
+/// By the command itself, not by each rank that it starts.
+#[test]
+fn how_gpus_are_attached_is_checked_before_any_command_begins() {
+    for command in [BENCH, &["doctor"]] {
+        let output = ringtree(command)
+            .env("RINGTREE_HAND_OVER", "maybe")
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), 2, "{said}");
+        assert_eq!(
+            said.trim_end(),
+            "ringtree: RINGTREE_HAND_OVER=maybe: it is hosts or streams"
+        );
+    }
+}
+
 #[test]
 fn the_doctor_says_that_memory_is_refused_and_fails_where_it_is_demanded() {
     for (transport, expected) in [("auto", 0), ("shm", 1)] {

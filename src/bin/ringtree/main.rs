@@ -14,6 +14,8 @@ mod run;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use ringtree::bootstrap::settings::check_environment;
+use ringtree::comm::attach::AttachOptions;
 use std::process::ExitCode;
 
 /// Collective communication for data-parallel training.
@@ -45,7 +47,8 @@ fn main() -> ExitCode {
         Err(error) => return misread(&error),
     };
     let setting = |name: &str| std::env::var(name).ok();
-    if let Err(error) = ringtree::bootstrap::settings::check_environment(setting) {
+    let checked = check_environment(setting).and_then(|()| AttachOptions::from_env());
+    if let Err(error) = checked {
         eprintln!("ringtree: {error}");
         return ExitCode::from(2);
     }

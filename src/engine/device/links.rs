@@ -2,8 +2,8 @@
 //!
 //! A message goes in segments of a fixed length, each through one of a few *slots* that its link
 //! has in this direction, in turns. Where two ranks use one GPU the slots lie on it, in memory that
-//! both have mapped: the sender's stream copies a segment in, and when it has, the host sends one
-//! byte, the *token*; the reader's stream folds it from where it is, and when it has, the host
+//! both have mapped: the sender's stream copies a segment in, and when it has, the host sends a
+//! few bytes, the *token*; the reader's stream folds it from where it is, and when it has, the host
 //! sends a byte back, the *acknowledgement*, on a transport of its own, for it must not queue
 //! behind tokens. Elsewhere the slots are pinned host memory, the bytes themselves are sent, and
 //! what comes is copied to the device, which folds it there.
@@ -343,11 +343,14 @@ impl DeviceLinks {
     /// The ranks have given up, and what they lend is withdrawn: the stream goes on over whatever
     /// is there, from poll to poll.
     pub(in crate::engine) fn release(&mut self) {
-        if self.has_signals() && self.drained.is_none() {
-            // Without an event there is nothing to wait for either: the device has failed.
+        if !self.has_signals() {
+            return;
+        }
+        if self.drained.is_none() {
             self.drained = self.recorded().ok();
         }
-        if self.is_draining() {
+        // Also without an event, since then it is not known that the stream has come to its end.
+        if self.drained.is_none() || self.is_draining() {
             self.signals().for_each(Signals::release);
         }
     }

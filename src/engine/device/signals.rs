@@ -58,6 +58,9 @@ pub struct Signals {
 }
 
 impl Signals {
+    /// Words that a rank needs for each peer.
+    pub const WORDS: usize = 2;
+
     /// Words of a link, in this order: how many segments the peer has handed over, and how many it
     /// has read; all 0.
     #[must_use]
@@ -71,9 +74,6 @@ impl Signals {
             tells_read,
         }
     }
-
-    /// Words that a rank needs for each peer.
-    pub const WORDS: usize = 2;
 
     /// What `stream` is told from now on begins when the peer has handed over `count` segments,
     /// all told.
