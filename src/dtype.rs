@@ -1,6 +1,7 @@
 //! The element types: one table, one line a type.
 
 use crate::named::named;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 mod sealed {
@@ -17,7 +18,7 @@ pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + sealed
 macro_rules! dtypes {
     ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
         /// The type of an element, as a value.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum Dtype {
             $(#[doc = concat!("`", $name, "`")] $variant,)*

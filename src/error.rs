@@ -1,5 +1,6 @@
 //! The one error: who, in which call, why, and what the caller can do next.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The result of a fallible call.
@@ -9,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// After any error but [`Error::Usage`] the communicator is unusable: every later call on it
 /// returns the same first cause, and the contents of the buffers are unspecified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// The call itself was wrong (a root that is no rank, a bit operator on floats, two threads in

@@ -78,9 +78,10 @@ pub mod op;
 pub mod plan;
 pub mod protocol;
 pub mod reduce;
+mod runtime;
 pub mod sim;
 pub mod sys;
-pub mod transport;
+pub mod link;
 pub mod wire;
 
 pub use comm::Communicator;

@@ -23,11 +23,11 @@ pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
 /// A caller that waits while another polls looks again after this long, whatever happens.
 pub const POLLER_NAP: Duration = Duration::from_millis(20);
-/// A message of so many bytes that lies where its readers can read it is lent, not copied.
-pub const LENT_BYTES_MIN: usize = 16 << 10;
-/// In smaller buffers nothing is lent that the same call overwrites: they stay in the core's own
+/// A message of so many bytes that lies where its readers can read it is exposed, not copied.
+pub const EXPOSED_BYTES_MIN: usize = 16 << 10;
+/// In smaller buffers nothing is exposed that the same call overwrites: they stay in the core's own
 /// cache, and to take every line back from the reader's costs more than to copy it out.
-pub const LENT_OVERWRITTEN_BYTES_MIN: usize = 2 << 20;
+pub const EXPOSED_OVERWRITTEN_BYTES_MIN: usize = 2 << 20;
 /// A link is offered at least this much at once, unless less is left of the message.
 pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.

@@ -2,6 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::named::named;
+use serde::{Deserialize, Serialize};
 
 /// Calls the macro `$callback` once with whatever follows it here and the whole table of operators:
 /// `Variant, "name", Domain, "documentation";` a line, where the domain is `Any` or `Integer`.
@@ -34,7 +35,7 @@ macro_rules! operators {
         ///
         /// Every operator is commutative to the bit: floating-point results that are not a number
         /// are the canonical quiet NaN, and `Min`/`Max` order −0 below +0 and propagate NaN.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum ReduceOp {
             $(#[doc = $documentation] $variant,)*

@@ -11,7 +11,7 @@ use crate::limits::{FOREIGN_SERVICE_AFTER, HANDSHAKE_TIMEOUT, JOIN_FAILURE_NOTIC
 use crate::protocol::handshake::{
     ConnectionKey, Hello, Initiator, Output, Purpose, Refusal, Secret,
 };
-use crate::transport::tcp;
+use crate::link::tcp;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use std::io::{ErrorKind, Read, Write};

@@ -3,7 +3,7 @@
 use crate::protocol::handshake::{
     Acceptor, ConnectionKey, Expected, Hello, Initiator, NONCE_BYTES, Output, Refusal, Secret,
 };
-use crate::transport::tcp;
+use crate::link::tcp;
 use mio::net::TcpStream;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};

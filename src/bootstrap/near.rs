@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX};
 use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, TOKEN_BYTES, Token};
 use crate::protocol::handshake::Secret;
-use crate::transport::tcp::Reactor;
+use crate::link::tcp::Reactor;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::net::{

@@ -37,6 +37,15 @@ pub enum MemoryMut<'a, T> {
 }
 
 impl<'a, T> Memory<'a, T> {
+    /// How many elements there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Host(slice) => slice.len(),
+            Self::Device(memory) => memory.count,
+        }
+    }
+
     /// The slice, for calls that know no other memory.
     pub(super) fn on_host(self) -> Result<&'a [T]> {
         match self {

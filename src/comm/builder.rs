@@ -1,8 +1,8 @@
 //! The ways to get a communicator.
 
-use super::neighbourhood::Neighbourhood;
-use super::process::{Callbacks, Links, ProcessHost};
-use super::runtime::Runtime;
+use crate::runtime::process::{Callbacks, ProcessHost, Shared};
+use crate::runtime::Runtime;
+use crate::runtime::local::LocalRanks;
 use super::{Communicator, Parts};
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{Settings, TransportChoice};
@@ -12,7 +12,7 @@ use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::handshake::Secret;
-use crate::transport::tcp::Reactor;
+use crate::link::tcp::Reactor;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -185,16 +185,16 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let joined = join(settings)?;
     let membership = joined.membership().clone();
     let (rank, world_size) = (membership.rank, membership.world_size);
-    let neighbourhood = neighbourhood(&membership, &reactor)?;
-    let links = Arc::new(Links::new(Arc::clone(&reactor), neighbourhood));
+    let local = local_ranks(&membership, &reactor)?;
+    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
-        links: Arc::clone(&links),
+        shared: Arc::clone(&shared),
         start: Instant::now(),
         has_own_core: settings.local_world_size <= cores,
     };
     let runtime = Arc::new(Runtime::new(Box::new(host)));
-    links.set_control(membership.control.clone());
+    shared.set_control(membership.control.clone());
     runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
     let is_measured = tuning.is_none() && world_size > 1;
     if is_measured {
@@ -202,7 +202,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     }
     let callbacks = Callbacks {
         runtime: Arc::downgrade(&runtime),
-        links: Arc::clone(&links),
+        shared: Arc::clone(&shared),
     };
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
     let mut parts = Parts {
@@ -232,14 +232,14 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     Ok(Communicator::assemble(parts))
 }
 
-fn neighbourhood(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<Neighbourhood>> {
+fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<LocalRanks>> {
     let Some(near) = &membership.near else {
         return Ok(None);
     };
     near.end_sleeps_of(reactor)
         .map_err(|error| Error::system("setting up epoll", &error))?;
     let neighbours = membership.neighbours();
-    Ok(Neighbourhood::new(
+    Ok(LocalRanks::new(
         Arc::clone(near),
         membership.rank,
         neighbours,

@@ -5,48 +5,20 @@
 //! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut};
-use super::planned::{Cache, Planned, Wanted};
 use super::work::Work;
-use super::{Communicator, Issued, Parts};
+use super::{Communicator, Issued};
 use crate::dtype::{Dtype, Element};
 use crate::engine::Ticket;
-use crate::engine::group::ChannelKind;
-use crate::engine::posting::{Posting, Progress};
+use crate::engine::bind::Placement;
+use crate::engine::cache::{Key, Prepared};
+use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
-use crate::plan::Topology;
 use crate::plan::algorithms::entry;
 use crate::plan::spec::{Algorithm, Collective};
-use crate::sys::memory::{Region, lend};
-
-/// What a collective is asked to do, beside its buffer.
-#[derive(Clone, Copy)]
-pub(super) struct Ask {
-    pub(super) collective: Collective,
-    pub(super) op: Option<ReduceOp>,
-    pub(super) root: usize,
-}
-
-impl Ask {
-    pub(super) fn new(collective: Collective) -> Self {
-        Self {
-            collective,
-            op: None,
-            root: 0,
-        }
-    }
-
-    pub(super) fn op(self, op: ReduceOp) -> Self {
-        Self {
-            op: Some(op),
-            ..self
-        }
-    }
-
-    pub(super) fn root(self, root: usize) -> Self {
-        Self { root, ..self }
-    }
-}
+use crate::protocol::call::Call;
+use crate::sys::memory::{Region, lend, lend_both};
+use std::sync::Arc;
 
 impl Communicator {
     /// Every rank's `buffer` becomes the reduction of all of them.
@@ -63,7 +35,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn all_reduce<B: BufferMut + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
-        self.in_place(Ask::new(Collective::AllReduce).op(op), buffer)
+        self.in_place(call_on(Collective::AllReduce, buffer).op(op), buffer)
     }
 
     /// As [`Communicator::all_reduce`], from `input`, which stays as it is, into `output`.
@@ -84,8 +56,9 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        copy_whole(input, output)?;
-        self.all_reduce(output, op)
+        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        check_length("output", output.len(), input.len())?;
+        self.into(Call::new(Collective::AllReduce, input.len()).op(op), input, output)
     }
 
     /// Every rank's `buffer` becomes the root's.
@@ -101,7 +74,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn broadcast<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
-        self.in_place(Ask::new(Collective::Broadcast).root(root), buffer)
+        self.in_place(call_on(Collective::Broadcast, buffer).root(root), buffer)
     }
 
     /// The root's `buffer` becomes the reduction of all of them; the others' are unspecified.
@@ -121,7 +94,7 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        self.in_place(Ask::new(Collective::Reduce).op(op).root(root), buffer)
+        self.in_place(call_on(Collective::Reduce, buffer).op(op).root(root), buffer)
     }
 
     /// As [`Communicator::reduce`], from `input` into `output`, which is unspecified but on the
@@ -149,8 +122,10 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        copy_whole(input, output)?;
-        self.reduce(output, op, root)
+        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        check_length("output", output.len(), input.len())?;
+        let call = Call::new(Collective::Reduce, input.len());
+        self.into(call.op(op).root(root), input, output)
     }
 
     /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
@@ -172,7 +147,7 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        self.in_place(Ask::new(Collective::ReduceScatter).op(op), buffer)
+        self.in_place(call_on(Collective::ReduceScatter, buffer).op(op), buffer)
     }
 
     /// As [`Communicator::reduce_scatter`], from the whole `input` into `output`, which is as long
@@ -198,10 +173,8 @@ impl Communicator {
         let output = output.memory_mut().on_host()?;
         let block = self.block(input.len());
         check_length("output", output.len(), block.len())?;
-        let mut whole = input.to_vec();
-        self.reduce_scatter(&mut whole, op)?;
-        output.copy_from_slice(&whole[block]);
-        Ok(())
+        let call = Call::new(Collective::ReduceScatter, input.len());
+        self.into(call.op(op), input, output)
     }
 
     /// Every rank's `buffer` becomes all ranks' own blocks, in rank order; before, only the own
@@ -219,7 +192,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn all_gather<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
-        self.in_place(Ask::new(Collective::AllGather), buffer)
+        self.in_place(call_on(Collective::AllGather, buffer), buffer)
     }
 
     /// `output` becomes all ranks' `input`s, in rank order.
@@ -244,8 +217,7 @@ impl Communicator {
         let output = output.memory_mut().on_host()?;
         let block = self.block(output.len());
         check_length("input", input.len(), block.len())?;
-        output[block].copy_from_slice(input);
-        self.in_place(Ask::new(Collective::AllGather), output)
+        self.into(Call::new(Collective::AllGather, output.len()), input, output)
     }
 
     /// Nobody returns before everybody has called.
@@ -257,7 +229,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn barrier(&self) -> Result<()> {
-        self.in_place(Ask::new(Collective::Barrier).op(ReduceOp::Bor), &mut [0u8])
+        self.in_place(Call::barrier(), &mut [0u8])
     }
 
     /// Starts an all-reduce and returns at once; `work.wait()` gives the buffer back.
@@ -276,7 +248,7 @@ impl Communicator {
     /// [`Error::Usage`], or the first cause if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        self.start(Ask::new(Collective::AllReduce).op(op), buffer)
+        self.start(Call::new(Collective::AllReduce, buffer.len()).op(op), buffer)
     }
 
     /// Starts a broadcast, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -291,7 +263,7 @@ impl Communicator {
     /// # Errors
     /// As there.
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
-        self.start(Ask::new(Collective::Broadcast).root(root), buffer)
+        self.start(Call::new(Collective::Broadcast, buffer.len()).root(root), buffer)
     }
 
     /// Starts a reduce, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -312,7 +284,7 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<Work<T>> {
-        self.start(Ask::new(Collective::Reduce).op(op).root(root), buffer)
+        self.start(Call::new(Collective::Reduce, buffer.len()).op(op).root(root), buffer)
     }
 
     /// Starts a reduce-scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -333,7 +305,7 @@ impl Communicator {
         buffer: Vec<T>,
         op: ReduceOp,
     ) -> Result<Work<T>> {
-        self.start(Ask::new(Collective::ReduceScatter).op(op), buffer)
+        self.start(Call::new(Collective::ReduceScatter, buffer.len()).op(op), buffer)
     }
 
     /// Starts an all-gather, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -350,126 +322,124 @@ impl Communicator {
     /// # Errors
     /// As there.
     pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
-        self.start(Ask::new(Collective::AllGather), buffer)
+        self.start(Call::new(Collective::AllGather, buffer.len()), buffer)
     }
 }
 
 /// Issuing.
 impl Communicator {
     /// Runs a collective on `buffer` to its end.
-    fn in_place<B>(&self, ask: Ask, buffer: &mut B) -> Result<()>
+    fn in_place<B>(&self, call: Call, buffer: &mut B) -> Result<()>
     where
         B: BufferMut + ?Sized,
     {
+        let call = call.dtype(B::Element::DTYPE);
         let mut issued = self.enter()?;
-        let slice = match buffer.memory_mut() {
-            MemoryMut::Host(slice) => slice,
-            MemoryMut::Device(memory) => {
-                return self.on_device(&mut issued, ask, B::Element::DTYPE, memory);
-            }
-        };
-        let wanted = self.wanted(ask, slice.len(), B::Element::DTYPE)?;
-        let runtime = &self.0.parts.runtime;
-        let bytes = bytemuck::cast_slice_mut(slice);
-        let wanted = Wanted {
-            lends: issued.lends(bytes),
-            ..wanted
-        };
-        let (sequence, planned) = self.issue(&mut issued, wanted)?;
-        let mut progress = Progress::default();
-        let Parts { group, timeout, .. } = self.0.parts;
-        if runtime.run_in_order(group, &planned.prepared, sequence, bytes, &mut progress) {
-            return Ok(());
+        match buffer.memory_mut() {
+            MemoryMut::Host(slice) => lend(slice, |region| {
+                let memory = Memory::in_place(region);
+                let (memory, end) = self.run(&mut issued, call, Placement::InPlace, memory);
+                (memory.output, end)
+            }),
+            MemoryMut::Device(memory) => self.on_device(&mut issued, call, memory),
         }
-        let planned = planned.clone();
-        lend(slice, |region| {
-            let posting = planned.posting(sequence, region, timeout);
-            let posting = Posting {
-                progress,
-                ..posting
+    }
+
+    /// Runs a collective from `input` into `output` to its end.
+    fn into<T: Element>(&self, call: Call, input: &[T], output: &mut [T]) -> Result<()> {
+        let call = call.dtype(T::DTYPE);
+        let mut issued = self.enter()?;
+        lend_both(input, output, |input, output| {
+            let memory = Memory {
+                input: Some(input),
+                output: Some(output),
             };
-            runtime.run(group, ChannelKind::Collectives, posting)
+            let (memory, end) = self.run(&mut issued, call, Placement::Into, memory);
+            (memory.input, memory.output, end)
         })
     }
 
-    fn start<T: Element>(&self, ask: Ask, buffer: Vec<T>) -> Result<Work<T>> {
-        let count = buffer.len();
-        match self.start_region(ask, count, Region::own(buffer)) {
-            Ok(ticket) => Ok(Work::new(std::sync::Arc::clone(&self.0), ticket)),
+    #[inline]
+    fn run(
+        &self,
+        issued: &mut Issued,
+        call: Call,
+        placement: Placement,
+        memory: Memory,
+    ) -> (Memory, Result<()>) {
+        let parts = &self.0.parts;
+        match self.issue(issued, call, placement, &memory) {
+            Ok((sequence, prepared)) => {
+                let start = Start {
+                    prepared,
+                    sequence,
+                    memory,
+                    timeout: parts.timeout,
+                    gate: None,
+                };
+                parts.runtime.run(parts.group, Order::Collectives, start)
+            }
+            Err(error) => (memory, Err(error)),
+        }
+    }
+
+    fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
+        match self.start_region(call, Region::own(buffer)) {
+            Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
             Err((error, _)) => Err(error),
         }
     }
 
-    /// Starts a collective on `count` elements of `region`, which comes back if it cannot.
+    /// Starts a collective on the elements of `region`, which comes back if it cannot.
     pub(super) fn start_region(
         &self,
-        ask: Ask,
-        count: usize,
+        call: Call,
         region: Region,
-    ) -> std::result::Result<Ticket, (Error, Region)> {
+    ) -> std::result::Result<Ticket, (Error, Option<Region>)> {
+        let call = call.dtype(region.dtype());
+        let memory = Memory::in_place(region);
         let mut issued = match self.enter() {
             Ok(issued) => issued,
-            Err(error) => return Err((error, region)),
+            Err(error) => return Err((error, memory.output)),
         };
-        let wanted = self.wanted(ask, count, region.dtype());
-        let lends = issued.lends(region.bytes());
-        let next = wanted.and_then(|wanted| self.issue(&mut issued, Wanted { lends, ..wanted }));
-        let (sequence, planned) = match next {
-            Ok((sequence, planned)) => (sequence, planned.clone()),
-            Err(error) => return Err((error, region)),
+        let (sequence, prepared) =
+            match self.issue(&mut issued, call, Placement::InPlace, &memory) {
+                Ok(next) => next,
+                Err(error) => return Err((error, memory.output)),
+            };
+        let parts = &self.0.parts;
+        let start = Start {
+            prepared,
+            sequence,
+            memory,
+            timeout: parts.timeout,
+            gate: None,
         };
-        let posting = planned.posting(sequence, region, self.0.parts.timeout);
-        self.0
-            .parts
-            .runtime
-            .post(self.0.parts.group, ChannelKind::Collectives, posting)
+        let posted = parts.runtime.post(parts.group, Order::Collectives, start);
+        posted.map_err(|(error, memory)| (error, memory.output))
     }
 
-    pub(super) fn wanted(&self, ask: Ask, count: usize, dtype: Dtype) -> Result<Wanted> {
-        let Ask {
-            collective,
-            op,
-            root,
-        } = ask;
-        self.check_peer("root", root)?;
-        Ok(Wanted {
-            collective,
-            count,
-            dtype,
-            op,
-            root,
-            forced: None,
-            lends: false,
-            on_device: false,
-        })
-    }
-
-    /// The planned form of a call that is about to be made.
-    pub(super) fn plan<'a>(
-        &self,
-        cache: &'a mut Cache,
-        algorithm: Option<Algorithm>,
-        wanted: Wanted,
-    ) -> Result<&'a Planned> {
-        // A forced algorithm holds where it can be used; the rest is chosen as ever.
-        let forced = algorithm.filter(|own| entry(wanted.collective, *own).is_some());
-        let wanted = Wanted { forced, ..wanted };
-        let topology = Topology {
-            world_size: self.world_size(),
-            ranks_per_host: self.0.parts.ranks_per_host,
-        };
-        cache.get(wanted, self.rank(), topology, &self.0.parts.tuning)
-    }
-
-    /// The next call of the group's order, with its number.
+    /// The next call of the group's order: its number, and its program.
+    #[inline]
     pub(super) fn issue<'a>(
         &self,
         issued: &'a mut Issued,
-        wanted: Wanted,
-    ) -> Result<(u64, &'a Planned)> {
-        let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
+        call: Call,
+        placement: Placement,
+        memory: &Memory,
+    ) -> Result<(u64, &'a Arc<Prepared>)> {
+        self.check_peer("root", call.root)?;
+        let key = Key {
+            call: Call {
+                algorithm: forced(issued.algorithm, call),
+                ..call
+            },
+            placement,
+            is_exposed: issued.exposes(memory),
+        };
+        let prepared = issued.cache.get(key)?;
         issued.collectives += 1;
-        Ok((issued.collectives, planned))
+        Ok((issued.collectives, prepared))
     }
 
     /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is
@@ -497,20 +467,32 @@ impl Communicator {
         dtype: Dtype,
         root: usize,
     ) -> Result<(Algorithm, f64)> {
-        let op = collective.reduces().then_some(ReduceOp::Sum);
-        let wanted = self.wanted(
-            Ask {
-                collective,
-                op,
-                root,
-            },
-            count,
-            dtype,
-        )?;
+        self.check_peer("root", root)?;
+        let call = Call::new(collective, count).dtype(dtype).root(root);
         let issued = &mut *self.enter()?;
-        let planned = self.plan(&mut issued.planned, issued.algorithm, wanted)?;
-        Ok((planned.algorithm, planned.predicted_s))
+        let key = Key {
+            call: Call {
+                algorithm: forced(issued.algorithm, call),
+                ..call
+            },
+            placement: Placement::InPlace,
+            is_exposed: false,
+        };
+        let prepared = issued.cache.get(key)?;
+        let algorithm = prepared.call.algorithm.unwrap_or(Algorithm::Flat);
+        Ok((algorithm, prepared.predicted_s))
     }
+}
+
+/// A call on all elements of a buffer.
+fn call_on<B: Buffer + ?Sized>(collective: Collective, buffer: &B) -> Call {
+    Call::new(collective, buffer.memory().count())
+}
+
+/// A forced algorithm holds where it can carry out the collective; the rest is chosen.
+fn forced(algorithm: Option<Algorithm>, call: Call) -> Option<Algorithm> {
+    let collective = call.collective()?;
+    algorithm.filter(|algorithm| entry(collective, *algorithm).is_some())
 }
 
 fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
@@ -522,14 +504,9 @@ fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
     )))
 }
 
-fn copy_whole<I, O>(input: &I, output: &mut O) -> Result<()>
-where
-    I: Buffer + ?Sized,
-    O: BufferMut<Element = I::Element> + ?Sized,
-{
-    let input = input.memory().on_host()?;
-    let output = output.memory_mut().on_host()?;
-    check_length("output", output.len(), input.len())?;
-    output.copy_from_slice(input);
-    Ok(())
+// TEMPORARY until devices come back
+impl Communicator {
+    fn on_device(&self, _: &mut Issued, _: Call, _: super::buffer::DeviceMemory) -> Result<()> {
+        Err(Error::Usage("devices".into()))
+    }
 }

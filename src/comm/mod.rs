@@ -14,33 +14,28 @@
 
 #![forbid(unsafe_code)]
 
-pub mod attach;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;
-pub mod device_buffer;
-pub(crate) mod host;
 mod measure;
-mod neighbourhood;
-mod on_device;
 pub mod pairs;
-pub(crate) mod planned;
-mod process;
-pub(crate) mod runtime;
 pub mod scope;
 pub mod shared_buffer;
 pub mod work;
 
+use crate::engine::cache::Cache;
+use crate::engine::group::Memory;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::select::TuningTable;
+use crate::plan::Topology;
 use crate::plan::spec::Algorithm;
+use crate::runtime::Runtime;
+use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
-use on_device::Attached;
-use runtime::Runtime;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
@@ -83,34 +78,43 @@ struct Core {
 }
 
 /// What has been issued so far, and the programs made for it.
-#[derive(Default)]
 struct Issued {
     collectives: u64,
     pairs: HashMap<(usize, usize), u64>,
-    planned: planned::Cache,
+    cache: Cache,
     /// Allocations so far, and where those that are there lie.
     allocations: u64,
     extents: Vec<Extent>,
-    /// The device that buffers may be on.
-    attached: Option<Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
     duplicates: u32,
 }
 
 impl Issued {
-    /// Whether peers can read `data` where it lies.
-    fn lends(&self, data: &[u8]) -> bool {
+    /// Whether peers can read some of the memory where it lies.
+    #[inline]
+    fn exposes(&self, memory: &Memory) -> bool {
+        let regions = || memory.input.iter().chain(&memory.output).map(Region::bytes);
         let mut extents = self.extents.iter();
-        extents.any(|extent| extent.offset_of(data).is_some())
+        extents.any(|extent| regions().any(|bytes| extent.offset_of(bytes).is_some()))
     }
 }
 
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
+        let topology = Topology {
+            world_size: parts.world_size,
+            ranks_per_host: parts.ranks_per_host,
+        };
+        let local = parts.runtime.local_ranks();
         let issued = Issued {
+            collectives: 0,
+            pairs: HashMap::new(),
+            cache: Cache::new(parts.rank, topology, parts.tuning, local),
+            allocations: 0,
+            extents: Vec::new(),
             algorithm: parts.algorithm,
-            ..Issued::default()
+            duplicates: 0,
         };
         Self(Arc::new(Core {
             parts,
@@ -398,16 +402,12 @@ fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let issued = self.issued.get_mut();
-        let attached = issued.unwrap_or_else(PoisonError::into_inner);
-        let words = attached.attached.as_mut().and_then(Attached::farewell);
         let Parts {
             runtime,
             group,
             timeout,
             ..
         } = &self.parts;
-        runtime.part(*group, *timeout, words);
         runtime.leave(*group, *timeout);
     }
 }

@@ -1,11 +1,12 @@
 //! Point to point: send and receive, in one order for each directed pair of ranks.
 
 use super::buffer::{Buffer, BufferMut};
-use super::planned;
 use super::{Communicator, Issued};
-use crate::engine::group::ChannelKind;
+use crate::engine::cache::Prepared;
+use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
 use crate::sys::memory::{Region, lend, lend_shared};
+use std::sync::{Arc, MutexGuard};
 
 impl Communicator {
     /// Sends `buffer` to `peer`, which must receive as many elements of the same type. May return
@@ -56,42 +57,58 @@ impl Communicator {
         lend(slice, |region| self.pair(false, peer, count, region))
     }
 
-    fn pair(&self, sends: bool, peer: usize, count: usize, region: Region) -> (Region, Result<()>) {
-        let mut issued = match self.enter() {
-            Ok(issued) => issued,
-            Err(error) => return (region, Err(error)),
-        };
-        let next = self.next_of_pair(&mut issued, sends, peer, count, &region);
-        let (sequence, planned) = match next {
+    fn pair(
+        &self,
+        sends: bool,
+        peer: usize,
+        count: usize,
+        region: Region,
+    ) -> (Option<Region>, Result<()>) {
+        let prepared = match self.next_of_pair(sends, peer, count, &region) {
             Ok(next) => next,
-            Err(error) => return (region, Err(error)),
+            Err(error) => return (Some(region), Err(error)),
         };
-        let posting = planned.posting(sequence, region, self.0.parts.timeout);
-        self.0
-            .parts
-            .runtime
-            .run(self.0.parts.group, ChannelKind::Pairs, posting)
+        let (_issued, sequence, prepared) = prepared;
+        let memory = match sends {
+            true => Memory {
+                input: Some(region),
+                output: None,
+            },
+            false => Memory::in_place(region),
+        };
+        let parts = &self.0.parts;
+        let start = Start {
+            prepared: &prepared,
+            sequence,
+            memory,
+            timeout: parts.timeout,
+            gate: None,
+        };
+        let (memory, end) = parts.runtime.run(parts.group, Order::Pairs, start);
+        (memory.input.or(memory.output), end)
     }
 
+    /// The communicator, entered; the number of the next message, and its program.
     fn next_of_pair(
         &self,
-        issued: &mut Issued,
         sends: bool,
         peer: usize,
         count: usize,
         region: &Region,
-    ) -> Result<(u64, planned::Planned)> {
-        let (rank, world_size) = (self.rank(), self.world_size());
+    ) -> Result<(MutexGuard<'_, Issued>, u64, Arc<Prepared>)> {
+        let mut issued = self.enter()?;
+        let rank = self.rank();
         self.check_peer("peer", peer)?;
         if peer == rank {
             return Err(Error::Usage(format!(
                 "rank {rank} cannot send to or receive from itself"
             )));
         }
+        let prepared = issued.cache.message(sends, peer, count, region.dtype())?;
         let key = if sends { (rank, peer) } else { (peer, rank) };
         let sequence = issued.pairs.entry(key).or_insert(0);
         *sequence += 1;
-        let planned = planned::pair(sends, rank, peer, world_size, count, region.dtype());
-        Ok((*sequence, planned))
+        let sequence = *sequence;
+        Ok((issued, sequence, prepared))
     }
 }

@@ -2,11 +2,11 @@
 
 use super::Communicator;
 use super::buffer::BufferMut;
-use super::collectives::Ask;
 use crate::engine::Ticket;
 use crate::error::Result;
 use crate::op::ReduceOp;
 use crate::plan::spec::Collective;
+use crate::protocol::call::Call;
 use crate::sys::memory::{Lender, lending};
 use std::cell::RefCell;
 
@@ -88,7 +88,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         buffer: &'buffers mut B,
         op: ReduceOp,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
-        self.start(Ask::new(Collective::AllReduce).op(op), buffer)
+        self.start(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
     /// Starts a broadcast of `buffer`, as [`Communicator::broadcast`].
@@ -108,7 +108,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         buffer: &'buffers mut B,
         root: usize,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
-        self.start(Ask::new(Collective::Broadcast).root(root), buffer)
+        self.start(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
     /// Starts a reduce-scatter of `buffer`, as [`Communicator::reduce_scatter`].
@@ -130,7 +130,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         buffer: &'buffers mut B,
         op: ReduceOp,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
-        self.start(Ask::new(Collective::ReduceScatter).op(op), buffer)
+        self.start(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
     /// Starts an all-gather of `buffer`, as [`Communicator::all_gather`].
@@ -150,18 +150,21 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         &self,
         buffer: &'buffers mut B,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
-        self.start(Ask::new(Collective::AllGather), buffer)
+        self.start(Call::new(Collective::AllGather, 0), buffer)
     }
 
     fn start<B: BufferMut + ?Sized>(
         &self,
-        ask: Ask,
+        call: Call,
         buffer: &'buffers mut B,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
         let slice = buffer.memory_mut().on_host()?;
-        let count = slice.len();
+        let call = Call {
+            count: slice.len(),
+            ..call
+        };
         let region = self.lender.lend(slice);
-        match self.comm.start_region(ask, count, region) {
+        match self.comm.start_region(call, region) {
             Ok(ticket) => {
                 self.pending.borrow_mut().push(ticket);
                 Ok(ScopedWork {
@@ -184,8 +187,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         };
         pending.remove(at);
         drop(pending);
-        let (region, result) = self.comm.0.parts.runtime.wait(ticket);
-        self.lender.take_back(region);
+        let (memory, result) = self.comm.0.parts.runtime.wait(ticket);
+        self.lender.take_back(memory.output);
         result
     }
 

@@ -5,7 +5,7 @@ use super::{Communicator, Parts};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::sys::shared::{OwnRegion, WriteWords};
-use crate::transport::shm::lent::GONE;
+use crate::link::shm::exposed::GONE;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -127,7 +127,7 @@ impl Communicator {
         let mut buffer = SharedBuffer { home, count };
         // Touched now, not by the first call.
         buffer.fill(T::zeroed());
-        // Nobody lends from memory that some rank does not know yet.
+        // No rank exposes memory that another does not know yet.
         self.barrier()?;
         Ok(buffer)
     }

@@ -4,6 +4,7 @@ use super::Core;
 use crate::dtype::Element;
 use crate::engine::Ticket;
 use crate::error::{Error, Result};
+use crate::sys::memory::Region;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,13 +62,14 @@ impl<T: Element> Work<T> {
         let taken = Error::Usage("the operation was waited for already".into());
         let ticket = self.ticket.take().ok_or(taken)?;
         let runtime = &self.core.parts.runtime;
-        let ended_at = runtime.ended_at(ticket);
-        let (region, result) = runtime.wait(ticket);
+        let (_, ended_at) = runtime.ended(ticket);
+        let (memory, result) = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());
         result?;
         let other = Error::Usage("the operation's buffer is of another type".into());
-        region
-            .into_vector()
+        memory
+            .output
+            .and_then(Region::into_vector)
             .map(|buffer| (buffer, ended_at))
             .ok_or(other)
     }

@@ -1,352 +1,451 @@
-//! The operations of one set of ranks.
+//! The operations of one set of ranks, as one of them sees it.
 
-mod on_device;
-
-use super::channel::{Channel, Slot};
-use super::in_order;
-use super::operation::Operation;
-use super::posting::{Broken, Failure, Posting, Prepared, Progress};
+use super::cache::Prepared;
+use super::gate::Gate;
+use super::medium::Broken;
+use super::medium::host::{Buffers, HostMedium, Links};
+use super::program::Program;
+use super::reservations::Reservations;
+use super::run::Run;
 use crate::error::{Error, Result};
-use crate::limits::WAITING_NOTICE_AFTER;
+use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
-use crate::protocol::message::Message;
-use crate::protocol::session::{Agreement, Session, To};
+use crate::protocol::session::Session;
 use crate::sys::memory::Region;
-use crate::transport::shm::lent::Allocation;
-use crate::transport::{LinkError, Transport};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which of a group's two orders an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChannelKind {
+pub enum Order {
     /// Collectives: one order for the whole group.
     Collectives,
     /// Send and receive: one order for each directed pair of ranks.
     Pairs,
 }
 
+/// The caller's memory of an operation. In place, the output is the buffer and there is no input.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// What is only read.
+    pub input: Option<Region>,
+    /// What is written.
+    pub output: Option<Region>,
+}
+
+impl Memory {
+    /// A buffer that is both.
+    #[must_use]
+    pub fn in_place(buffer: Region) -> Self {
+        Self {
+            input: None,
+            output: Some(buffer),
+        }
+    }
+}
+
+/// What it takes to start an operation.
+pub struct Start<'a> {
+    /// The call and its program.
+    pub prepared: &'a Arc<Prepared>,
+    /// The call's number.
+    pub sequence: u64,
+    /// What the call is made on.
+    pub memory: Memory,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// What it waits for before it takes part.
+    pub gate: Option<Box<dyn Gate>>,
+}
+
+/// How an operation ended, with its memory.
+pub type End = (Memory, Result<()>);
+
+/// A place for an operation. Places are used again.
+#[derive(Default)]
+pub(super) struct Slot {
+    prepared: Option<Arc<Prepared>>,
+    sequence: u64,
+    pub(super) run: Run,
+    memory: Memory,
+    scratch: Vec<u8>,
+    gate: Option<Box<dyn Gate>>,
+    pub(super) timeout: Duration,
+    /// When time first passed over it.
+    pub(super) since: Option<Duration>,
+    /// How often the peers were told of the waiting.
+    pub(super) notices: u32,
+    is_abandoned: bool,
+    result: Option<Result<()>>,
+    /// When it ended, once a clock was looked at.
+    ended_at: Option<Duration>,
+}
+
+impl Slot {
+    fn start(&mut self, start: Start<'_>) {
+        let Start {
+            prepared,
+            sequence,
+            memory,
+            timeout,
+            gate,
+        } = start;
+        let program = &prepared.program;
+        self.run.start(program);
+        if self.scratch.len() < program.scratch_bytes {
+            self.scratch.resize(program.scratch_bytes, 0);
+        }
+        let is_same = |last: &Arc<Prepared>| Arc::ptr_eq(last, prepared);
+        if !self.prepared.as_ref().is_some_and(is_same) {
+            self.prepared = Some(Arc::clone(prepared));
+        }
+        self.sequence = sequence;
+        self.memory = memory;
+        self.gate = gate;
+        self.timeout = timeout;
+        self.since = None;
+        self.notices = 0;
+        self.is_abandoned = false;
+        self.result = None;
+        self.ended_at = None;
+    }
+
+    /// The call that is carried out.
+    pub(super) fn call(&self) -> Option<Call> {
+        let prepared = self.prepared.as_ref()?;
+        Some(prepared.call.numbered(self.sequence))
+    }
+
+    pub(super) fn program(&self) -> Option<&Program> {
+        self.prepared.as_ref().map(|prepared| &prepared.program)
+    }
+
+    /// Whether the operation takes part: its input is in place.
+    pub(super) fn has_begun(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.is_ready())
+    }
+
+    /// The ranks that the operation waits for now.
+    pub(super) fn awaited(&self) -> Vec<usize> {
+        let program = self.program();
+        program.map_or_else(Vec::new, |program| self.run.awaited(program))
+    }
+
+    /// What it takes to advance the operation.
+    #[inline]
+    fn parts<'a>(
+        &'a mut self,
+        links: &'a mut Links,
+    ) -> Option<(&'a mut Run, &'a Program, HostMedium<'a>)> {
+        let prepared = self.prepared.as_ref()?;
+        let Memory { input, output } = &mut self.memory;
+        let medium = HostMedium {
+            links,
+            buffers: Buffers {
+                input: input.as_ref().map_or(&[], Region::bytes),
+                output: output.as_mut().map_or(&mut [], Region::bytes_mut),
+                scratch: &mut self.scratch,
+            },
+            arithmetic: prepared.arithmetic,
+            sequence: self.sequence,
+            digest: prepared.digest,
+        };
+        Some((&mut self.run, &prepared.program, medium))
+    }
+}
+
+/// The operations of one order, oldest first, and the links that they share.
+pub(super) struct Queue {
+    pub(super) links: Links,
+    /// The longest message that every link takes whole.
+    capacity: usize,
+    pub(super) slots: Vec<Slot>,
+    free: Vec<usize>,
+    pub(super) order: VecDeque<usize>,
+    /// Operations that have ended and bear no time yet.
+    unstamped: usize,
+    reservations: Reservations,
+}
+
+impl Queue {
+    fn new(links: Links, rank: usize, world_size: usize) -> Self {
+        let peers = (0..world_size).filter(|peer| *peer != rank);
+        let capacity = peers.map(|peer| links.capacity(peer)).min();
+        Self {
+            capacity: capacity.unwrap_or(0),
+            links,
+            slots: Vec::new(),
+            free: Vec::new(),
+            order: VecDeque::with_capacity(1),
+            unstamped: 0,
+            reservations: Reservations::new(world_size),
+        }
+    }
+
+    /// What is under way, oldest first.
+    pub(super) fn operations(&self) -> impl Iterator<Item = &Slot> {
+        self.order.iter().map(|slot| &self.slots[*slot])
+    }
+
+    /// Whether every link takes the program's messages whole.
+    fn takes_whole(&self, program: &Program) -> bool {
+        program.longest_bytes.is_some_and(|longest| {
+            longest <= self.capacity
+                || program
+                    .peers()
+                    .all(|peer| longest <= self.links.capacity(peer))
+        })
+    }
+
+    /// Gives an operation a place; it is not in the queue yet.
+    #[inline]
+    fn place(&mut self, start: Start<'_>) -> usize {
+        for peer in start.prepared.program.peers() {
+            self.links.open(peer);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        self.slots[index].start(start);
+        index
+    }
+
+    fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
+        let mut advanced = false;
+        self.reservations.begin_pass();
+        let mut at = 0;
+        while let Some(index) = self.order.get(at).copied() {
+            let slot = &mut self.slots[index];
+            let has_begun = slot.has_begun();
+            let Some((run, program, mut medium)) = slot.parts(&mut self.links) else {
+                break;
+            };
+            if has_begun {
+                let polled = run.poll(program, &mut medium, &mut self.reservations);
+                advanced |= polled.map_err(|broken| (index, broken))?;
+            }
+            if has_begun && run.is_done() {
+                self.order.remove(at);
+                self.finish(index, Ok(()));
+                advanced = true;
+            } else {
+                at += 1;
+                if at < self.order.len() {
+                    run.reserve(program, &mut self.reservations);
+                }
+            }
+        }
+        Ok(advanced)
+    }
+
+    fn finish(&mut self, index: usize, result: Result<()>) {
+        let slot = &mut self.slots[index];
+        if let Some(gate) = slot.gate.take() {
+            gate.open(result.is_ok());
+        }
+        slot.result = Some(result);
+        self.unstamped += 1;
+        if slot.is_abandoned {
+            self.take(index);
+        }
+    }
+
+    /// Ends every operation; says whether there was one.
+    pub(super) fn fail(&mut self, error: &Error) -> bool {
+        let ended = !self.order.is_empty();
+        while let Some(index) = self.order.pop_front() {
+            self.finish(index, Err(error.clone()));
+        }
+        ended
+    }
+
+    fn take(&mut self, index: usize) -> Option<End> {
+        let slot = &mut self.slots[index];
+        let result = slot.result.take()?;
+        self.unstamped -= usize::from(slot.ended_at.is_none());
+        self.free.push(index);
+        Some((std::mem::take(&mut slot.memory), result))
+    }
+
+    fn stamp(&mut self, now: Duration) {
+        if self.unstamped == 0 {
+            return;
+        }
+        self.unstamped = 0;
+        for slot in self.slots.iter_mut().filter(|slot| slot.result.is_some()) {
+            slot.ended_at.get_or_insert(now);
+        }
+    }
+}
+
 /// One set of ranks, as one of them sees it.
 pub struct Group {
-    rank: usize,
-    session: Session,
-    collectives: Channel,
-    pairs: Channel,
+    pub(super) rank: usize,
+    pub(super) session: Session,
+    pub(super) collectives: Queue,
+    pub(super) pairs: Queue,
 }
 
 impl Group {
-    /// The group as `rank` of `world_size` sees it, with a transport for each channel.
+    /// The group as `rank` of `world_size` sees it, with links for each order.
     #[must_use]
-    pub fn new(
-        rank: usize,
-        world_size: usize,
-        collectives: Box<dyn Transport>,
-        pairs: Box<dyn Transport>,
-    ) -> Self {
+    pub fn new(rank: usize, world_size: usize, collectives: Links, pairs: Links) -> Self {
         Self {
             rank,
             session: Session::new(rank, world_size),
-            collectives: Channel::new(collectives, rank, world_size),
-            pairs: Channel::new(pairs, rank, world_size),
+            collectives: Queue::new(collectives, rank, world_size),
+            pairs: Queue::new(pairs, rank, world_size),
         }
     }
 
-    /// Collectives can lend what lies in this memory.
+    /// Collectives can expose what lies in this memory.
     pub fn admit(&mut self, allocation: Allocation) {
-        self.collectives.transport.admit(allocation);
-    }
-
-    fn channel(&mut self, kind: ChannelKind) -> &mut Channel {
-        match kind {
-            ChannelKind::Collectives => &mut self.collectives,
-            ChannelKind::Pairs => &mut self.pairs,
+        if let Some(local) = self.collectives.links.local() {
+            local.admit(allocation);
         }
     }
 
-    /// Starts an operation; returns its slot.
-    pub(super) fn post(
+    pub(super) fn queue(&mut self, order: Order) -> &mut Queue {
+        match order {
+            Order::Collectives => &mut self.collectives,
+            Order::Pairs => &mut self.pairs,
+        }
+    }
+
+    /// Starts an operation; returns its place.
+    ///
+    /// # Errors
+    /// The group's first error, with the memory, if it has failed already.
+    pub fn post(
         &mut self,
-        kind: ChannelKind,
-        posting: Posting,
-    ) -> std::result::Result<usize, (Error, Region)> {
+        order: Order,
+        start: Start<'_>,
+    ) -> std::result::Result<usize, (Error, Memory)> {
         if let Some(error) = self.session.verdict().cloned() {
-            // What was run in order may have lent the buffer.
-            self.collectives.transport.withdraw();
-            return Err((error, posting.buffer));
+            return Err((error, start.memory));
         }
-        let Prepared {
-            call,
-            digest,
-            program,
-            ..
-        } = &*posting.prepared;
-        match (kind, program.peers().next()) {
-            (ChannelKind::Collectives, _) => self.session.enter(call, *digest, posting.sequence),
-            (ChannelKind::Pairs, Some(peer)) => {
-                let call = posting.prepared.numbered(posting.sequence);
+        let (prepared, sequence) = (start.prepared, start.sequence);
+        match (order, prepared.program.peers().next()) {
+            (Order::Collectives, _) => {
+                self.session.enter(&prepared.call, prepared.digest, sequence);
+            }
+            (Order::Pairs, Some(peer)) => {
+                let call = prepared.call.numbered(sequence);
                 self.session.enter_pair(peer, &call);
             }
-            (ChannelKind::Pairs, None) => {}
+            (Order::Pairs, None) => {}
         }
-        Ok(self.channel(kind).start(posting))
+        let queue = self.queue(order);
+        let index = queue.place(start);
+        queue.order.push_back(index);
+        Ok(index)
     }
 
-    /// Runs a collective step by step while the caller waits, if nothing is under way and the
-    /// links allow it; says whether it has ended.
-    pub(super) fn run(
+    /// Starts a collective, and runs it step by step while the caller waits, if nothing else is
+    /// under way and every link takes its messages whole. `patience` says, after so many fruitless
+    /// looks, whether to look once more.
+    ///
+    /// # Errors
+    /// The place of an operation that has not ended: it is under way now.
+    pub fn run(
         &mut self,
-        prepared: &Prepared,
-        sequence: u64,
-        buffer: &mut [u8],
-        progress: &mut Progress,
+        start: Start<'_>,
         patience: &mut dyn FnMut(u32) -> bool,
-    ) -> bool {
-        let channel = &mut self.collectives;
-        let is_alone = channel.queue.is_empty() && !self.session.is_troubled();
-        if !is_alone || !channel.allows_order(prepared) {
-            return false;
+    ) -> std::result::Result<End, usize> {
+        let queue = &mut self.collectives;
+        let is_alone = queue.order.is_empty() && !self.session.is_troubled();
+        if !is_alone || !queue.takes_whole(&start.prepared.program) {
+            return match self.post(Order::Collectives, start) {
+                Ok(index) => Err(index),
+                Err((error, memory)) => Ok((memory, Err(error))),
+            };
         }
-        channel.make_room(&prepared.program);
-        let transport = &mut *channel.transport;
-        let ran = in_order::run(prepared, sequence, buffer, progress, transport, patience);
-        // A broken link breaks again, for the operation to tell.
-        let has_ended = matches!(ran, Ok(true));
-        if has_ended {
-            self.session
-                .enter(&prepared.call, prepared.digest, sequence);
+        let (prepared, sequence) = (start.prepared, start.sequence);
+        let index = queue.place(start);
+        let slot = &mut queue.slots[index];
+        let ran = match slot.parts(&mut queue.links) {
+            Some((run, program, mut medium)) => run.block(program, &mut medium, patience),
+            None => Ok(false),
+        };
+        self.session.enter(&prepared.call, prepared.digest, sequence);
+        if let Ok(true) = ran {
             self.session.idle();
+            let memory = std::mem::take(&mut self.collectives.slots[index].memory);
+            self.collectives.free.push(index);
+            return Ok((memory, Ok(())));
         }
-        has_ended
+        self.collectives.order.push_back(index);
+        if let Err(broken) = ran {
+            self.broken(Order::Collectives, index, broken);
+        }
+        Err(index)
     }
 
-    pub(super) fn poll(&mut self) -> bool {
+    /// Advances every operation as far as it goes now; says whether anything moved.
+    pub fn poll(&mut self) -> bool {
         if self.session.is_troubled() {
             return self.settle();
         }
         let mut advanced = false;
-        for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
-            match self.channel(kind).poll() {
+        for order in [Order::Collectives, Order::Pairs] {
+            match self.queue(order).poll() {
                 Ok(moved) => advanced |= moved,
-                Err((slot, Failure::Link(broken))) => {
-                    self.broken(kind, slot, broken);
-                    return true;
-                }
-                Err((_, Failure::Own(error))) => {
-                    self.session.failed(error);
+                Err((slot, broken)) => {
+                    self.broken(order, slot, broken);
                     return true;
                 }
             }
         }
-        if self.collectives.queue.is_empty() {
+        if self.collectives.order.is_empty() {
             self.session.idle();
         }
         advanced
     }
 
-    pub(super) fn tick(&mut self, now: Duration) {
-        self.session.tick(now);
-        self.miss_the_departed();
-        if self.session.is_troubled() {
-            self.settle();
-            return;
-        }
-        for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
-            let (channel, session) = match kind {
-                ChannelKind::Collectives => (&mut self.collectives, &mut self.session),
-                ChannelKind::Pairs => (&mut self.pairs, &mut self.session),
-            };
-            for slot in &channel.queue {
-                let slot = &mut channel.slots[*slot];
-                let since = *slot.since.get_or_insert(now);
-                let is_overdue = now >= since.saturating_add(slot.timeout);
-                let is_noticed = now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1);
-                if !is_overdue && !is_noticed {
-                    continue;
-                }
-                let Some(call) = slot.operation.call() else {
-                    continue;
-                };
-                let awaited = slot.awaited(&channel.device);
-                if is_overdue {
-                    let error = overdue(self.rank, &call, slot, &awaited, session);
-                    session.failed(error);
-                    break;
-                }
-                session.waited(&call, &awaited, slot.notices as usize);
-                slot.notices += 1;
-            }
+    /// Takes an operation that has ended. `None` while it is under way.
+    pub fn take(&mut self, order: Order, slot: usize) -> Option<End> {
+        self.queue(order).take(slot)
+    }
+
+    /// Lets an operation finish by itself; its memory is dropped then.
+    pub fn abandon(&mut self, order: Order, slot: usize) {
+        let queue = self.queue(order);
+        if queue.take(slot).is_none() {
+            queue.slots[slot].is_abandoned = true;
         }
     }
 
-    /// Ends every operation with the first cause, once there is one.
-    fn settle(&mut self) -> bool {
-        let Some(error) = self.session.verdict().cloned() else {
-            return false;
-        };
-        // Before the callers have their buffers back.
-        self.collectives.transport.withdraw();
-        let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
-        if let Some(links) = &mut self.collectives.device {
-            links.release();
-        }
-        self.session.idle();
-        ended
+    /// Whether an operation that was not taken yet has ended, and when, if that was noted.
+    #[must_use]
+    pub fn ended(&mut self, order: Order, slot: usize) -> (bool, Option<Duration>) {
+        let slot = &self.queue(order).slots[slot];
+        (slot.result.is_some(), slot.ended_at)
     }
 
-    fn broken(&mut self, kind: ChannelKind, slot: usize, Broken { peer, error }: Broken) {
-        // Every started operation has a call.
-        let Some(call) = self.channel(kind).slots[slot].operation.call() else {
-            return;
-        };
-        match error {
-            LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
-            LinkError::Unexpected(header) => {
-                self.session.mismatched(peer, &call, header.sequence);
-            }
-            LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
-                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
-                 library the same version on all ranks?",
-                self.rank,
-                call.name()
-            ))),
-        }
+    /// Whether an operation has ended that bears no time yet.
+    #[must_use]
+    pub fn has_unstamped(&self) -> bool {
+        self.collectives.unstamped + self.pairs.unstamped > 0
+    }
+
+    /// Notes `now` as the end of what has ended since the last call.
+    pub fn stamp(&mut self, now: Duration) {
+        self.collectives.stamp(now);
+        self.pairs.stamp(now);
+    }
+
+    /// Whether an operation waits for a device, which wakes no thread.
+    #[must_use]
+    pub fn awaits_gate(&self) -> bool {
+        let mut operations = self.collectives.operations();
+        operations.any(|slot| !slot.has_begun())
     }
 
     /// Whether any operation is under way.
     #[must_use]
     pub fn is_calling(&self) -> bool {
-        !self.collectives.queue.is_empty() || !self.pairs.queue.is_empty()
+        !self.collectives.order.is_empty() || !self.pairs.order.is_empty()
     }
-
-    /// Whether any is, or others depend on this rank to settle a failure.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.is_calling() || self.session.gathers_marks() || self.is_draining() || self.is_lending()
-    }
-
-    /// This rank gives up, for a reason that the group does not know.
-    pub fn give_up(&mut self, cause: Error) {
-        self.session.failed(cause);
-        self.settle();
-    }
-
-    /// This rank has completed everything up to `number`; see [`Session::mark`].
-    pub fn mark(&mut self, number: u64) {
-        self.session.mark(number);
-    }
-
-    /// The mark that counts for this rank.
-    #[must_use]
-    pub fn own_mark(&self) -> u64 {
-        self.session.own_mark()
-    }
-
-    /// What is known of the agreed mark.
-    #[must_use]
-    pub fn agreement(&self) -> Agreement {
-        self.session.agreement()
-    }
-
-    pub(super) fn take(&mut self, kind: ChannelKind, slot: usize) -> Option<(Region, Result<()>)> {
-        self.channel(kind).take(slot)
-    }
-
-    /// Whether an operation has ended that bears no time yet.
-    pub(super) fn has_unstamped(&self) -> bool {
-        self.collectives.unstamped + self.pairs.unstamped > 0
-    }
-
-    /// Notes `now` as the end of what has ended since the last call.
-    pub(super) fn stamp(&mut self, now: Duration) {
-        self.collectives.stamp(now);
-        self.pairs.stamp(now);
-    }
-
-    /// When the operation ended, if it has and somebody looked at the clock since; and whether it
-    /// has.
-    pub(super) fn ended(&self, kind: ChannelKind, slot: usize) -> (bool, Option<Duration>) {
-        let channel = match kind {
-            ChannelKind::Collectives => &self.collectives,
-            ChannelKind::Pairs => &self.pairs,
-        };
-        let slot = &channel.slots[slot];
-        (slot.result.is_some(), slot.ended_at)
-    }
-
-    pub(super) fn abandon(&mut self, kind: ChannelKind, slot: usize) {
-        let channel = self.channel(kind);
-        if channel.take(slot).is_none() {
-            channel.slots[slot].is_abandoned = true;
-        }
-    }
-
-    pub(super) fn control(&mut self, from: usize, message: Message) {
-        self.session.receive(from, message);
-        self.miss_the_departed();
-        self.settle();
-    }
-
-    /// Fails the oldest call if it waits for a rank that left before making it.
-    fn miss_the_departed(&mut self) {
-        if !self.session.has_departures() {
-            return;
-        }
-        let Some(slot) = self.collectives.queue.front() else {
-            return;
-        };
-        let slot = &self.collectives.slots[*slot];
-        if let Some(call) = slot.operation.call() {
-            for peer in slot.awaited(&self.collectives.device) {
-                self.session.left_before(peer, &call);
-            }
-        }
-    }
-
-    /// No link to `rank` could be made. Links are asked for by operations, and only ones that
-    /// have failed meanwhile can have stopped needing it.
-    pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
-        let mut all = self.collectives.operations().chain(self.pairs.operations());
-        let call = all
-            .find(|operation| operation.needs(rank))
-            .and_then(Operation::call);
-        drop(all);
-        if let Some(call) = call {
-            self.session.link_lost(rank, &call, why);
-        }
-    }
-
-    pub(super) fn control_lost(&mut self, rank: usize, why: &str) {
-        self.session.control_lost(rank, why);
-        self.settle();
-    }
-
-    /// Says goodbye to the other ranks.
-    pub fn leave(&mut self) {
-        self.session.leave();
-    }
-
-    pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
-        self.session.next_message()
-    }
-}
-
-/// The error of an operation that ran out of time: who is missing, and where they are.
-fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
-    let places = session.held_up_by(awaited);
-    let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    Error::Deadline(format!(
-        "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
-         is merely slow",
-        slot.timeout.as_secs_f64(),
-        if !slot.has_begun() {
-            "the buffer's stream has not come to it, held up by what it was told before".into()
-        } else if who.is_empty() && slot.on_device.is_some() {
-            "its own device is not through with it, busy or in a stream whose queue another's \
-             wait holds up (CUDA_DEVICE_MAX_CONNECTIONS=32 makes more queues)"
-                .into()
-        } else if who.is_empty() {
-            "no rank holds it up".into()
-        } else {
-            who.join(", ")
-        }
-    ))
 }

@@ -6,14 +6,14 @@
 //! overwrites must have been read, in plan order. Steps and messages that turn out empty are
 //! dropped; both ends drop the same ones.
 
-use crate::plan::layout::Layout;
-use crate::plan::{ChunkRange, Plan, Source, Step};
-use crate::transport::Addressee;
-
 /// Where bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// In the caller's buffer.
+    /// In the caller's input, which is only read.
+    Input,
+    /// In the caller's output.
+    Output,
+    /// In the caller's buffer that is both.
     Buffer,
     /// In the operation's scratch.
     Scratch,
@@ -43,51 +43,53 @@ pub struct Dependency {
     pub from: usize,
 }
 
-/// One peer's message into a fold.
+/// One end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operand {
-    /// The peer's receive lane.
+pub struct Endpoint {
+    /// The peer's lane among the program's sends, or among its receives.
     pub lane: usize,
     /// The peer.
     pub peer: usize,
-    /// The message's number on that link.
+    /// The message's number on that link and direction.
     pub number: u32,
 }
 
 /// What a step does with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sends them; one flow an addressee, from `first_flow` on.
+    /// Sends them: to one peer, or to several ranks of this host that all read what is written
+    /// once.
     Send {
-        /// The first of the step's flows.
-        first_flow: usize,
-        /// Who gets the message.
-        to: Vec<Addressee>,
+        /// The receivers.
+        to: Vec<Endpoint>,
+        /// Where the bytes may be exposed instead of copied: the place of the first receiver among
+        /// the program's readers.
+        exposed: Option<usize>,
     },
-    /// Waits until the addressees of a send that lends its bytes are through with them.
-    Release {
-        /// The first of the send's flows.
-        first_flow: usize,
-        /// Who reads them.
-        to: Vec<Addressee>,
+    /// Waits until the receivers of a send that exposed its bytes have read them.
+    Complete {
+        /// The receivers.
+        to: Vec<Endpoint>,
+        /// The place of the first among the program's readers.
+        first_reader: usize,
     },
     /// Stores a message.
-    Store(Operand),
-    /// Folds messages, with the bytes already there as operand number `own`.
-    Fold {
-        /// The messages, in order.
-        operands: Vec<Operand>,
-        /// Where the own bytes stand among the operands.
+    Store(Endpoint),
+    /// Reduces messages, in one fold, with this rank's bytes as operand number `own`.
+    Reduce {
+        /// The messages, in the order of the fold.
+        from: Vec<Endpoint>,
+        /// The place of this rank's bytes among the operands.
         own: Option<usize>,
         /// Whether the result is complete.
         completes: bool,
     },
-    /// Copies from another place of this rank.
-    Copy(Piece),
-    /// Folds in what another place of this rank holds.
-    Reduce {
-        /// The other place.
-        from: Piece,
+    /// Copies from another place of this rank, in stream order.
+    Copy(Vec<Piece>),
+    /// Reduces what another place of this rank holds into what is there.
+    Accumulate {
+        /// The other place, in stream order.
+        from: Vec<Piece>,
         /// Whether the result is complete.
         completes: bool,
     },
@@ -98,28 +100,38 @@ pub enum Action {
 pub struct ProgramStep {
     /// What is done.
     pub action: Action,
-    /// The bytes, in stream order.
+    /// The bytes that are read by a send, and written by any other action, in stream order.
     pub pieces: Vec<Piece>,
-    /// Their number.
+    /// This rank's operand of a reduction, in stream order, in pieces as long as those of
+    /// `pieces`; empty where it lies in `pieces` itself.
+    pub own: Vec<Piece>,
+    /// How many bytes.
     pub bytes: usize,
     /// The plan's round.
     pub round: usize,
     /// What the bytes wait for, by increasing `at`.
     pub dependencies: Vec<Dependency>,
-    /// Whether a send lends its bytes, where the transport can, see [`Program::lending`].
-    pub is_lent: bool,
 }
 
-/// The messages of one link and direction, in order: (step, flow).
+impl ProgramStep {
+    /// Whether the step touches this rank's memory alone.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.action, Action::Copy(_) | Action::Accumulate { .. })
+    }
+}
+
+/// The messages of one link and direction, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// The peer.
     pub peer: usize,
-    /// Step and, for sends, flow of each message.
-    pub messages: Vec<(usize, usize)>,
+    /// The step of each message.
+    pub steps: Vec<usize>,
 }
 
-/// A bound plan. It depends on the plan, the count and the element size, on nothing else.
+/// A bound plan. It depends on the plan, the count, the element size, the placement and on which
+/// ranks share this rank's host, on nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// The steps, in plan order.
@@ -130,10 +142,10 @@ pub struct Program {
     pub receives: Vec<Lane>,
     /// The local steps.
     pub locals: Vec<usize>,
-    /// The releases of what is lent.
-    pub releases: Vec<usize>,
-    /// How many flows there are.
-    pub flows: usize,
+    /// The steps that wait for the readers of exposed bytes.
+    pub completions: Vec<usize>,
+    /// How many readers all exposed sends have.
+    pub readers: usize,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
     /// The steps in an order in which they can be run one after the other, see [`in_order`].
@@ -143,65 +155,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// Binds `plan` to a buffer of `count` elements of `element_bytes` each.
-    ///
-    /// ```
-    /// use ringtree::engine::program::{Action, Program};
-    /// use ringtree::plan::{Algorithm, Collective, Request, plan};
-    ///
-    /// let request = Request {
-    ///     collective: Collective::AllReduce,
-    ///     algorithm: Algorithm::RecursiveDoubling,
-    ///     world_size: 2,
-    ///     rank: 0,
-    ///     root: 0,
-    ///     pieces: 1,
-    ///     ranks_per_host: 1,
-    /// };
-    /// let program = Program::bind(&plan(&request)?, 100, 4);
-    /// let [send, fold] = program.steps.as_slice() else { panic!("one exchange") };
-    /// assert!(matches!(send.action, Action::Send { .. }));
-    /// // The fold overwrites a byte once that byte has been sent.
-    /// assert_eq!((fold.bytes, fold.dependencies[0].step), (400, 0));
-    /// # Ok::<(), String>(())
-    /// ```
-    #[must_use]
-    pub fn bind(plan: &Plan, count: usize, element_bytes: usize) -> Self {
-        let layout = Layout::new(
-            plan.request.collective,
-            plan.request.world_size,
-            plan.chunks,
-            count,
-        );
-        let mut binder = Binder {
-            chunks: plan.chunks,
-            start: &|chunk| layout.start(chunk) * element_bytes,
-            program: Program::default(),
-            send_lanes: vec![None; plan.request.world_size],
-            receive_lanes: vec![None; plan.request.world_size],
-            last: vec![Touch::default(); plan.chunks + plan.scratch],
-        };
-        for (round, steps) in plan.rounds.iter().enumerate() {
-            for step in steps {
-                binder.add(round, step);
-            }
-        }
-        let mut program = binder.program;
-        program.scratch_bytes = layout.start(plan.scratch) * element_bytes;
-        program.order = in_order(&program.steps);
-        let is_whole = program.steps.iter().all(|step| step.pieces.len() == 1);
-        let longest_bytes = program.steps.iter().map(|step| step.bytes).max();
-        program.longest_bytes = longest_bytes.filter(|_| is_whole);
-        program
-    }
-
-    /// As many as there are steps, flows or lanes, whatever is more.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        let lanes = self.sends.len().max(self.receives.len());
-        self.steps.len().max(self.flows).max(lanes)
-    }
-
     /// Every rank this one exchanges messages with.
     pub fn peers(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.sends
@@ -213,17 +166,7 @@ impl Program {
 
 /// The steps in plan order, but the sends of a round before the receives of the round before it,
 /// as far as they do not depend on them: then a rank that waits has its next contribution out
-/// already, and its peers wait less.
-///
-/// That no rank waits for ever in this order, given links that hold two messages of a rank to a
-/// peer (and two of those to several peers, of which a rank has at most one a round). A rank's
-/// rounds are those in which it does something; no link has two messages of one round. A send of
-/// round q, or of the sender's next round after q, has on its link at most one message before it
-/// that is not of a round below q. So it has room once receives of rounds below q are over. A
-/// receive of round q waits for its messages, and for what is before it and them in the order of
-/// their ranks: that is sends of rounds up to q, on its own rank also of the next, and receives of
-/// rounds below q. So everything waits, in the end, for receives of rounds below q, and those of
-/// the first round wait for sends alone. The operation before is a round before.
+/// already, and its peers wait less. `engine/progress.md` says why no rank waits for ever.
 #[must_use]
 pub fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
     let mut order = Vec::with_capacity(steps.len());
@@ -241,7 +184,7 @@ pub fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
         order.extend_from_slice(&sends[..free]);
         order.append(&mut held_back);
         order.extend_from_slice(&sends[free..]);
-        if others.iter().any(|at| is_local(&steps[*at])) {
+        if others.iter().any(|at| steps[*at].is_local()) {
             order.extend(others);
         } else {
             held_back = others;
@@ -250,213 +193,4 @@ pub fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
     }
     order.append(&mut held_back);
     order
-}
-
-fn is_local(step: &ProgramStep) -> bool {
-    matches!(step.action, Action::Copy(_) | Action::Reduce { .. })
-}
-
-/// Who touched a chunk last: (step, byte of its stream).
-#[derive(Clone, Default)]
-struct Touch {
-    write: Option<(usize, usize)>,
-    reads: Vec<(usize, usize)>,
-}
-
-struct Binder<'a> {
-    chunks: usize,
-    start: &'a dyn Fn(usize) -> usize,
-    program: Program,
-    /// By peer, its lane among the program's.
-    send_lanes: Vec<Option<usize>>,
-    receive_lanes: Vec<Option<usize>>,
-    last: Vec<Touch>,
-}
-
-impl Binder<'_> {
-    fn chunk(&self, chunk: usize) -> Piece {
-        let (space, chunk) = if chunk < self.chunks {
-            (Space::Buffer, chunk)
-        } else {
-            (Space::Scratch, chunk - self.chunks)
-        };
-        let offset = (self.start)(chunk);
-        Piece {
-            space,
-            offset,
-            bytes: (self.start)(chunk + 1) - offset,
-        }
-    }
-
-    fn range(&self, range: ChunkRange) -> Piece {
-        let (first, last) = (self.chunk(range.first), self.chunk(range.end() - 1));
-        Piece {
-            bytes: last.offset + last.bytes - first.offset,
-            ..first
-        }
-    }
-
-    fn add(&mut self, round: usize, step: &Step) {
-        let one;
-        let (written, read_only): (&[ChunkRange], &[ChunkRange]) = match step {
-            Step::Send { ranges, .. } => (&[], ranges),
-            Step::Receive { ranges, .. } => (ranges, &[]),
-            Step::Copy { from, to } | Step::Reduce { from, to, .. } => {
-                one = [*to, *from];
-                (&one[..1], &one[1..])
-            }
-        };
-        let streamed = if written.is_empty() {
-            read_only
-        } else {
-            written
-        };
-        let pieces: Vec<_> = streamed.iter().map(|range| self.range(*range)).collect();
-        let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-        if bytes == 0 {
-            return;
-        }
-        let index = self.program.steps.len();
-        let action = self.action(index, step);
-        let mut dependencies = Vec::new();
-        // A receive that only stores reads nothing, but waiting for the last writer is the same.
-        self.touch(index, written, true, &mut dependencies);
-        self.touch(index, read_only, false, &mut dependencies);
-        dependencies.sort_by_key(|dependency| dependency.at);
-        self.program.steps.push(ProgramStep {
-            action,
-            pieces,
-            bytes,
-            round,
-            dependencies,
-            is_lent: false,
-        });
-    }
-
-    /// Notes that step `index` writes or reads `ranges`, and what it must wait for.
-    fn touch(
-        &mut self,
-        index: usize,
-        ranges: &[ChunkRange],
-        writes: bool,
-        dependencies: &mut Vec<Dependency>,
-    ) {
-        let mut at = 0;
-        for chunk in ranges.iter().flat_map(|range| range.first..range.end()) {
-            let bytes = self.chunk(chunk).bytes;
-            let touch = &mut self.last[chunk];
-            if bytes > 0 {
-                let reads = if writes { touch.reads.as_slice() } else { &[] };
-                for (step, from) in touch.write.iter().chain(reads) {
-                    add_dependency(
-                        dependencies,
-                        Dependency {
-                            at,
-                            bytes,
-                            step: *step,
-                            from: *from,
-                        },
-                    );
-                }
-            }
-            if writes {
-                touch.write = Some((index, at));
-                touch.reads.clear();
-            } else {
-                touch.reads.push((index, at));
-            }
-            at += bytes;
-        }
-    }
-
-    fn action(&mut self, index: usize, step: &Step) -> Action {
-        match step {
-            Step::Send { peers, .. } => {
-                let first_flow = self.program.flows;
-                self.program.flows += peers.len();
-                let flow = |(nth, peer): (usize, &usize)| {
-                    let at = lane(&mut self.program.sends, &mut self.send_lanes, *peer);
-                    let messages = &mut self.program.sends[at].messages;
-                    messages.push((index, first_flow + nth));
-                    // Far fewer messages than 2^32.
-                    let number = (messages.len() - 1) as u32;
-                    Addressee {
-                        peer: *peer,
-                        number,
-                    }
-                };
-                Action::Send {
-                    first_flow,
-                    to: peers.iter().enumerate().map(flow).collect(),
-                }
-            }
-            Step::Receive {
-                sources, completes, ..
-            } => {
-                let own = sources.iter().position(|source| *source == Source::Own);
-                let peers = sources.iter().filter_map(|source| match source {
-                    Source::Own => None,
-                    Source::Peer(peer) => Some(*peer),
-                });
-                let operands: Vec<_> = peers
-                    .map(|peer| {
-                        let lanes = &mut self.program.receives;
-                        let at = lane(lanes, &mut self.receive_lanes, peer);
-                        let messages = &mut lanes[at].messages;
-                        messages.push((index, 0));
-                        // Far fewer messages than 2^32.
-                        let number = (messages.len() - 1) as u32;
-                        Operand {
-                            lane: at,
-                            peer,
-                            number,
-                        }
-                    })
-                    .collect();
-                match (operands.as_slice(), own) {
-                    ([operand], None) => Action::Store(*operand),
-                    _ => Action::Fold {
-                        operands,
-                        own,
-                        completes: *completes,
-                    },
-                }
-            }
-            Step::Copy { from, .. } => {
-                self.program.locals.push(index);
-                Action::Copy(self.range(*from))
-            }
-            Step::Reduce {
-                from, completes, ..
-            } => {
-                self.program.locals.push(index);
-                Action::Reduce {
-                    from: self.range(*from),
-                    completes: *completes,
-                }
-            }
-        }
-    }
-}
-
-/// The place of the peer's lane, which is made if need be.
-fn lane(lanes: &mut Vec<Lane>, lane_of_peer: &mut [Option<usize>], peer: usize) -> usize {
-    *lane_of_peer[peer].get_or_insert_with(|| {
-        lanes.push(Lane {
-            peer,
-            messages: Vec::new(),
-        });
-        lanes.len() - 1
-    })
-}
-
-/// Adds a dependency, as part of the one before it where it goes on from there.
-fn add_dependency(dependencies: &mut Vec<Dependency>, new: Dependency) {
-    let joins = |old: &&mut Dependency| {
-        old.step == new.step && old.at + old.bytes == new.at && old.from + old.bytes == new.from
-    };
-    match dependencies.iter_mut().rev().take(4).find(joins) {
-        Some(old) => old.bytes += new.bytes,
-        None => dependencies.push(new),
-    }
 }

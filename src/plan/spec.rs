@@ -1,13 +1,14 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
 use crate::named::named;
+use serde::{Deserialize, Serialize};
 
 macro_rules! names {
     ($(#[$meta:meta])* $type:ident, $what:literal, {
         $($(#[$doc:meta])* $variant:ident $name:literal,)*
     }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum $type { $($(#[$doc])* $variant,)* }
 

@@ -1,134 +1,189 @@
-//! What a rank says it is doing: the full description of a call and its digest.
+//! The one description of a call. The communicator makes it once; the cache of programs is asked
+//! with it, its digest travels with every message, and errors print it.
 
 use crate::dtype::Dtype;
 use crate::op::ReduceOp;
-use std::borrow::Cow;
+use crate::plan::spec::{Algorithm, Collective};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// Something that all ranks of the group do together.
+    Collective(Collective),
+    /// One message from one rank to another.
+    SendRecv,
+}
+
+impl Kind {
+    /// The name used on the command line and in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Collective(collective) => collective.name(),
+            Kind::SendRecv => "send-recv",
+        }
+    }
+}
+
+impl From<Collective> for Kind {
+    fn from(collective: Collective) -> Self {
+        Kind::Collective(collective)
+    }
+}
+
+/// Where the elements of a call lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Medium {
+    /// In the memory of the host.
+    #[default]
+    Host,
+    /// In the memory of a device.
+    Device,
+}
+
 /// A call, as far as all ranks must agree on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
-    /// The call's number in its group, from 1.
+    /// The call's number in its group, from 1; 0 while it has none.
     pub sequence: u64,
-    /// The collective's name.
-    pub collective: Cow<'static, str>,
-    /// The algorithm's name.
-    pub algorithm: Cow<'static, str>,
-    /// Pieces per block.
-    pub pieces: u32,
+    /// What is done.
+    pub kind: Kind,
     /// Elements of the whole buffer.
-    pub count: u64,
+    pub count: usize,
     /// Type of the elements.
     pub dtype: Dtype,
     /// The operator, where the collective reduces.
     pub op: Option<ReduceOp>,
-    /// The root, where the collective has one.
-    pub root: Option<u32>,
+    /// The root, where the collective has one, and the receiver of a message; else 0.
+    pub root: usize,
+    /// The algorithm; `None` while it is the library's choice.
+    pub algorithm: Option<Algorithm>,
+    /// Pieces per block; 0 while they are the library's choice.
+    pub pieces: usize,
+    /// Where the elements lie.
+    pub medium: Medium,
 }
 
-/// The name of a message from one rank to another, in the place of a collective's.
-pub const PAIR: &str = "send-recv";
-
-/// The longest name a decoded call may carry.
-const NAME_BYTES_MAX: usize = 32;
-const NONE: u32 = u32::MAX;
-
 impl Call {
+    /// A call on `count` elements of f32, with root 0; a reduction sums.
+    ///
+    /// ```
+    /// use ringtree::Dtype;
+    /// use ringtree::plan::{Algorithm, Collective};
+    /// use ringtree::protocol::call::Call;
+    /// let call = Call::new(Collective::AllReduce, 1000).dtype(Dtype::F64).by(Algorithm::Ring);
+    /// assert_eq!(call.numbered(2).to_string(), "all-reduce #2 of 1000 f64, sum, by ring");
+    /// ```
+    #[must_use]
+    pub fn new(collective: Collective, count: usize) -> Self {
+        Self {
+            sequence: 0,
+            kind: collective.into(),
+            count,
+            dtype: Dtype::F32,
+            op: collective.reduces().then_some(ReduceOp::Sum),
+            root: 0,
+            algorithm: None,
+            pieces: 0,
+            medium: Medium::Host,
+        }
+    }
+
+    /// A barrier.
+    #[must_use]
+    pub fn barrier() -> Self {
+        Self {
+            dtype: Dtype::U8,
+            op: Some(ReduceOp::Bor),
+            ..Self::new(Collective::Barrier, 1)
+        }
+    }
+
+    /// A message of `count` elements to rank `to`.
+    #[must_use]
+    pub fn message(count: usize, dtype: Dtype, to: usize) -> Self {
+        Self {
+            sequence: 0,
+            kind: Kind::SendRecv,
+            count,
+            dtype,
+            op: None,
+            root: to,
+            algorithm: Some(Algorithm::Flat),
+            pieces: 1,
+            medium: Medium::Host,
+        }
+    }
+
+    /// The same on elements of `dtype`.
+    #[must_use]
+    pub fn dtype(self, dtype: Dtype) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// The same with the operator `op`.
+    #[must_use]
+    pub fn op(self, op: ReduceOp) -> Self {
+        Self {
+            op: Some(op),
+            ..self
+        }
+    }
+
+    /// The same, from or to `root`.
+    #[must_use]
+    pub fn root(self, root: usize) -> Self {
+        Self { root, ..self }
+    }
+
+    /// The same, by `algorithm`.
+    #[must_use]
+    pub fn by(self, algorithm: Algorithm) -> Self {
+        Self {
+            algorithm: Some(algorithm),
+            ..self
+        }
+    }
+
+    /// The same under its number.
+    #[must_use]
+    pub fn numbered(self, sequence: u64) -> Self {
+        Self { sequence, ..self }
+    }
+
     /// A digest of everything but the sequence number (FNV-1a). Equal calls have equal digests;
     /// different ones differ but for one chance in four thousand million.
     #[must_use]
     pub fn digest(&self) -> u32 {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut add = |bytes: &[u8]| {
-            for byte in bytes {
-                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-            }
-        };
-        add(self.collective.as_bytes());
-        add(&[0]);
-        add(self.algorithm.as_bytes());
-        add(&self.tail());
+        let encoded = postcard::to_allocvec(&self.numbered(0));
+        let bytes = encoded.expect("invariant: memory takes every call");
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         (hash ^ (hash >> 32)) as u32
     }
 
-    /// The fields of fixed size after the sequence number.
-    fn tail(&self) -> [u8; 18] {
-        let mut bytes = [0; 18];
-        bytes[..4].copy_from_slice(&self.pieces.to_le_bytes());
-        bytes[4..12].copy_from_slice(&self.count.to_le_bytes());
-        bytes[12] = self.dtype.code();
-        bytes[13] = self.op.map_or(u8::MAX, ReduceOp::code);
-        bytes[14..].copy_from_slice(&self.root.unwrap_or(NONE).to_le_bytes());
-        bytes
-    }
-
-    /// The call as bytes, for a control message.
+    /// The collective, unless the call is a send or a receive.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.sequence.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&self.tail());
-        for name in [&self.collective, &self.algorithm] {
-            let length = name.len().min(NAME_BYTES_MAX);
-            // At most 32.
-            bytes.push(length as u8);
-            bytes.extend_from_slice(&name.as_bytes()[..length]);
+    pub fn collective(&self) -> Option<Collective> {
+        match self.kind {
+            Kind::Collective(collective) => Some(collective),
+            Kind::SendRecv => None,
         }
-        bytes
     }
 
-    /// The call in `bytes`; `None` if they are no call.
-    ///
-    /// ```
-    /// use ringtree::protocol::call::Call;
-    /// let call = Call {
-    ///     sequence: 3, collective: "barrier".into(), algorithm: "flat".into(), pieces: 1,
-    ///     count: 1, dtype: ringtree::Dtype::U8, op: None, root: None,
-    /// };
-    /// assert_eq!(Call::decode(&call.encode()), Some(call));
-    /// ```
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (sequence, rest) = bytes.split_first_chunk::<8>()?;
-        let (pieces, rest) = rest.split_first_chunk::<4>()?;
-        let (count, rest) = rest.split_first_chunk::<8>()?;
-        let ([dtype, op], rest) = rest.split_first_chunk::<2>()?;
-        let (root, mut rest) = rest.split_first_chunk::<4>()?;
-        let mut name = || {
-            let (length, after) = rest.split_first()?;
-            let (name, after) = after.split_at_checked(usize::from(*length))?;
-            rest = after;
-            let name = std::str::from_utf8(name).ok()?;
-            (name.len() <= NAME_BYTES_MAX).then(|| Cow::Owned(name.to_owned()))
-        };
-        let (collective, algorithm) = (name()?, name()?);
-        let root = u32::from_le_bytes(*root);
-        Some(Self {
-            sequence: u64::from_le_bytes(*sequence),
-            collective,
-            algorithm,
-            pieces: u32::from_le_bytes(*pieces),
-            count: u64::from_le_bytes(*count),
-            dtype: Dtype::from_code(*dtype)?,
-            op: if *op == u8::MAX {
-                None
-            } else {
-                Some(ReduceOp::from_code(*op)?)
-            },
-            root: (root != NONE).then_some(root),
-        })
-    }
-
-    /// Whether this is a send or a receive: numbered for each directed pair of ranks, and `root`
-    /// is who receives.
+    /// Whether this is a send or a receive: numbered for each directed pair of ranks.
     #[must_use]
     pub fn is_pair(&self) -> bool {
-        self.collective == PAIR
+        self.kind == Kind::SendRecv
     }
 
     /// The short name, such as `all-reduce #12`.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{} #{}", self.collective, self.sequence)
+        format!("{} #{}", self.kind.name(), self.sequence)
     }
 }
 
@@ -136,22 +191,29 @@ impl fmt::Display for Call {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             sequence,
-            collective,
-            algorithm,
-            pieces,
+            kind,
             count,
             dtype,
             op,
             root,
+            algorithm,
+            pieces,
+            medium,
         } = self;
-        write!(formatter, "{collective} #{sequence} of {count} {dtype}")?;
-        if let Some(op) = op {
+        write!(formatter, "{} #{sequence} of {count} {dtype}", kind.name())?;
+        let collective = self.collective();
+        if let Some(op) = op.filter(|_| collective != Some(Collective::Barrier)) {
             write!(formatter, ", {op}")?;
         }
-        if let Some(root) = root {
+        if collective.is_none_or(Collective::is_rooted) {
             write!(formatter, ", root {root}")?;
         }
-        write!(formatter, ", by {algorithm}")?;
+        if let Some(algorithm) = algorithm {
+            write!(formatter, ", by {algorithm}")?;
+        }
+        if *medium == Medium::Device {
+            write!(formatter, " on devices")?;
+        }
         if *pieces > 1 {
             write!(formatter, " in {pieces} pieces")?;
         }

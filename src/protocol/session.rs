@@ -145,7 +145,7 @@ impl Session {
             Some(calls) => self.left_too_early(peer, *calls, call),
             None => self.gone(peer, &format!(" during {}", call.name()), why),
         };
-        self.suspect(error, Some((peer, call.clone())));
+        self.suspect(error, Some((peer, *call)));
     }
 
     /// The control connection of `peer` is gone: it died, unless it had said goodbye.
@@ -256,7 +256,7 @@ impl Session {
                 lost: Some((lost, call)),
                 reported: false,
                 ..
-            }) if *lost == peer => call.clone(),
+            }) if *lost == peer => *call,
             _ => return,
         };
         let error = self.left_too_early(peer, calls, &call);

@@ -1,8 +1,9 @@
-//! The simulated network's byte streams, for any transport over streams.
+//! Links over the simulated network's byte streams.
 
 use super::network::Network;
-use crate::transport::Connector;
-use std::collections::{BTreeSet, VecDeque};
+use crate::engine::medium::host::Links;
+use crate::link::Link;
+use crate::link::stream::StreamLink;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,56 +13,38 @@ pub(crate) fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
     network.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes one rank's streams to its peers in one group. A link is ready as soon as it is asked for,
-/// and costs no virtual time.
+/// One rank's links to its peers in one group, among the network's `world_size` ranks. A link is
+/// ready as soon as it is asked for, and costs no virtual time.
+#[must_use]
+pub fn links(network: &Arc<Mutex<Network>>, group: u32, rank: usize, world_size: usize) -> Links {
+    let membership = Membership {
+        network: Arc::clone(network),
+        group,
+        rank,
+    };
+    let connect = move |peer| -> Box<dyn Link> {
+        let mut stream = Some(membership.stream(peer));
+        Box::new(StreamLink::new((group, 0), Box::new(move || stream.take())))
+    };
+    Links::new(world_size, Box::new(connect))
+}
+
+/// One rank's part in a group. When it is dropped, streams to this rank lead nowhere.
 #[derive(Debug)]
-pub struct SimConnector {
+struct Membership {
     network: Arc<Mutex<Network>>,
     group: u32,
     rank: usize,
-    requested: BTreeSet<usize>,
-    ready: VecDeque<usize>,
 }
 
-impl SimConnector {
-    /// The connector of `rank` for the links of `group`; the ranks here are the network's.
-    #[must_use]
-    pub fn new(network: Arc<Mutex<Network>>, group: u32, rank: usize) -> Self {
-        SimConnector {
-            network,
-            group,
-            rank,
-            requested: BTreeSet::new(),
-            ready: VecDeque::new(),
-        }
-    }
-}
-
-impl Connector for SimConnector {
-    type Stream = SimStream;
-
-    fn name(&self) -> &'static str {
-        "sim"
-    }
-
-    fn request(&mut self, peer: usize) {
-        if self.requested.insert(peer) {
-            self.ready.push_back(peer);
-        }
-    }
-
-    fn ready(&mut self) -> Option<(usize, SimStream)> {
-        let peer = self.ready.pop_front()?;
-        let network = Arc::clone(&self.network);
-        Some((
+impl Membership {
+    fn stream(&self, peer: usize) -> SimStream {
+        SimStream {
+            network: Arc::clone(&self.network),
+            group: self.group,
+            rank: self.rank,
             peer,
-            SimStream {
-                network,
-                group: self.group,
-                rank: self.rank,
-                peer,
-            },
-        ))
+        }
     }
 }
 
@@ -105,9 +88,8 @@ impl Drop for SimStream {
     }
 }
 
-impl Drop for SimConnector {
+impl Drop for Membership {
     fn drop(&mut self) {
-        // Whoever opens a link to this rank from now on finds nobody.
         lock(&self.network).leave_group(self.group, self.rank);
     }
 }
@@ -117,25 +99,21 @@ mod tests {
     use super::*;
     use crate::sim::network::NetworkConfig;
 
-    fn stream(
-        network: &Arc<Mutex<Network>>,
-        rank: usize,
-        peer: usize,
-    ) -> (SimConnector, SimStream) {
-        let mut connector = SimConnector::new(Arc::clone(network), 0, rank);
-        connector.request(peer);
-        connector.request(peer);
-        let (ready_peer, stream) = connector.ready().unwrap();
-        assert_eq!(ready_peer, peer);
-        assert!(connector.ready().is_none(), "asked twice, made once");
-        (connector, stream)
+    fn stream(network: &Arc<Mutex<Network>>, rank: usize, peer: usize) -> (Membership, SimStream) {
+        let membership = Membership {
+            network: Arc::clone(network),
+            group: 0,
+            rank,
+        };
+        let stream = membership.stream(peer);
+        (membership, stream)
     }
 
     #[test]
     fn two_ends_talk_and_a_dropped_end_is_the_end_of_the_stream() {
         let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 2)));
-        let (_left_connector, mut left) = stream(&network, 0, 1);
-        let (right_connector, mut right) = stream(&network, 1, 0);
+        let (_left_membership, mut left) = stream(&network, 0, 1);
+        let (right_membership, mut right) = stream(&network, 1, 0);
         let mut into = [0; 9];
         let nothing = right.read(&mut into).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
@@ -156,9 +134,9 @@ mod tests {
             right.write(b"x").unwrap_err().kind(),
             io::ErrorKind::BrokenPipe
         );
-        // Who comes when a connector is gone finds nobody.
-        drop(right_connector);
-        let (_late_connector, mut late) = stream(&network, 0, 1);
+        // A stream to a rank that has left ends at once.
+        drop(right_membership);
+        let (_late_membership, mut late) = stream(&network, 0, 1);
         while lock(&network).advance().is_some() {}
         assert_eq!(late.read(&mut into).unwrap(), 0);
     }

@@ -1,75 +1,9 @@
 //! What scripted ranks do: calls, computation and waiting, as data.
 
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::op::ReduceOp;
-use crate::plan::spec::{Algorithm, Collective};
+pub use crate::protocol::call::Call;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A collective to be called. Its input is made up, and its result checked, by the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Call {
-    /// What is called.
-    pub collective: Collective,
-    /// Elements of the whole buffer.
-    pub count: usize,
-    /// Their type.
-    pub dtype: Dtype,
-    /// The operator, where the collective reduces.
-    pub op: ReduceOp,
-    /// The root, where the collective has one.
-    pub root: usize,
-    /// The algorithm; none to let the world's settings choose.
-    pub algorithm: Option<Algorithm>,
-}
-
-impl Call {
-    /// A call on `count` elements of f32, to sum, with root 0. (A barrier has no data: it ignores
-    /// all that.)
-    #[must_use]
-    pub fn new(collective: Collective, count: usize) -> Self {
-        Self {
-            collective,
-            count,
-            dtype: Dtype::F32,
-            op: ReduceOp::Sum,
-            root: 0,
-            algorithm: None,
-        }
-    }
-
-    /// The same, from or to `root`.
-    #[must_use]
-    pub fn root(self, root: usize) -> Self {
-        Self { root, ..self }
-    }
-
-    /// The same, by `algorithm`.
-    #[must_use]
-    pub fn by(self, algorithm: Algorithm) -> Self {
-        Self {
-            algorithm: Some(algorithm),
-            ..self
-        }
-    }
-
-    fn check(&self, world_size: usize) -> Result<()> {
-        if self.root >= world_size {
-            return Err(Error::Usage(format!(
-                "root {} is no rank of {world_size}",
-                self.root
-            )));
-        }
-        if !self.op.supports(self.dtype) {
-            return Err(Error::Usage(format!(
-                "{} is not defined for {}",
-                self.op, self.dtype
-            )));
-        }
-        Ok(())
-    }
-}
 
 /// One thing a scripted rank does. A rank whose call fails leaves, as a program would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,10 +93,28 @@ impl Script {
                 continue;
             }
             for call in steps.iter().filter_map(Step::call) {
-                call.check(world_size)?;
+                check(call, world_size)?;
             }
             checked = Some(steps);
         }
         Ok(())
     }
+}
+
+/// Whether a script can make the call. Its input is made up, and its result checked, by the
+/// cluster.
+fn check(call: &Call, world_size: usize) -> Result<()> {
+    if call.root >= world_size {
+        return Err(Error::Usage(format!(
+            "root {} is no rank of {world_size}",
+            call.root
+        )));
+    }
+    if let Some(op) = call.op.filter(|op| !op.supports(call.dtype)) {
+        return Err(Error::Usage(format!(
+            "{op} is not defined for {}",
+            call.dtype
+        )));
+    }
+    Ok(())
 }

@@ -1,17 +1,16 @@
 //! Ordinary blocking code on simulated ranks.
 
-use super::connector::{SimConnector, lock};
+use super::connector::{self, lock};
 use super::network::{Network, NetworkConfig};
 use super::schedule::Baton;
-use crate::comm::host::{Host, Waited};
-use crate::comm::runtime::Runtime;
 use crate::comm::{Communicator, Parts};
+use crate::engine::medium::host::Links;
 use crate::limits::{DEADLINE_DEFAULT, DEVICE_NAP, SIMULATED_DEVICE_NAP};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::session::To;
-use crate::transport::Transport;
-use crate::transport::stream::StreamTransport;
+use crate::runtime::Runtime;
+use crate::runtime::host::{Host, Waited};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -180,31 +179,16 @@ impl Host for SimHost {
 
     fn background_work(&self) {}
 
-    fn transports(
+    fn links(
         &self,
         group: u32,
         world_size: usize,
         _at_most: Duration,
-    ) -> crate::error::Result<[Box<dyn Transport>; 2]> {
-        Ok([0, 1].map(|channel| -> Box<dyn Transport> {
+    ) -> crate::error::Result<[Links; 2]> {
+        Ok([0, 1].map(|channel| {
             let channel = group * 2 + channel;
-            let connector = SimConnector::new(Arc::clone(&self.network), channel, self.rank);
-            Box::new(StreamTransport::new(connector, channel, 0, world_size))
+            connector::links(&self.network, channel, self.rank, world_size)
         }))
-    }
-
-    fn acknowledgements(
-        &self,
-        group: u32,
-        world_size: usize,
-        _at_most: Duration,
-    ) -> crate::error::Result<Box<dyn Transport>> {
-        // Above those of all groups.
-        let channel = 3 << 30 | group;
-        let connector = SimConnector::new(Arc::clone(&self.network), channel, self.rank);
-        Ok(Box::new(StreamTransport::new(
-            connector, channel, 0, world_size,
-        )))
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {

@@ -136,27 +136,54 @@ impl Drop for MustReturn {
 /// let sum = ringtree::sys::memory::lend(&mut numbers, |mut region| {
 ///     region.bytes_mut()[0] = 4;
 ///     let sum: u8 = region.bytes().iter().sum();
-///     (region, sum)
+///     (Some(region), sum)
 /// });
 /// assert_eq!((numbers[0], sum), (4, 9));
 /// ```
-pub fn lend<T: Element, R>(slice: &mut [T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
+#[inline]
+pub fn lend<T: Element, R>(
+    slice: &mut [T],
+    operation: impl FnOnce(Region) -> (Option<Region>, R),
+) -> R {
     lend_region(Region::of(NonNull::from(slice), Owner::Lent), operation)
 }
 
 /// As [`lend`], for reading only.
-pub fn lend_shared<T: Element, R>(slice: &[T], operation: impl FnOnce(Region) -> (Region, R)) -> R {
+#[inline]
+pub fn lend_shared<T: Element, R>(
+    slice: &[T],
+    operation: impl FnOnce(Region) -> (Option<Region>, R),
+) -> R {
     let region = Region::of(NonNull::from(slice), Owner::LentShared);
     lend_region(region, operation)
 }
 
-fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Region, R)) -> R {
+/// [`lend_shared`] of `input` and [`lend`] of `output` at once.
+#[inline]
+pub fn lend_both<T: Element, R>(
+    input: &[T],
+    output: &mut [T],
+    operation: impl FnOnce(Region, Region) -> (Option<Region>, Option<Region>, R),
+) -> R {
+    lend_shared(input, |input| {
+        lend(output, |output| {
+            let (input, output, result) = operation(input, output);
+            (output, (input, result))
+        })
+    })
+}
+
+#[inline]
+fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Option<Region>, R)) -> R {
     let (pointer, bytes) = (lent.pointer, lent.bytes);
     let guard = MustReturn;
     let (region, result) = operation(lent);
     // A region is not `Clone`, so one that describes this memory is the one that was lent.
-    let is_lent = matches!(region.owner, Owner::Lent | Owner::LentShared);
-    if is_lent && region.pointer == pointer && region.bytes == bytes {
+    let is_back = region.is_some_and(|region| {
+        let is_lent = matches!(region.owner, Owner::Lent | Owner::LentShared);
+        is_lent && region.pointer == pointer && region.bytes == bytes
+    });
+    if is_back {
         std::mem::forget(guard);
     }
     result
@@ -183,8 +210,8 @@ impl<'buffers> Lender<'buffers> {
     }
 
     /// Takes a lent region back.
-    pub(crate) fn take_back(&self, region: Region) {
-        if matches!(region.owner, Owner::Lent) {
+    pub(crate) fn take_back(&self, region: Option<Region>) {
+        if region.is_some_and(|region| matches!(region.owner, Owner::Lent)) {
             self.outstanding
                 .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         }

@@ -125,11 +125,73 @@ impl Division {
     }
 }
 
+/// The words of a region that this process has made; every copy writes the same words.
+#[derive(Clone, Debug)]
+pub struct OwnWords {
+    mapping: Arc<Mapping>,
+    division: Division,
+}
+
+/// Plain bytes of a region that this process has made, to be written by one owner alone.
+#[derive(Debug)]
+pub struct OwnBytes {
+    mapping: Arc<Mapping>,
+    /// Where they start in the mapping.
+    offset: usize,
+    length: usize,
+}
+
 /// A region that this process has made.
 #[derive(Debug)]
 pub struct OwnRegion {
-    mapping: Arc<Mapping>,
-    division: Division,
+    words: OwnWords,
+    bytes: OwnBytes,
+}
+
+impl OwnBytes {
+    /// Where the `length` bytes from byte `from` on start in the mapping.
+    #[inline]
+    fn at(&self, from: usize, length: usize) -> usize {
+        let end = from.checked_add(length);
+        assert!(
+            end.is_some_and(|end| end <= self.length),
+            "invariant: bytes of the region"
+        );
+        self.offset + from
+    }
+
+    /// Bytes `from..from + length`, to be written.
+    #[must_use]
+    #[inline]
+    pub fn bytes_mut(&mut self, from: usize, length: usize) -> &mut [u8] {
+        let offset = self.at(from, length);
+        // SAFETY: the range lies in this owner's part of the mapping (`at`), which is behind the
+        // words, so it is no atomic, and shares no byte with another owner's part (`new` makes one
+        // owner, `into_rows` cuts it). This process alone can write it, and does so only through
+        // this exclusive borrow. Other processes read it, but only what has been published and not
+        // yet acknowledged, and the owner does not write that (the rings' protocol; the call
+        // borrows exposed memory until its readers have acknowledged it). After a call has failed
+        // a reader may still read: it reads what `PeerRegion::bytes` describes and discards it,
+        // because the failed call has revoked the memory before.
+        unsafe {
+            let start = self.mapping.start.as_ptr().add(offset);
+            std::slice::from_raw_parts_mut(start, length)
+        }
+    }
+
+    /// Bytes `from..from + length`.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
+        let offset = self.at(from, length);
+        // SAFETY: the range lies in this owner's part of the mapping (`at`), so it is no atomic;
+        // it is initialised (a memfd starts as zeros), and only this owner can write it, through
+        // `bytes_mut`, which this borrow excludes.
+        unsafe {
+            let start = self.mapping.start.as_ptr().add(offset);
+            std::slice::from_raw_parts(start, length)
+        }
+    }
 }
 
 impl OwnRegion {
@@ -145,67 +207,86 @@ impl OwnRegion {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = Arc::new(Mapping::new(file.as_fd(), bytes, access)?);
         let fixed = SealFlags::SHRINK | SealFlags::GROW;
-        // An older system knows no such seal; then only good manners keep peers from writing.
+        // Older kernels lack the last seal; then a peer could write, against the protocol.
         if fcntl_add_seals(&file, fixed | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
             fcntl_add_seals(&file, fixed | SealFlags::SEAL)?;
         }
-        Ok((Self { mapping, division }, file))
+        let bytes = OwnBytes {
+            mapping: Arc::clone(&mapping),
+            offset: division.range(0, 0),
+            length: division.bytes,
+        };
+        let words = OwnWords { mapping, division };
+        Ok((Self { words, bytes }, file))
+    }
+
+    /// The words, and the plain bytes cut into `rows` rows of equal length, each to be written by
+    /// an owner of its own. What does not divide is left out.
+    #[must_use]
+    pub fn into_rows(self, rows: usize) -> (OwnWords, Vec<OwnBytes>) {
+        let Self { words, bytes } = self;
+        let length = bytes.length / rows.max(1);
+        let row = |at| OwnBytes {
+            mapping: Arc::clone(&bytes.mapping),
+            offset: bytes.offset + at * length,
+            length,
+        };
+        (words, (0..rows).map(row).collect())
     }
 
     /// Bytes `from..from + length` of the plain part, to be written.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self, from: usize, length: usize) -> &mut [u8] {
-        let offset = self.division.range(from, length);
-        // SAFETY: the range lies in the mapping behind the words (`range`), so it is no atomic;
-        // this process alone can write it, and does so only through this exclusive borrow. Other
-        // processes read it, but only what has been published and not yet acknowledged, and that
-        // the owner does not write (the rings' protocol; memory that was lent is borrowed by the
-        // call until it is released). After a call has failed a reader may still be at it: what
-        // it reads then is as `PeerRegion::bytes` says, and it throws it away, for the failed call
-        // has said before that the memory is withdrawn.
-        unsafe {
-            let start = self.mapping.start.as_ptr().add(offset);
-            std::slice::from_raw_parts_mut(start, length)
-        }
+        self.bytes.bytes_mut(from, length)
     }
 
     /// Bytes `from..from + length` of the plain part.
     #[must_use]
     #[inline]
     pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
-        let offset = self.division.range(from, length);
-        // SAFETY: the range lies in the mapping behind the words (`range`), so it is no atomic; it
-        // is initialised (a memfd starts as zeros), and only this process can write it, through
-        // `bytes_mut`, which this borrow excludes.
-        unsafe {
-            let start = self.mapping.start.as_ptr().add(offset);
-            std::slice::from_raw_parts(start, length)
-        }
+        self.bytes.bytes(from, length)
     }
 
     /// Where the plain part lies in this process.
     #[must_use]
     pub fn extent(&self) -> Extent {
+        let OwnBytes {
+            mapping,
+            offset,
+            length,
+        } = &self.bytes;
         Extent {
-            mapping: Arc::downgrade(&self.mapping),
-            start: self.mapping.start.addr().get() + self.division.range(0, 0),
-            bytes: self.division.bytes,
+            mapping: Arc::downgrade(mapping),
+            start: mapping.start.addr().get() + offset,
+            bytes: *length,
         }
     }
 
     /// The word at `at`, alone, for other threads of this process to write.
     #[must_use]
     pub fn bell(&self, at: usize) -> Bell {
-        self.division.check(at);
+        self.words.division.check(at);
         Bell {
-            mapping: Arc::downgrade(&self.mapping),
+            mapping: Arc::downgrade(&self.words.mapping),
             at,
         }
     }
 }
 
 impl WriteWords for OwnRegion {
+    #[inline]
+    fn store(&self, at: usize, value: u64) {
+        self.words.store(at, value);
+    }
+
+    #[inline]
+    fn release(&self, at: usize, value: u64) {
+        self.words.release(at, value);
+    }
+}
+
+impl WriteWords for OwnWords {
     #[inline]
     fn store(&self, at: usize, value: u64) {
         self.division.check(at);

@@ -4,16 +4,12 @@ mod buffers;
 pub(crate) mod measure;
 pub(crate) mod report;
 
-use crate::gpu;
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;
 use measure::{Case, Measurement, Memory};
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
-use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::builder::Builder;
-use ringtree::device::cuda;
-use ringtree::device::fake::Options;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
@@ -120,13 +116,6 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
                 wanted.root
             );
             return ExitCode::from(2);
-        }
-        // Said once, not by every rank.
-        if wanted.place.is_on_device()
-            && !gpu::is_fake()
-            && let Err(error) = cuda::count()
-        {
-            return refused(&error);
         }
         return match ringtree::launch::spawn_self(ranks) {
             Ok(0) => ExitCode::SUCCESS,
@@ -290,22 +279,7 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
         Place::Device | Place::Registered => {
-            let fake = gpu::is_fake().then(Options::default);
-            let device = gpu::open(comm.local_rank(), fake)?;
-            comm.attach_with(&device, AttachOptions::from_env()?)?;
-            let over = comm.device_transport();
-            if wanted.must_map && over.as_deref() != Some("cuda") {
-                let over = over.as_deref().unwrap_or("nothing");
-                return Err(Error::Device(format!(
-                    "--transport cuda: not all ranks share memory of one GPU; without it segments \
-                     travel over {over}"
-                )));
-            }
-            let stream = device.stream()?;
-            match wanted.place {
-                Place::Registered => Memory::Registered((device, stream)),
-                _ => Memory::Device((device, stream)),
-            }
+            return Err(Error::Device("devices".into()));
         }
     })
 }

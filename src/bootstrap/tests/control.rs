@@ -1,8 +1,7 @@
 use super::*;
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, HANDSHAKES_PENDING_MAX};
 use crate::protocol::handshake::{Hello, Initiator, Output, Purpose};
-use crate::transport::Connector;
-use crate::transport::tcp::{Inbox, Reactor, TcpConnector, TcpLink};
+use crate::link::tcp::{Inbox, Reactor, TcpLink};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 
@@ -167,17 +166,15 @@ fn transfer(reactor: &Reactor, from: &mut TcpLink, to: &mut TcpLink, sent: &[u8]
 fn bytes_flow_both_ways_on_every_data_connection() {
     let ranks = running(3);
     let reactor = Arc::new(Reactor::new().unwrap());
-    let connector = |streams: Vec<(usize, TcpStream)>| {
-        let inbox = Arc::new(Inbox::default());
+    let mut links: Vec<Vec<(usize, TcpLink)>> = Vec::new();
+    for streams in connected(&ranks) {
+        let inbox = Inbox::default();
+        let peers: Vec<_> = streams.iter().map(|(peer, _)| *peer).collect();
         for (peer, stream) in streams {
             inbox.push(peer, stream);
         }
-        TcpConnector::new(Arc::clone(&reactor), inbox, Box::new(|_| {}))
-    };
-    let mut links: Vec<Vec<(usize, TcpLink)>> = Vec::new();
-    for streams in connected(&ranks) {
-        let mut connector = connector(streams);
-        links.push(std::iter::from_fn(|| connector.ready()).collect());
+        let taken = peers.into_iter().map(|peer| (peer, inbox.take(peer, &reactor)));
+        links.push(taken.map(|(peer, link)| (peer, link.unwrap())).collect());
     }
     let sent: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     for (low, high) in [(0, 1), (0, 2), (1, 2)] {
@@ -198,22 +195,6 @@ fn bytes_flow_both_ways_on_every_data_connection() {
         );
     }
     shut_down(&ranks);
-}
-
-#[test]
-fn a_connector_asks_once_for_a_peer() {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let dial = {
-        let asked = Arc::clone(&asked);
-        move |peer| asked.lock().unwrap().push(peer)
-    };
-    let reactor = Arc::new(Reactor::new().unwrap());
-    let mut connector = TcpConnector::new(reactor, Arc::default(), Box::new(dial));
-    for peer in [3, 1, 3, 3] {
-        connector.request(peer);
-    }
-    assert_eq!(*asked.lock().unwrap(), [3, 1]);
-    assert!(connector.ready().is_none());
 }
 
 #[test]
@@ -241,10 +222,10 @@ fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
     let mut far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (near, _) = listener.accept().unwrap();
     near.set_nonblocking(true).unwrap();
-    let inbox = Arc::new(Inbox::default());
+    let inbox = Inbox::default();
     inbox.push(1, TcpStream::from_std(near));
-    let mut connector = TcpConnector::new(Arc::clone(&reactor), inbox, Box::new(|_| {}));
-    let (_, mut link) = connector.ready().unwrap();
+    assert!(inbox.take(0, &reactor).is_none(), "it leads to another peer");
+    let mut link = inbox.take(1, &reactor).unwrap();
 
     for round in 0..3_u8 {
         recorder.note(|seen| seen.wants_data_events = true);

@@ -25,21 +25,14 @@ impl Made {
         if self.rows.len() == CALLS_REMEMBERED {
             self.rows.pop_front();
         }
-        let call = Call {
-            sequence,
-            ..call.clone()
-        };
-        self.rows.push_back((call, digest));
+        self.rows.push_back((call.numbered(sequence), digest));
     }
 
     /// The call of that number, if it was made and is remembered.
     fn numbered(&self, sequence: u64) -> Option<Call> {
         let mut rows = self.rows.iter().rev();
         let (call, _) = rows.find(|(call, _)| call.sequence <= sequence)?;
-        (sequence <= self.last).then(|| Call {
-            sequence,
-            ..call.clone()
-        })
+        (sequence <= self.last).then(|| call.numbered(sequence))
     }
 
     /// The last one.
@@ -74,7 +67,7 @@ impl Session {
         if self.pair_calls.len() == CALLS_REMEMBERED {
             self.pair_calls.pop_front();
         }
-        self.pair_calls.push_back((peer, call.clone()));
+        self.pair_calls.push_back((peer, *call));
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
         if let Some(at) = self.announced_pairs.iter().position(is_this) {
             let (peer, theirs) = self.announced_pairs.swap_remove(at);
@@ -94,7 +87,7 @@ impl Session {
         // from an earlier call was not expected in that one: then that is where the ranks differ.
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
-        let ours = ours.unwrap_or_else(|| call.clone());
+        let ours = ours.unwrap_or_else(|| *call);
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(

@@ -46,7 +46,7 @@ impl Session {
     /// last times is where nobody knows.
     fn ask(&mut self, peer: usize, call: &Call) {
         self.outbox
-            .push_back((To::Rank(peer), Message::Waiting(call.clone())));
+            .push_back((To::Rank(peer), Message::Waiting(*call)));
         if let Some(position) = self.positions.get_mut(&peer) {
             position.asked += 1;
             if position.asked > ANSWERS_MISSED_MAX {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// Whether the call of `world_size` ranks ends on none before all have begun it.
 pub(super) fn synchronises(call: &Call, world_size: usize) -> bool {
-    match call.collective {
-        Collective::Barrier => true,
-        Collective::AllReduce => call.count > 0,
-        Collective::AllGather => call.count >= world_size,
+    match call.collective() {
+        Some(Collective::Barrier) => true,
+        Some(Collective::AllReduce) => call.count > 0,
+        Some(Collective::AllGather) => call.count >= world_size,
         _ => false,
     }
 }
@@ -43,7 +43,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
             return Err(format!(
                 "rank {} left {} #{} at {end:?}; {ranks} ranks ever came, the last was rank \
                  {last_rank} at {last:?}",
-                record.rank, record.call.collective, record.sequence
+                record.rank, record.call.kind.name(), record.sequence
             ));
         }
     }

@@ -1,6 +1,7 @@
 //! Inputs that are made when a call is made, and results that are checked when it is done, so that
 //! nothing is kept for a rank.
 
+use crate::op::ReduceOp;
 use crate::plan::layout::part_start;
 use crate::plan::spec::Collective;
 use crate::reduce::exact::Inputs;
@@ -28,12 +29,13 @@ impl Data {
 
     fn inputs(&self, call: &Call, sequence: u64) -> Inputs {
         let seed = self.seed.wrapping_add(sequence);
-        Inputs::new(call.dtype, call.op, self.world_size, seed)
+        let op = call.op.unwrap_or(ReduceOp::Sum);
+        Inputs::new(call.dtype, op, self.world_size, seed)
     }
 
     /// What `rank` brings to the call.
     pub(super) fn input(&self, rank: usize, call: &Call, sequence: u64) -> Vec<u8> {
-        if call.collective == Collective::Barrier {
+        if call.collective() == Some(Collective::Barrier) {
             return vec![0];
         }
         let mut bytes = vec![0u8; call.count * call.dtype.size()];
@@ -56,7 +58,10 @@ impl Data {
             let start = |rank| part_start(call.count, world_size, rank);
             start(rank)..start(rank + 1)
         };
-        match call.collective {
+        let Some(collective) = call.collective() else {
+            return 0;
+        };
+        match collective {
             Collective::Barrier => 0,
             Collective::Reduce if rank != call.root => 0,
             Collective::AllReduce | Collective::Reduce => {

@@ -2,22 +2,21 @@
 
 use super::data::Data;
 use super::{Moment, Record};
-use crate::comm::planned::{self, Planned, Wanted};
-use crate::dtype::Dtype;
-use crate::engine::group::{ChannelKind, Group};
-use crate::engine::{Engine, Ticket};
+use crate::engine::bind::Placement;
+use crate::engine::cache::{Cache, Key, Prepared};
+use crate::engine::group::{Group, Memory, Order, Start};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::limits::IDLE_SLEEP;
-use crate::op::ReduceOp;
 use crate::plan::Topology;
 use crate::plan::algorithms::entry;
-use crate::plan::spec::Collective;
+use crate::protocol::call::Call;
 use crate::protocol::session::{Agreement, To};
-use crate::sim::connector::{SimConnector, lock};
+use crate::sim::connector::{links, lock};
 use crate::sim::network::Network;
-use crate::sim::script::{Call, Step};
+use crate::sim::script::Step;
 use crate::sim::simulate::World;
-use crate::transport::stream::StreamTransport;
+use crate::sys::memory::Region;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ impl Shared {
 /// A call under way. One without an identity is what the script waits in.
 struct InFlight {
     identity: Option<u32>,
-    ticket: Ticket,
+    slot: usize,
     call: Call,
     record: usize,
 }
@@ -58,8 +57,7 @@ pub(super) struct Rank {
     calls_made: u64,
     in_flight: Vec<InFlight>,
     busy_until: Option<Duration>,
-    /// The last program, for a script that makes the same call again and again.
-    planned: Option<(Wanted, Planned)>,
+    cache: Cache,
     fate: Option<Moment>,
     /// Ranks whose control connections have closed since this one last looked.
     lost: Vec<usize>,
@@ -80,14 +78,19 @@ impl Rank {
         shared: &Shared,
     ) -> Self {
         let world_size = shared.world.world_size;
-        let transport = |channel, peers| {
-            let connector = SimConnector::new(Arc::clone(&shared.network), channel, rank);
-            Box::new(StreamTransport::new(connector, channel, 0, peers))
-        };
-        // Scripts send to no single rank, so the second channel needs no links.
-        let group = Group::new(rank, world_size, transport(0, world_size), transport(1, 0));
+        // Scripts send to no single rank, so the second order needs no links.
+        let group = Group::new(
+            rank,
+            world_size,
+            links(&shared.network, 0, rank, world_size),
+            links(&shared.network, 1, rank, 0),
+        );
         let mut engine = Engine::default();
         engine.add_group(GROUP, group);
+        let topology = Topology {
+            world_size,
+            ranks_per_host: shared.world.ranks_per_host,
+        };
         Self {
             rank,
             engine: Some(engine),
@@ -96,7 +99,7 @@ impl Rank {
             calls_made: 0,
             in_flight: Vec::new(),
             busy_until: None,
-            planned: None,
+            cache: Cache::new(rank, topology, shared.world.tuning, Vec::new()),
             fate,
             lost: Vec::new(),
             failed_at: None,
@@ -205,14 +208,16 @@ impl Rank {
         let mut failure = Ok(());
         let (rank, records, data) = (self.rank, &mut shared.records, &mut shared.data);
         self.in_flight.retain(|flight| {
-            let Some((region, result)) = engine.take(flight.ticket) else {
+            let group = engine.group(GROUP);
+            let taken = group.and_then(|group| group.take(Order::Collectives, flight.slot));
+            let Some((memory, result)) = taken else {
                 return true;
             };
             let record = &mut records[flight.record];
             record.end = Some(now);
             if result.is_ok() {
-                record.wrong =
-                    data.count_wrong(rank, &flight.call, record.sequence, region.bytes());
+                let bytes = memory.output.as_ref().map_or(&[][..], Region::bytes);
+                record.wrong = data.count_wrong(rank, &flight.call, record.sequence, bytes);
             } else {
                 failure = result.clone();
             }
@@ -245,7 +250,7 @@ impl Rank {
             Some(Step::Call(call)) => self.post(None, call, shared, now)?,
             Some(Step::Start(identity, call)) => self.post(Some(identity), call, shared, now)?,
             Some(Step::Barrier) => {
-                self.post(None, Call::new(Collective::Barrier, 1), shared, now)?;
+                self.post(None, Call::barrier(), shared, now)?;
             }
             Some(Step::Wait(identity)) if waits_for(Some(identity)) => return Ok(false),
             Some(Step::Mark(number)) => {
@@ -268,11 +273,17 @@ impl Rank {
         shared: &mut Shared,
         now: Duration,
     ) -> Result<()> {
-        let planned = self.plan(&call, &shared.world)?;
+        let prepared = self.prepare(call, &shared.world)?;
         self.calls_made += 1;
         let sequence = self.calls_made;
         let data = shared.data.input(self.rank, &call, sequence);
-        let posting = planned.owning(sequence, data, shared.world.timeout);
+        let start = Start {
+            prepared: &prepared,
+            sequence,
+            memory: Memory::in_place(Region::own(data)),
+            timeout: shared.world.timeout,
+            gate: None,
+        };
         let record = shared.records.len();
         shared.records.push(Record {
             rank: self.rank,
@@ -284,13 +295,13 @@ impl Rank {
             result: None,
             wrong: 0,
         });
-        let Some(engine) = &mut self.engine else {
+        let Some(group) = self.group() else {
             return Ok(());
         };
-        match engine.post(GROUP, ChannelKind::Collectives, posting) {
-            Ok(ticket) => self.in_flight.push(InFlight {
+        match group.post(Order::Collectives, start) {
+            Ok(slot) => self.in_flight.push(InFlight {
                 identity,
-                ticket,
+                slot,
                 call,
                 record,
             }),
@@ -306,41 +317,20 @@ impl Rank {
         Ok(())
     }
 
-    fn plan(&mut self, call: &Call, world: &World) -> Result<Planned> {
-        let collective = call.collective;
-        let usual = world.algorithm;
-        let (count, dtype, op) = match collective {
-            Collective::Barrier => (1, Dtype::U8, Some(ReduceOp::Bor)),
-            _ => (
-                call.count,
-                call.dtype,
-                collective.reduces().then_some(call.op),
-            ),
+    fn prepare(&mut self, call: Call, world: &World) -> Result<Arc<Prepared>> {
+        let usual = world.algorithm.filter(|usual| {
+            let collective = call.collective();
+            collective.is_some_and(|collective| entry(collective, *usual).is_some())
+        });
+        let key = Key {
+            call: Call {
+                algorithm: call.algorithm.or(usual),
+                ..call
+            },
+            placement: Placement::InPlace,
+            is_exposed: false,
         };
-        let wanted = Wanted {
-            collective,
-            count,
-            dtype,
-            op,
-            root: call.root,
-            lends: false,
-            on_device: false,
-            forced: call
-                .algorithm
-                .or(usual.filter(|usual| entry(collective, *usual).is_some())),
-        };
-        match &self.planned {
-            Some((last, planned)) if *last == wanted => Ok(planned.clone()),
-            _ => {
-                let topology = Topology {
-                    world_size: world.world_size,
-                    ranks_per_host: world.ranks_per_host,
-                };
-                let made = planned::make(wanted, self.rank, topology, &world.tuning)?;
-                self.planned = Some((wanted, made.clone()));
-                Ok(made)
-            }
-        }
+        self.cache.get(key).map(Arc::clone)
     }
 
     /// A call failed: the others of this rank end with it, and so does the script.

@@ -1,13 +1,11 @@
 //! One measured point: checked calls around timed batches.
 
-use super::buffers::{Buffers, OfDevice, OfHost, zeros};
+use super::buffers::{Buffers, OfHost, zeros};
 use crate::promise::Promise;
 use half::{bf16, f16};
-use ringtree::device::{Device, Stream};
-use ringtree::plan::{Algorithm, Collective, on_device};
+use ringtree::plan::{Algorithm, Collective};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -42,10 +40,6 @@ pub(crate) enum Memory {
     Host,
     /// There, where peers can read them.
     Shared,
-    /// On a device, used on a stream.
-    Device((Arc<dyn Device>, Arc<dyn Stream>)),
-    /// There, where peers on the same device read it.
-    Registered((Arc<dyn Device>, Arc<dyn Stream>)),
 }
 
 /// What was measured.
@@ -103,27 +97,12 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
             let (input, output) = (input()?, comm.alloc::<T>(count)?);
             measure_on(comm, case, count, OfHost { input, output })
         }
-        Memory::Device(device) => {
-            let buffers = OfDevice::<T>::new(device, count)?;
-            measure_on(comm, case, count, buffers)
-        }
-        Memory::Registered((_, stream)) => {
-            let buffers = OfDevice::<T>::registered(comm, stream, count)?;
-            measure_on(comm, case, count, buffers)
-        }
     }
 }
 
 /// What will run, and how long that is expected to take.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
-    match case.memory {
-        Memory::Device(_) | Memory::Registered(_) => {
-            let bytes = count * case.dtype.size();
-            let choose = || on_device::choose(case.collective, comm.world_size(), bytes);
-            Ok((case.algorithm.unwrap_or_else(choose), 0.0))
-        }
-        _ => comm.preview(case.collective, count, case.dtype, case.root),
-    }
+    comm.preview(case.collective, count, case.dtype, case.root)
 }
 
 fn measure_on(

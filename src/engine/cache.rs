@@ -1,0 +1,221 @@
+//! Choosing, building and remembering the programs of a communicator.
+
+use super::bind::Placement;
+use super::medium::host::Arithmetic;
+use super::program::Program;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
+use crate::op::ReduceOp;
+use crate::plan::ir::{ChunkRange, Request, Step};
+use crate::plan::select::{self, TuningTable};
+use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::{Plan, Topology, plan};
+use crate::protocol::call::Call;
+use crate::reduce::Kernel;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A call, ready to be started under any number.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The call, with the algorithm and the pieces that were chosen.
+    pub call: Call,
+    /// The call's digest.
+    pub digest: u32,
+    /// What this rank does.
+    pub program: Program,
+    /// How it reduces.
+    pub arithmetic: Arithmetic,
+    /// The seconds that the call is expected to take.
+    pub predicted_s: f64,
+}
+
+/// What a program depends on, beside what a communicator's cache knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The call, without a number; its algorithm is set if the caller forces one.
+    pub call: Call,
+    /// Whether input and output are one.
+    pub placement: Placement,
+    /// Whether the memory lies where the ranks of the host can read it.
+    pub is_exposed: bool,
+}
+
+/// The programs of one rank of a communicator.
+#[derive(Debug)]
+pub struct Cache {
+    rank: usize,
+    topology: Topology,
+    tuning: TuningTable,
+    /// The other ranks of this host that memory is shared with.
+    local: Vec<usize>,
+    all: HashMap<Key, Arc<Prepared>>,
+    /// The last one that was asked for: a loop asks for the same again and again.
+    last: Option<(Key, Arc<Prepared>)>,
+}
+
+impl Cache {
+    /// A cache for `rank`, which shares memory with the ranks `local`.
+    #[must_use]
+    pub fn new(rank: usize, topology: Topology, tuning: TuningTable, local: Vec<usize>) -> Self {
+        Self {
+            rank,
+            topology,
+            tuning,
+            local,
+            all: HashMap::new(),
+            last: None,
+        }
+    }
+
+    /// The call's program, made if need be.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if no algorithm carries out the call, or no memory holds so much.
+    #[inline]
+    pub fn get(&mut self, key: Key) -> Result<&Arc<Prepared>> {
+        let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == key);
+        if !is_last {
+            let prepared = match self.all.get(&key) {
+                Some(prepared) => Arc::clone(prepared),
+                None => {
+                    if self.all.len() >= PROGRAMS_CACHED_MAX {
+                        self.all.clear();
+                    }
+                    let prepared = Arc::new(self.make(key)?);
+                    self.all.insert(key, Arc::clone(&prepared));
+                    prepared
+                }
+            };
+            self.last = Some((key, prepared));
+        }
+        let last = self.last.as_ref().map(|(_, prepared)| prepared);
+        Ok(last.expect("invariant: the last one was just set"))
+    }
+
+    fn make(&self, key: Key) -> Result<Prepared> {
+        let Key {
+            call,
+            placement,
+            is_exposed,
+        } = key;
+        let Some(collective) = call.collective() else {
+            return Err(Error::Usage("a message is prepared by `message`".into()));
+        };
+        let bytes = bytes_of(call.count, call.dtype)?;
+        let choice = select::choose(
+            collective,
+            self.topology,
+            bytes,
+            call.dtype.size(),
+            &self.tuning,
+            call.algorithm,
+        );
+        let choice = choice.map_err(Error::Usage)?;
+        let plan = plan(&Request {
+            collective,
+            algorithm: choice.algorithm,
+            world_size: self.topology.world_size,
+            rank: self.rank,
+            root: call.root,
+            pieces: choice.pieces,
+            ranks_per_host: self.topology.ranks_per_host,
+        });
+        let plan = plan.map_err(Error::Usage)?;
+        let kernel = call.op.map(|op| kernel(call.dtype, op)).transpose()?;
+        let mut program = self.bind(&plan, &call, placement);
+        if is_exposed {
+            let overwritten_too = bytes >= EXPOSED_OVERWRITTEN_BYTES_MIN;
+            program = program.exposing(EXPOSED_BYTES_MIN, overwritten_too);
+        }
+        let call = Call {
+            algorithm: Some(choice.algorithm),
+            pieces: choice.pieces,
+            ..call
+        };
+        Ok(Prepared {
+            digest: call.digest(),
+            call,
+            program,
+            arithmetic: Arithmetic {
+                kernel,
+                element_bytes: call.dtype.size(),
+                divisor: (call.op == Some(ReduceOp::Avg)).then_some(self.topology.world_size),
+            },
+            predicted_s: choice.predicted_s,
+        })
+    }
+
+    fn bind(&self, plan: &Plan, call: &Call, placement: Placement) -> Program {
+        let is_local = |peer| self.local.binary_search(&peer).is_ok();
+        Program::bind(plan, call.count, call.dtype.size(), placement, &is_local)
+    }
+
+    /// A message of `count` elements that this rank sends to `peer`, or receives from it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if no memory holds so much.
+    pub fn message(
+        &self,
+        sends: bool,
+        peer: usize,
+        count: usize,
+        dtype: Dtype,
+    ) -> Result<Arc<Prepared>> {
+        bytes_of(count, dtype)?;
+        let ranges = vec![ChunkRange::new(0, 1)];
+        let (from, to, step, placement) = if sends {
+            // What is sent is only read.
+            let step = Step::send(peer, ranges);
+            (self.rank, peer, step, Placement::Into)
+        } else {
+            let step = Step::store(peer, ranges);
+            (peer, self.rank, step, Placement::InPlace)
+        };
+        let request = Request {
+            // One chunk from one rank to another: the layout of a broadcast.
+            collective: Collective::Broadcast,
+            algorithm: Algorithm::Flat,
+            world_size: self.topology.world_size,
+            rank: self.rank,
+            root: from,
+            pieces: 1,
+            ranks_per_host: 1,
+        };
+        let plan = Plan {
+            request,
+            chunks: 1,
+            scratch: 0,
+            rounds: vec![vec![step]],
+        };
+        let call = Call::message(count, dtype, to);
+        let never_local = |_| false;
+        Ok(Arc::new(Prepared {
+            digest: call.digest(),
+            call,
+            program: Program::bind(&plan, count, dtype.size(), placement, &never_local),
+            arithmetic: Arithmetic {
+                kernel: None,
+                element_bytes: dtype.size(),
+                divisor: None,
+            },
+            predicted_s: 0.0,
+        }))
+    }
+}
+
+fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
+    count
+        .checked_mul(dtype.size())
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+        .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))
+}
+
+fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
+    Kernel::new(dtype, op).ok_or_else(|| {
+        Error::Usage(format!(
+            "{op} is not defined for {dtype}; bit operators are for integers"
+        ))
+    })
+}

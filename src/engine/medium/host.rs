@@ -1,0 +1,426 @@
+//! Host bytes: links to the peers, and the CPU's kernels.
+
+use super::{Broken, Medium, Moved, Operands, Part};
+use crate::engine::program::{Endpoint, Piece, Space};
+use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::link::shm::local::Local;
+use crate::link::shm::ring::INLINE_BYTES;
+use crate::link::{Link, LinkError, Message, Payload};
+use crate::reduce::Kernel;
+
+/// Operands whose views need no allocation.
+const OPERANDS_AT_HAND: usize = 32;
+
+/// Makes the link to a peer.
+pub type Connect = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
+
+/// One rank's links to the others of its group, for one order of calls.
+pub struct Links {
+    /// Dropped first: nobody is to connect to a rank whose links close.
+    connect: Connect,
+    by_peer: Vec<Option<Box<dyn Link>>>,
+    local: Option<Local>,
+    /// Something was sent or read since the last flush.
+    is_unflushed: bool,
+}
+
+impl Links {
+    /// Links among `world_size` ranks; `connect` makes one when a program first needs it.
+    #[must_use]
+    pub fn new(world_size: usize, connect: Connect) -> Self {
+        let mut by_peer = Vec::with_capacity(world_size);
+        by_peer.resize_with(world_size, || None);
+        Self {
+            connect,
+            by_peer,
+            local: None,
+            is_unflushed: false,
+        }
+    }
+
+    /// The same with links to the ranks of this host, which have `local` in common.
+    #[must_use]
+    pub fn with_local(mut self, links: crate::link::shm::LocalLinks, local: Local) -> Self {
+        for (peer, link) in links {
+            self.by_peer[peer] = Some(link);
+        }
+        self.local = Some(local);
+        self
+    }
+
+    /// Makes the link to `peer`, unless it has been made.
+    pub(in crate::engine) fn open(&mut self, peer: usize) {
+        if self.by_peer[peer].is_none() {
+            self.by_peer[peer] = Some((self.connect)(peer));
+        }
+    }
+
+    /// Up to how many bytes a message to `peer` is taken whole.
+    #[must_use]
+    pub fn capacity(&self, peer: usize) -> usize {
+        self.by_peer[peer].as_ref().map_or(0, |one| one.capacity())
+    }
+
+    /// What the links to the ranks of this host have in common.
+    pub fn local(&mut self) -> Option<&mut Local> {
+        self.local.as_mut()
+    }
+
+    /// Sends `data`, the next bytes of a message that has come to `offset`, to every peer of `to`,
+    /// or exposes it to them where it lies. Returns how many bytes all of them got; none of them
+    /// got more.
+    ///
+    /// # Errors
+    /// A link is broken.
+    pub fn send(
+        &mut self,
+        to: &[Endpoint],
+        message: &Message,
+        offset: usize,
+        data: &[u8],
+        exposes: bool,
+    ) -> Moved {
+        let exposed = exposes
+            .then(|| self.local.as_ref()?.locate(data))
+            .flatten();
+        self.is_unflushed = true;
+        if let ([one], None) = (to, exposed) {
+            return self.send_one(*one, message, offset, Payload::Bytes(data));
+        }
+        let mut taken = 0;
+        while taken < data.len() && self.have_room(to) {
+            let bytes = (data.len() - taken).min(SHARED_SEGMENT_BYTES);
+            let piece = &data[taken..taken + bytes];
+            let mut staged = None;
+            let payload = match (exposed, &mut self.local) {
+                (Some(mut locator), _) => {
+                    locator.start += taken;
+                    locator.bytes = bytes;
+                    Payload::Exposed(locator)
+                }
+                (None, Some(local)) if bytes > INLINE_BYTES => {
+                    staged = local.stage(piece, &mut self.by_peer);
+                    let Some(staged) = staged else { break };
+                    Payload::Staged(staged)
+                }
+                _ => Payload::Bytes(piece),
+            };
+            for one in to {
+                self.send_one(*one, message, offset + taken, payload)?;
+                if let (Some(staged), Some(local)) = (staged, &mut self.local) {
+                    let position = self.by_peer[one.peer].as_ref().map_or(0, |one| one.position());
+                    local.note_reader(staged, one.peer, position);
+                }
+            }
+            taken += bytes;
+        }
+        Ok(taken)
+    }
+
+    #[inline]
+    fn send_one(
+        &mut self,
+        to: Endpoint,
+        message: &Message,
+        offset: usize,
+        payload: Payload<'_>,
+    ) -> Moved {
+        let message = Message {
+            number: to.number,
+            ..*message
+        };
+        match &mut self.by_peer[to.peer] {
+            Some(link) => broken_by(to.peer, link.send(&message, offset, payload)),
+            None => Ok(0),
+        }
+    }
+
+    fn have_room(&mut self, to: &[Endpoint]) -> bool {
+        to.iter()
+            .all(|one| self.by_peer[one.peer].as_mut().is_some_and(|one| one.has_room()))
+    }
+
+    /// Stores what has come of `message`, from its byte `offset` on.
+    ///
+    /// # Errors
+    /// The link is broken, or what came belongs to another call.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        peer: usize,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Moved {
+        self.is_unflushed = true;
+        match &mut self.by_peer[peer] {
+            Some(link) => broken_by(peer, link.receive(message, offset, into)),
+            None => Ok(0),
+        }
+    }
+
+    /// Wakes the peers that sleep and were sent something.
+    #[inline]
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.is_unflushed)
+            && let Some(local) = &self.local
+        {
+            for peer in local.peers() {
+                if let Some(link) = &mut self.by_peer[peer] {
+                    link.flush();
+                }
+            }
+        }
+    }
+}
+
+#[inline]
+fn broken_by(peer: usize, moved: Result<usize, LinkError>) -> Moved {
+    moved.map_err(|error| Broken { peer, error })
+}
+
+/// What an operation does to elements: its kernel, their size and what `avg` divides by.
+#[derive(Clone, Copy, Debug)]
+pub struct Arithmetic {
+    /// The kernel, where the collective reduces.
+    pub kernel: Option<Kernel>,
+    /// Bytes per element.
+    pub element_bytes: usize,
+    /// What the complete result is divided by.
+    pub divisor: Option<usize>,
+}
+
+/// The memory of one operation. In place, `output` is the buffer and there is no input.
+pub struct Buffers<'a> {
+    /// What is only read.
+    pub input: &'a [u8],
+    /// What is written.
+    pub output: &'a mut [u8],
+    /// What the program needs besides.
+    pub scratch: &'a mut [u8],
+}
+
+impl Buffers<'_> {
+    #[inline]
+    fn read(&self, piece: Piece) -> &[u8] {
+        let whole = match piece.space {
+            Space::Input => self.input,
+            Space::Output | Space::Buffer => &*self.output,
+            Space::Scratch => &*self.scratch,
+        };
+        &whole[piece.offset..piece.offset + piece.bytes]
+    }
+
+    #[inline]
+    fn write(&mut self, piece: Piece) -> &mut [u8] {
+        let whole = match piece.space {
+            // A program writes no input.
+            Space::Input => &mut [],
+            Space::Output | Space::Buffer => &mut *self.output,
+            Space::Scratch => &mut *self.scratch,
+        };
+        &mut whole[piece.offset..piece.offset + piece.bytes]
+    }
+
+    /// Two disjoint places: one to read, one to write.
+    #[inline]
+    fn pair(&mut self, from: Piece, to: Piece) -> (&[u8], &mut [u8]) {
+        let is_output = |space| matches!(space, Space::Output | Space::Buffer);
+        let (source, target): (&[u8], &mut [u8]) = match (from.space, to.space) {
+            (Space::Input, Space::Scratch) => (self.input, &mut *self.scratch),
+            (Space::Input, _) => (self.input, &mut *self.output),
+            (Space::Scratch, space) if is_output(space) => (&*self.scratch, &mut *self.output),
+            (space, Space::Scratch) if is_output(space) => (&*self.output, &mut *self.scratch),
+            (space, _) => {
+                let whole = match space {
+                    Space::Scratch => &mut *self.scratch,
+                    _ => &mut *self.output,
+                };
+                return within(whole, from, to);
+            }
+        };
+        (
+            &source[from.offset..from.offset + from.bytes],
+            &mut target[to.offset..to.offset + to.bytes],
+        )
+    }
+}
+
+/// Two disjoint places of the same memory.
+fn within(whole: &mut [u8], from: Piece, to: Piece) -> (&[u8], &mut [u8]) {
+    let (low, high) = whole.split_at_mut(from.offset.max(to.offset));
+    if from.offset < to.offset {
+        let source = &low[from.offset..from.offset + from.bytes];
+        (source, &mut high[..to.bytes])
+    } else {
+        let target = &mut low[to.offset..to.offset + to.bytes];
+        (&high[..from.bytes], target)
+    }
+}
+
+/// One operation on host bytes.
+pub struct HostMedium<'a> {
+    /// The links.
+    pub links: &'a mut Links,
+    /// The memory.
+    pub buffers: Buffers<'a>,
+    /// The kernel.
+    pub arithmetic: Arithmetic,
+    /// The operation's number.
+    pub sequence: u64,
+    /// The digest of its call.
+    pub digest: u32,
+}
+
+impl HostMedium<'_> {
+    #[inline]
+    fn message(&self, number: u32, part: Part) -> Message {
+        Message {
+            sequence: self.sequence,
+            digest: self.digest,
+            number,
+            bytes: part.message_bytes,
+        }
+    }
+
+    /// Folds the first `bytes` visible bytes of every operand into the start of `into`.
+    #[inline]
+    fn fold(&mut self, operands: Operands<'_>, into: Piece) {
+        let Some(kernel) = self.arithmetic.kernel else {
+            return;
+        };
+        let bytes = into.bytes;
+        let divisor = self.arithmetic.divisor.filter(|_| operands.completes);
+        let by_peer = &self.links.by_peer;
+        let view = |from: &Endpoint| by_peer[from.peer].as_ref().map_or(&[][..], |one| one.view(bytes));
+        let (own, beside) = match operands.own {
+            Some((at, Some(piece))) => (None, Some((at, piece))),
+            Some((at, None)) => (Some(at), None),
+            None => (None, None),
+        };
+        let Some((at, piece)) = beside else {
+            let into = self.buffers.write(into);
+            match operands.from {
+                [one] => kernel.fold(into, own, &[view(one)], divisor),
+                few if few.len() <= OPERANDS_AT_HAND => {
+                    let mut views = [&[][..]; OPERANDS_AT_HAND];
+                    for (slot, one) in views.iter_mut().zip(few) {
+                        *slot = view(one);
+                    }
+                    kernel.fold(into, own, &views[..few.len()], divisor);
+                }
+                many => {
+                    let views: Vec<_> = many.iter().map(view).collect();
+                    kernel.fold(into, own, &views, divisor);
+                }
+            }
+            return;
+        };
+        let (own, into) = self.buffers.pair(piece, into);
+        match operands.from {
+            [one] if at == 0 => kernel.fold(into, None, &[own, view(one)], divisor),
+            [one] => kernel.fold(into, None, &[view(one), own], divisor),
+            many => {
+                let mut views: Vec<_> = many.iter().map(view).collect();
+                views.insert(at, own);
+                kernel.fold(into, None, &views, divisor);
+            }
+        }
+    }
+}
+
+impl Medium for HostMedium<'_> {
+    #[inline]
+    fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved {
+        let message = self.message(0, part);
+        let data = self.buffers.read(piece);
+        self.links.send(to, &message, part.offset, data, exposes)
+    }
+
+    #[inline]
+    fn store(&mut self, from: Endpoint, part: Part, into: Piece) -> Moved {
+        let message = self.message(from.number, part);
+        let into = self.buffers.write(into);
+        self.links.receive(from.peer, &message, part.offset, into)
+    }
+
+    #[inline]
+    fn reduce(&mut self, operands: Operands<'_>, part: Part, into: Piece) -> Moved {
+        let mut bytes = into.bytes;
+        for from in operands.from {
+            let message = self.message(from.number, part);
+            let Some(link) = &mut self.links.by_peer[from.peer] else {
+                return Ok(0);
+            };
+            let visible = broken_by(from.peer, link.fetch(&message, part.offset))?;
+            if visible == 0 {
+                return Ok(0);
+            }
+            bytes = bytes.min(visible);
+        }
+        bytes -= bytes % self.arithmetic.element_bytes;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let first = |piece: Piece| Piece { bytes, ..piece };
+        let operands = Operands {
+            own: operands.own.map(|(at, piece)| (at, piece.map(first))),
+            ..operands
+        };
+        self.fold(operands, first(into));
+        self.links.is_unflushed = true;
+        for from in operands.from {
+            if let Some(link) = &mut self.links.by_peer[from.peer] {
+                link.consume(bytes).map_err(|error| Broken {
+                    peer: from.peer,
+                    error,
+                })?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn copy(&mut self, from: Piece, to: Piece) {
+        let (from, to) = self.buffers.pair(from, to);
+        to.copy_from_slice(from);
+    }
+
+    fn accumulate(&mut self, from: Piece, to: Piece, completes: bool) {
+        let Some(kernel) = self.arithmetic.kernel else {
+            return;
+        };
+        let divisor = self.arithmetic.divisor.filter(|_| completes);
+        let (from, to) = self.buffers.pair(from, to);
+        kernel.fold(to, Some(0), &[from], divisor);
+    }
+
+    #[inline]
+    fn is_ready(&self, peer: usize) -> bool {
+        self.links.by_peer[peer]
+            .as_ref()
+            .is_some_and(|one| one.is_ready())
+    }
+
+    fn position(&self, peer: usize) -> u64 {
+        self.links.by_peer[peer]
+            .as_ref()
+            .map_or(0, |one| one.position())
+    }
+
+    #[inline]
+    fn is_through(&mut self, peer: usize, position: u64) -> bool {
+        self.links.by_peer[peer]
+            .as_mut()
+            .is_none_or(|one| one.is_through(position))
+    }
+
+    #[inline]
+    fn element_bytes(&self) -> usize {
+        self.arithmetic.element_bytes
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.links.flush();
+    }
+}

@@ -1,0 +1,76 @@
+//! Where the bytes of an operation lie, and how they move.
+//!
+//! *Purpose.* [`Medium`] is what the one interpreter of programs ([`super::run`]) is generic over:
+//! it carries out single steps, and decides nothing about their order. [`host`] moves host bytes
+//! over links and reduces them with the CPU.
+
+pub mod host;
+
+use super::program::{Endpoint, Piece};
+use crate::link::LinkError;
+
+/// A link that failed an operation.
+#[derive(Debug)]
+pub struct Broken {
+    /// The peer at the link's other end.
+    pub peer: usize,
+    /// What happened.
+    pub error: LinkError,
+}
+
+/// How many bytes moved; 0 when the link is full or nothing has arrived.
+pub type Moved = Result<usize, Broken>;
+
+/// Part of a message: how long the message is, and from which of its bytes on the part goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Bytes of the whole message.
+    pub message_bytes: usize,
+    /// Bytes of it that are done.
+    pub offset: usize,
+}
+
+/// How to reduce.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// The messages, in the order of the fold.
+    pub from: &'a [Endpoint],
+    /// The place of this rank's bytes among the operands, and where they lie if not where the
+    /// result goes.
+    pub own: Option<(usize, Option<Piece>)>,
+    /// Whether the result is complete.
+    pub completes: bool,
+}
+
+/// Carries out steps. No method blocks.
+pub trait Medium {
+    /// Sends the bytes of `piece` to every peer of `to`, which all take the same number of them.
+    fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved;
+
+    /// Stores what has come of a message.
+    fn store(&mut self, from: Endpoint, part: Part, into: Piece) -> Moved;
+
+    /// Reduces what has come of all messages.
+    fn reduce(&mut self, operands: Operands<'_>, part: Part, into: Piece) -> Moved;
+
+    /// Copies bytes of this rank; both pieces are equally long.
+    fn copy(&mut self, from: Piece, to: Piece);
+
+    /// Reduces bytes of this rank into others; both pieces are equally long.
+    fn accumulate(&mut self, from: Piece, to: Piece, completes: bool);
+
+    /// Whether it is worth trying to receive from `peer`.
+    fn is_ready(&self, peer: usize) -> bool;
+
+    /// The place of what was sent to `peer` last, for [`Medium::is_through`].
+    fn position(&self, peer: usize) -> u64;
+
+    /// Whether `peer` has read everything up to `position`.
+    fn is_through(&mut self, peer: usize, position: u64) -> bool;
+
+    /// Bytes that must not be torn apart.
+    fn element_bytes(&self) -> usize;
+
+    /// Makes sure that peers notice what was sent.
+    fn flush(&mut self);
+}

@@ -1,0 +1,179 @@
+//! What a group does beside moving bytes: deadlines, notices, failures, and the messages of its
+//! session.
+
+use super::group::{Group, Order, Queue, Slot};
+use super::medium::Broken;
+use crate::error::Error;
+use crate::limits::WAITING_NOTICE_AFTER;
+use crate::link::LinkError;
+use crate::protocol::call::Call;
+use crate::protocol::message::Message;
+use crate::protocol::session::{Agreement, Session, To};
+use std::time::Duration;
+
+impl Group {
+    /// Lets time pass: notices, deadlines, pending errors that stand. `now` never goes back.
+    pub fn tick(&mut self, now: Duration) {
+        self.session.tick(now);
+        self.miss_the_departed();
+        if self.session.is_troubled() {
+            self.settle();
+            return;
+        }
+        let rank = self.rank;
+        for queue in [&mut self.collectives, &mut self.pairs] {
+            look_at_the_clock(rank, queue, &mut self.session, now);
+        }
+    }
+
+    /// Ends every operation with the first error, once there is one.
+    pub(super) fn settle(&mut self) -> bool {
+        let Some(error) = self.session.verdict().cloned() else {
+            return false;
+        };
+        // Before the callers have their buffers back.
+        if let Some(local) = self.collectives.links.local() {
+            local.revoke();
+        }
+        let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
+        self.session.idle();
+        ended
+    }
+
+    pub(super) fn broken(&mut self, order: Order, slot: usize, Broken { peer, error }: Broken) {
+        // Every started operation has a call.
+        let Some(call) = self.queue(order).slots[slot].call() else {
+            return;
+        };
+        match error {
+            LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
+            LinkError::Unexpected(header) => {
+                self.session.mismatched(peer, &call, header.sequence);
+            }
+            LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
+                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
+                 library the same version on all ranks?",
+                self.rank,
+                call.name()
+            ))),
+        }
+    }
+
+    /// Whether any operation is under way, or other ranks depend on this one to settle a failure.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.is_calling() || self.session.gathers_marks()
+    }
+
+    /// This rank gives up, for a reason that the group does not know.
+    pub fn give_up(&mut self, cause: Error) {
+        self.session.failed(cause);
+        self.settle();
+    }
+
+    /// This rank has completed everything up to `number`; see [`Session::mark`].
+    pub fn mark(&mut self, number: u64) {
+        self.session.mark(number);
+    }
+
+    /// The mark that counts for this rank.
+    #[must_use]
+    pub fn own_mark(&self) -> u64 {
+        self.session.own_mark()
+    }
+
+    /// What is known of the agreed mark.
+    #[must_use]
+    pub fn agreement(&self) -> Agreement {
+        self.session.agreement()
+    }
+
+    pub(super) fn control(&mut self, from: usize, message: Message) {
+        self.session.receive(from, message);
+        self.miss_the_departed();
+        self.settle();
+    }
+
+    /// Fails the oldest call if it waits for a rank that left before making it.
+    fn miss_the_departed(&mut self) {
+        if !self.session.has_departures() {
+            return;
+        }
+        let oldest = self.collectives.operations().next();
+        let Some((call, awaited)) = oldest.and_then(|slot| Some((slot.call()?, slot.awaited())))
+        else {
+            return;
+        };
+        for peer in awaited {
+            self.session.left_before(peer, &call);
+        }
+    }
+
+    /// No link to `rank` could be made. Operations ask for links, and only ones that have failed
+    /// meanwhile can have stopped needing one.
+    pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
+        let needs = |slot: &&Slot| {
+            let program = slot.program();
+            program.is_some_and(|program| program.peers().any(|peer| peer == rank))
+        };
+        let mut all = self.collectives.operations().chain(self.pairs.operations());
+        if let Some(call) = all.find(needs).and_then(Slot::call) {
+            self.session.link_lost(rank, &call, why);
+        }
+    }
+
+    pub(super) fn control_lost(&mut self, rank: usize, why: &str) {
+        self.session.control_lost(rank, why);
+        self.settle();
+    }
+
+    /// Says goodbye to the other ranks.
+    pub fn leave(&mut self) {
+        self.session.leave();
+    }
+
+    pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
+        self.session.next_message()
+    }
+}
+
+/// Ends the first operation that is overdue; tells peers of the others that have waited long.
+fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now: Duration) {
+    for index in &queue.order {
+        let slot = &mut queue.slots[*index];
+        let since = *slot.since.get_or_insert(now);
+        let is_overdue = now >= since.saturating_add(slot.timeout);
+        let is_noticed = now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1);
+        if !is_overdue && !is_noticed {
+            continue;
+        }
+        let Some(call) = slot.call() else {
+            continue;
+        };
+        let awaited = slot.awaited();
+        if is_overdue {
+            session.failed(overdue(rank, &call, slot, &awaited, session));
+            return;
+        }
+        session.waited(&call, &awaited, slot.notices as usize);
+        slot.notices += 1;
+    }
+}
+
+/// The error of an operation that ran out of time: who is missing, and where they are.
+fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
+    let places = session.held_up_by(awaited);
+    let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
+    Error::Deadline(format!(
+        "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
+         is merely slow",
+        slot.timeout.as_secs_f64(),
+        if !slot.has_begun() {
+            "the stream of its buffer has not come to it, held up by earlier work".into()
+        } else if who.is_empty() {
+            "no rank holds it up".into()
+        } else {
+            who.join(", ")
+        }
+    ))
+}

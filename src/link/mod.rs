@@ -1,0 +1,146 @@
+//! Moving the bytes of messages between this rank and one peer.
+//!
+//! *Purpose.* [`Link`] is the one small non-blocking trait that the engine runs host buffers over.
+//! A link leads to one peer. [`stream`] implements it over any ordered byte stream ([`tcp`]'s, the
+//! simulator's), [`shm`] through memory that the ranks of a host share.
+//!
+//! *Invariants.* A link is first in, first out. A receiver reads no further than what its
+//! operations expect, plus one fixed buffer. The wire never says how much to allocate. No method
+//! blocks.
+//!
+//! *May import* `wire`, `sys` and the base files.
+
+#![forbid(unsafe_code)]
+
+pub mod shm;
+pub mod stream;
+pub mod tcp;
+
+use crate::wire::frame::Header;
+use shm::exposed::Locator;
+
+/// A message as both ends know it from their plans, before a byte has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The operation's number in its group.
+    pub sequence: u64,
+    /// Digest of the call: equal on both ends unless the ranks issued different calls.
+    pub digest: u32,
+    /// The message's number among those of this operation on this link and direction.
+    pub number: u32,
+    /// Payload bytes; at least 1.
+    pub bytes: usize,
+}
+
+/// What a link is given to send.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Bytes that the link copies.
+    Bytes(&'a [u8]),
+    /// A segment that was written once for several peers.
+    Staged(shm::local::Staged),
+    /// Memory that the peer reads where it lies. It must not change before
+    /// [`Link::is_through`].
+    Exposed(Locator),
+}
+
+/// Why a link cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkError {
+    /// The peer closed the link or it broke; the text is the system's.
+    Closed(String),
+    /// A frame came that is not the one expected: the ranks issued different calls.
+    Unexpected(Header),
+    /// The bytes are no frame at all.
+    Garbage(String),
+}
+
+/// The non-blocking link to one peer. Every method returns at once.
+///
+/// ```
+/// use ringtree::link::{Link, LinkError, Message};
+///
+/// /// Takes the next bytes of a message; says whether it is whole.
+/// fn go_on(
+///     link: &mut dyn Link,
+///     message: &Message,
+///     so_far: &mut usize,
+///     into: &mut [u8],
+/// ) -> Result<bool, LinkError> {
+///     *so_far += link.receive(message, *so_far, &mut into[*so_far..])?;
+///     Ok(*so_far == message.bytes)
+/// }
+/// ```
+pub trait Link: Send {
+    /// Offers the next bytes of `message`, from its byte `offset` on. Returns how many the link
+    /// took: 0 when it is full or not open yet.
+    ///
+    /// # Errors
+    /// The link is broken.
+    fn send(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        payload: Payload<'_>,
+    ) -> Result<usize, LinkError>;
+
+    /// Reads the next bytes of `message`, from its byte `offset` on, straight into `into` (at most
+    /// what is left of the message). Returns how many came; 0 when none have arrived.
+    ///
+    /// # Errors
+    /// The link is broken, or what came belongs to another call; then nothing was stored.
+    fn receive(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError>;
+
+    /// Makes the next bytes of `message` visible to [`Link::view`] without consuming them; returns
+    /// how many are: a few, or as many as fit the link's buffer.
+    ///
+    /// # Errors
+    /// Those of [`Link::receive`].
+    fn fetch(&mut self, message: &Message, offset: usize) -> Result<usize, LinkError>;
+
+    /// The first `bytes` bytes that [`Link::fetch`] made visible.
+    fn view(&self, bytes: usize) -> &[u8];
+
+    /// Consumes `bytes` bytes of what was visible, after they were read.
+    ///
+    /// # Errors
+    /// The peer has revoked memory that it exposed, so anything may have been read.
+    fn consume(&mut self, bytes: usize) -> Result<(), LinkError>;
+
+    /// Whether it is worth a [`Link::fetch`] or [`Link::receive`]: asked again and again by a
+    /// caller that has nothing else to do.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Up to how many bytes a message is taken whole, given that the messages before it have been
+    /// received; 0 where no length is promised.
+    fn capacity(&self) -> usize {
+        0
+    }
+
+    /// Whether the link takes one more segment now; asked before a payload that several links
+    /// must all take, or none.
+    fn has_room(&mut self) -> bool {
+        false
+    }
+
+    /// The place of the last payload that the peer reads out of memory, in the order of what was
+    /// sent: see [`Link::is_through`].
+    fn position(&self) -> u64 {
+        0
+    }
+
+    /// Whether the peer has read every payload up to `position`.
+    fn is_through(&mut self, _position: u64) -> bool {
+        true
+    }
+
+    /// Makes sure that the peer notices what was sent: wakes it where it sleeps.
+    fn flush(&mut self) {}
+}

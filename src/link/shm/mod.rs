@@ -1,0 +1,444 @@
+//! Messages through memory that the ranks of one host share.
+//!
+//! *Purpose.* [`SharedLink`] is the [`Link`] between ranks that have passed each other their
+//! regions ([`crate::sys::shared`]). A message goes as one or more *cells* of a ring ([`ring`]): up
+//! to [`ring::INLINE_BYTES`] of payload lie beside the flag, more lies in a *segment* of the
+//! sender's region, which the receiver copies out of or reduces from where it is. [`layout`] says
+//! what lies where. [`local`] is what the links of a rank have in common: segments that are written
+//! once for several peers, and [`exposed`] memory.
+//!
+//! *Invariants.* A rank writes its own region alone. What it has published it does not write again
+//! before every reader has acknowledged it. What a reader finds decides no length and no address:
+//! a cell is compared with what is expected, and refused.
+//!
+//! *May import* `sys` and the base files.
+
+pub mod exposed;
+mod form;
+pub mod layout;
+pub mod local;
+pub mod ring;
+
+use super::{Link, LinkError, Message, Payload};
+use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
+use crate::sys::shared::{
+    Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords,
+};
+use crate::wire::frame::Header;
+use exposed::{LOCATOR_BYTES, Locator, PeerMemories, is_valid};
+use form::Form;
+use layout::{BELL, KERNEL_FENCE, Layout};
+use local::Local;
+use ring::{Head, INLINE_BYTES, Receiver, Sender};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A new region for one of `places` ranks, and the file that the others map.
+///
+/// # Errors
+/// The system's.
+pub fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+    let (own, file) = OwnRegion::new(Layout::new(places).division())?;
+    own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
+    Ok((own, file))
+}
+
+/// Bytes of such a region.
+#[must_use]
+pub fn region_bytes(places: usize) -> usize {
+    Layout::new(places).division().total_bytes()
+}
+
+/// The region owner's doorbell: odd while no thread of the owner polls.
+#[must_use]
+pub fn bell(own: &OwnRegion) -> Bell {
+    own.bell(BELL)
+}
+
+/// The region of another of `places` ranks.
+///
+/// # Errors
+/// The file is no such region; or the system's error.
+pub fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+    PeerRegion::map(file, Layout::new(places).division())
+}
+
+/// Wakes the process of a rank.
+pub type Wake = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// The links of one rank to the others of its host, by rank.
+pub type LocalLinks = Vec<(usize, Box<dyn Link>)>;
+
+/// Links between rank `ranks[place]`, which owns `own`, and the other `ranks` (ascending), whose
+/// regions are `theirs`; and what these links have in common. `(group, epoch)` name the channel.
+#[must_use]
+pub fn links(
+    channel: (u32, u16),
+    ranks: &[usize],
+    place: usize,
+    own: OwnRegion,
+    theirs: Vec<(usize, PeerRegion)>,
+    wake: &Wake,
+) -> (LocalLinks, Local) {
+    let layout = Layout::new(ranks.len());
+    // What a peer's word says was written before its region was handed over.
+    let by_kernel = |(_, region): &(usize, PeerRegion)| region.load(KERNEL_FENCE) == 1;
+    let is_kernel_fencing = is_kernel_fencing() && theirs.iter().all(by_kernel);
+    let (words, rows) = own.into_rows(ranks.len());
+    let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
+    let mut row = |place: usize| {
+        let row = rows.get_mut(place).and_then(Option::take);
+        row.expect("invariant: a row for each of the ranks, which are different")
+    };
+    let mut links: LocalLinks = Vec::with_capacity(theirs.len());
+    let mut peers = Vec::with_capacity(theirs.len());
+    let shared_row = row(place);
+    for (peer, region) in theirs {
+        let Some(their_place) = ranks.iter().position(|each| *each == peer) else {
+            continue;
+        };
+        let memories = PeerMemories::default();
+        peers.push((peer, memories.clone()));
+        let link = SharedLink {
+            peer,
+            channel,
+            own: words.clone(),
+            row: row(their_place),
+            theirs: region,
+            sender: Sender::new(layout.ring(their_place), layout.acknowledgement(place)),
+            receiver: Receiver::new(layout.ring(place), layout.acknowledgement(their_place)),
+            slot_next: 0,
+            slots: vec![0; layout.row_slots()],
+            position: 0,
+            their_row: layout.slot(place, 0),
+            their_staging: layout.slot(their_place, 0),
+            present: Present {
+                bytes: 0,
+                taken: 0,
+                place: Place::Beside,
+                inline: [0; INLINE_BYTES],
+            },
+            memories,
+            is_unflushed: false,
+            woken: 0,
+            is_kernel_fencing,
+            wake: Arc::clone(wake),
+        };
+        links.push((peer, Box::new(link)));
+    }
+    let local = Local::new(shared_row, layout.row_slots(), peers);
+    (links, local)
+}
+
+/// Where the payload of the present cell is taken from.
+enum Place {
+    /// It lies beside the flag.
+    Beside,
+    /// From this byte on of the peer's region.
+    Region(usize),
+    /// In memory that the peer exposes, from this byte on.
+    Exposed(Arc<PeerRegion>, usize),
+}
+
+/// What is being taken from the next cell.
+struct Present {
+    /// Its payload; 0 when none is at hand.
+    bytes: usize,
+    taken: usize,
+    place: Place,
+    inline: [u8; INLINE_BYTES],
+}
+
+/// The link to one rank of this host.
+pub struct SharedLink {
+    peer: usize,
+    /// The group and the epoch, for the header of what was not expected.
+    channel: (u32, u16),
+    own: OwnWords,
+    /// The segments for this peer.
+    row: OwnBytes,
+    theirs: PeerRegion,
+    sender: Sender,
+    receiver: Receiver,
+    slot_next: usize,
+    /// The cell that last used each segment.
+    slots: Vec<u64>,
+    /// The last cell whose payload does not lie beside the flag.
+    position: u64,
+    /// Where, in the peer's region, the segments for this rank start, and those for several.
+    their_row: usize,
+    their_staging: usize,
+    present: Present,
+    /// What the peer exposes.
+    memories: PeerMemories,
+    /// Something was published since the last look at the peer's doorbell.
+    is_unflushed: bool,
+    /// The value of the peer's doorbell at which it was last woken.
+    woken: u64,
+    /// A peer about to sleep has the kernel fence all threads, so that this one need not.
+    is_kernel_fencing: bool,
+    wake: Wake,
+}
+
+impl SharedLink {
+    /// Publishes a cell about `bytes` bytes, with `beside` beside the flag.
+    #[inline]
+    fn publish(&mut self, message: &Message, (form, bytes): (Form, usize), beside: &[u8]) {
+        let head = head_of(message, form.encode(bytes));
+        let received = self.receiver.through();
+        self.sender.publish(&self.own, head, beside, received);
+        self.is_unflushed = true;
+        if form != Form::Inline {
+            self.position = self.sender.count();
+        }
+    }
+
+    /// Copies up to a segment of `data` for the peer; returns how many bytes.
+    #[inline]
+    fn send_segment(&mut self, message: &Message, data: &[u8]) -> usize {
+        let piece = &data[..data.len().min(SHARED_SEGMENT_BYTES)];
+        if piece.len() <= INLINE_BYTES {
+            self.publish(message, (Form::Inline, piece.len()), piece);
+            return piece.len();
+        }
+        let slot = self.slot_next;
+        if !self.sender.is_through(&self.theirs, self.slots[slot]) {
+            return 0;
+        }
+        self.row
+            .bytes_mut(slot * SHARED_SEGMENT_BYTES, piece.len())
+            .copy_from_slice(piece);
+        self.slots[slot] = self.sender.count() + 1;
+        self.slot_next = (slot + 1) % self.slots.len();
+        self.publish(message, (Form::Slot(slot), piece.len()), &[]);
+        piece.len()
+    }
+
+    /// Makes sure that the next cell is at hand and belongs to `message`.
+    #[inline]
+    fn begin(&mut self, message: &Message, offset: usize) -> Result<bool, LinkError> {
+        if self.present.bytes > 0 {
+            return Ok(true);
+        }
+        let Some((head, through)) = self.receiver.peek(&self.theirs) else {
+            return Ok(false);
+        };
+        if head != head_of(message, head.form) {
+            return Err(LinkError::Unexpected(self.header(message, head)));
+        }
+        self.sender.hear(through);
+        self.open(head.form, message.bytes - offset)?;
+        Ok(true)
+    }
+
+    /// Makes the next cell's payload the present one; at most `most` bytes of its message are
+    /// missing.
+    #[inline]
+    fn open(&mut self, form: u32, most: usize) -> Result<(), LinkError> {
+        let decoded = Form::decode(form).filter(|(bytes, _)| *bytes <= most);
+        let found = decoded.and_then(|(bytes, form)| Some((bytes, self.place(form, bytes)?)));
+        let Some((bytes, place)) = found else {
+            return Err(LinkError::Garbage(format!(
+                "a cell of the form {form:#x} where {most} bytes were to come"
+            )));
+        };
+        self.present.place = place;
+        self.present.bytes = bytes;
+        self.present.taken = 0;
+        Ok(())
+    }
+
+    /// Where the payload of the next cell is, if there is such a place.
+    #[inline]
+    fn place(&mut self, form: Form, bytes: usize) -> Option<Place> {
+        let in_row = |slot: usize, row: usize| {
+            let start = row + slot * SHARED_SEGMENT_BYTES;
+            (slot < self.slots.len()).then_some(Place::Region(start))
+        };
+        match form {
+            Form::Inline => {
+                let into = &mut self.present.inline;
+                self.receiver.inline(&self.theirs, into, bytes);
+                Some(Place::Beside)
+            }
+            Form::Slot(slot) => in_row(slot, self.their_row),
+            Form::Staged(slot) => in_row(slot, self.their_staging),
+            Form::Exposed => {
+                let beside = &mut self.present.inline;
+                self.receiver.inline(&self.theirs, beside, LOCATOR_BYTES);
+                let Locator { number, start, .. } = Locator::decode(beside, bytes);
+                let region = self.memories.get(number)?;
+                let after = region.length().checked_sub(start)?;
+                (bytes <= after).then_some(Place::Exposed(region, start))
+            }
+        }
+    }
+
+    #[inline]
+    fn visible(&self) -> usize {
+        self.present.bytes - self.present.taken
+    }
+
+    /// The header that a stream would have carried where a cell was found that is not expected.
+    fn header(&self, message: &Message, head: Head) -> Header {
+        let low = message.sequence as u32;
+        let difference = i64::from(head.sequence.wrapping_sub(low) as i32);
+        let (group, epoch) = self.channel;
+        Header {
+            epoch,
+            group,
+            sequence: message.sequence.wrapping_add_signed(difference),
+            message: head.number,
+            bytes: Form::decode(head.form).map_or(0, |(bytes, _)| bytes as u32),
+            digest: head.digest,
+        }
+    }
+}
+
+impl Link for SharedLink {
+    #[inline]
+    fn send(
+        &mut self,
+        message: &Message,
+        _offset: usize,
+        payload: Payload<'_>,
+    ) -> Result<usize, LinkError> {
+        let mut taken = 0;
+        match payload {
+            Payload::Bytes(data) => {
+                while taken < data.len() && self.has_room() {
+                    match self.send_segment(message, &data[taken..]) {
+                        0 => break,
+                        bytes => taken += bytes,
+                    }
+                }
+            }
+            Payload::Staged(staged) => {
+                self.publish(message, (Form::Staged(staged.slot), staged.bytes), &[]);
+                taken = staged.bytes;
+            }
+            Payload::Exposed(mut rest) => {
+                while rest.bytes > 0 && self.has_room() {
+                    let bytes = rest.bytes.min(SHARED_SEGMENT_BYTES);
+                    self.publish(message, (Form::Exposed, bytes), &rest.encode());
+                    rest.start += bytes;
+                    rest.bytes -= bytes;
+                    taken += bytes;
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    fn receive(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        let mut stored = 0;
+        while stored < into.len() && self.begin(message, offset + stored)? {
+            let bytes = self.visible().min(into.len() - stored);
+            into[stored..stored + bytes].copy_from_slice(self.view(bytes));
+            self.consume(bytes)?;
+            stored += bytes;
+        }
+        Ok(stored)
+    }
+
+    #[inline]
+    fn fetch(&mut self, message: &Message, offset: usize) -> Result<usize, LinkError> {
+        Ok(if self.begin(message, offset)? {
+            self.visible()
+        } else {
+            0
+        })
+    }
+
+    #[inline]
+    fn view(&self, bytes: usize) -> &[u8] {
+        let Present {
+            taken,
+            place,
+            inline,
+            ..
+        } = &self.present;
+        match place {
+            Place::Beside => &inline[*taken..taken + bytes],
+            Place::Region(start) => self.theirs.bytes(start + taken, bytes),
+            Place::Exposed(region, start) => region.bytes(start + taken, bytes),
+        }
+    }
+
+    #[inline]
+    fn consume(&mut self, bytes: usize) -> Result<(), LinkError> {
+        if let Place::Exposed(region, _) = &self.present.place
+            && !is_valid(region)
+        {
+            let why = "it has given up and revoked the memory that it exposed";
+            return Err(LinkError::Closed(why.into()));
+        }
+        self.present.taken += bytes;
+        if self.visible() == 0 {
+            // The sender needs its memory back: it may be waiting for it, perhaps asleep.
+            let is_awaited = !matches!(self.present.place, Place::Beside);
+            self.receiver.pass(&self.own, is_awaited);
+            if is_awaited {
+                self.is_unflushed = true;
+                self.present.place = Place::Beside;
+            }
+            self.present.bytes = 0;
+            self.sender.prepare(&self.own);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.present.bytes > 0 || self.receiver.is_ready(&self.theirs)
+    }
+
+    fn capacity(&self) -> usize {
+        SHARED_SEGMENT_BYTES
+    }
+
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        self.sender.has_room(&self.theirs)
+    }
+
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    #[inline]
+    fn is_through(&mut self, position: u64) -> bool {
+        self.sender.is_through(&self.theirs, position)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if !std::mem::take(&mut self.is_unflushed) {
+            return;
+        }
+        fence_of_waker(self.is_kernel_fencing);
+        let bell = self.theirs.load(BELL);
+        if bell % 2 == 1 && bell != self.woken {
+            self.woken = bell;
+            (self.wake)(self.peer);
+        }
+    }
+}
+
+#[inline]
+fn head_of(message: &Message, form: u32) -> Head {
+    Head {
+        digest: message.digest,
+        form,
+        // The low bits tell neighbouring operations apart.
+        sequence: message.sequence as u32,
+        number: message.number,
+    }
+}

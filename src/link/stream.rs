@@ -1,0 +1,400 @@
+//! Messages over ordered byte streams.
+//!
+//! A message goes as frames of at most [`SEGMENT_BYTES`] payload, each behind one header. Both
+//! ends know every length from their plans, so a header only confirms what is expected; anything
+//! else is an error, and no byte behind it is stored.
+//!
+//! Reading costs one system call a segment: a short payload is read together with its header into
+//! the link's buffer, a long one straight into place, with the next header behind it.
+
+use super::{Link, LinkError, Message, Payload};
+use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, SEGMENT_BYTES};
+use crate::wire::frame::{HEADER_BYTES, Header};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+
+/// What a link's buffer holds at first: a few small messages, so that thousands of links in one
+/// process stay cheap. It grows with the messages that pass.
+const READ_AHEAD_BYTES: usize = 512;
+
+/// Bytes of the longest element.
+const ELEMENT_BYTES_MAX: usize = 8;
+
+/// Where a link's stream comes from: `None` as long as it has not been made. The stream is ordered,
+/// reliable and non-blocking: `WouldBlock` when nothing can move now, a read of 0 bytes when the
+/// peer has closed it.
+pub type Source<S> = Box<dyn FnMut() -> Option<S> + Send>;
+
+/// A [`Link`] over a byte stream.
+pub struct StreamLink<S> {
+    /// The group and the epoch, which every header carries.
+    channel: (u32, u16),
+    source: Source<S>,
+    open: Option<Open<S>>,
+}
+
+impl<S: Read + Write> StreamLink<S> {
+    /// A link of the channel `(group, epoch)` over the stream that `source` gives: asked often
+    /// until it has one.
+    #[must_use]
+    pub fn new(channel: (u32, u16), source: Source<S>) -> Self {
+        Self {
+            channel,
+            source,
+            open: None,
+        }
+    }
+
+    /// The header of the frame that starts at `offset` of `message`, as both ends know it.
+    fn header(&self, message: &Message, offset: usize) -> Header {
+        let (group, epoch) = self.channel;
+        Header {
+            epoch,
+            group,
+            sequence: message.sequence,
+            message: message.number,
+            // A segment's length fits 32 bits.
+            bytes: segment_bytes(message, offset) as u32,
+            digest: message.digest,
+        }
+    }
+
+    fn open(&mut self) -> Option<&mut Open<S>> {
+        if self.open.is_none() {
+            self.open = (self.source)().map(Open::new);
+        }
+        self.open.as_mut()
+    }
+}
+
+/// Payload bytes of the frame that starts at `offset` of `message`.
+fn segment_bytes(message: &Message, offset: usize) -> usize {
+    (message.bytes - offset).min(SEGMENT_BYTES)
+}
+
+impl<S: Read + Write + Send> Link for StreamLink<S> {
+    fn send(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        payload: Payload<'_>,
+    ) -> Result<usize, LinkError> {
+        // Only links to the same host are given other payloads.
+        let Payload::Bytes(data) = payload else {
+            return Ok(0);
+        };
+        let mut taken = 0;
+        while taken < data.len() {
+            let header = self.header(message, offset + taken);
+            let Some(open) = self.open() else {
+                break;
+            };
+            if open.outgoing.is_between_frames() {
+                open.outgoing.begin(header);
+            }
+            match open.write(&data[taken..])? {
+                0 => break,
+                written => taken += written,
+            }
+        }
+        Ok(taken)
+    }
+
+    fn receive(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        let mut stored = 0;
+        while stored < into.len() {
+            let expected = self.header(message, offset + stored);
+            let Some(open) = self.open() else {
+                return Ok(stored);
+            };
+            if !open.begin_frame(&expected, message.bytes <= INLINE_BYTES_MAX)? {
+                break;
+            }
+            match open.read_into(&mut into[stored..])? {
+                0 => break,
+                bytes => stored += bytes,
+            }
+        }
+        Ok(stored)
+    }
+
+    fn fetch(&mut self, message: &Message, offset: usize) -> Result<usize, LinkError> {
+        let expected = self.header(message, offset);
+        let Some(open) = self.open() else {
+            return Ok(0);
+        };
+        if message.bytes > INLINE_BYTES_MAX {
+            open.incoming.grow(BOUNCE_BYTES);
+        }
+        if !open.begin_frame(&expected, true)? {
+            return Ok(0);
+        }
+        open.top_up()?;
+        Ok(open.incoming.visible())
+    }
+
+    fn view(&self, bytes: usize) -> &[u8] {
+        match &self.open {
+            Some(open) => &open.incoming.buffered()[..bytes],
+            None => &[],
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) -> Result<(), LinkError> {
+        if let Some(open) = &mut self.open {
+            open.incoming.consume(bytes);
+        }
+        Ok(())
+    }
+}
+
+/// The stream, once it has been made, and where both directions stand.
+struct Open<S> {
+    stream: S,
+    outgoing: Outgoing,
+    incoming: Incoming,
+}
+
+/// The frame being written: header bytes still to go, payload bytes still to go.
+struct Outgoing {
+    header: [u8; HEADER_BYTES],
+    header_left: usize,
+    payload_left: usize,
+}
+
+impl Outgoing {
+    fn is_between_frames(&self) -> bool {
+        self.header_left == 0 && self.payload_left == 0
+    }
+
+    fn begin(&mut self, header: Header) {
+        self.header = header.encode();
+        self.header_left = HEADER_BYTES;
+        self.payload_left = header.bytes as usize;
+    }
+
+    /// Accounts for `written` bytes; returns how many of them were payload.
+    fn advance(&mut self, written: usize) -> usize {
+        let header = written.min(self.header_left);
+        self.header_left -= header;
+        self.payload_left -= written - header;
+        written - header
+    }
+}
+
+/// What was read ahead, and how much of the present frame is still to come or to be taken.
+struct Incoming {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Payload bytes of the present frame not yet taken, buffered ones included.
+    frame_left: usize,
+    closed: bool,
+}
+
+impl Incoming {
+    fn buffered(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    fn visible(&self) -> usize {
+        (self.end - self.start).min(self.frame_left)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.frame_left -= bytes;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Makes the buffer at least so long. A new one costs nothing where it is not used: its pages
+    /// are the system's zeros until something is read into them.
+    fn grow(&mut self, bytes: usize) {
+        if self.buffer.len() < bytes {
+            let mut buffer = vec![0; bytes];
+            buffer[..self.end].copy_from_slice(&self.buffer[..self.end]);
+            self.buffer = buffer;
+        }
+    }
+
+    /// Moves what is buffered to the front if less than `wanted` bytes would fit behind it.
+    fn make_room(&mut self, wanted: usize) {
+        if self.buffer.len() - self.end < wanted && self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}
+
+impl<S: Read + Write> Open<S> {
+    fn new(stream: S) -> Self {
+        Self {
+            stream,
+            outgoing: Outgoing {
+                header: [0; HEADER_BYTES],
+                header_left: 0,
+                payload_left: 0,
+            },
+            incoming: Incoming {
+                buffer: vec![0; READ_AHEAD_BYTES],
+                start: 0,
+                end: 0,
+                frame_left: 0,
+                closed: false,
+            },
+        }
+    }
+
+    /// Writes the rest of the header and what it can of `payload`; returns the payload taken: 0
+    /// only when the stream takes nothing now.
+    fn write(&mut self, payload: &[u8]) -> Result<usize, LinkError> {
+        loop {
+            let Outgoing {
+                header,
+                header_left,
+                payload_left,
+            } = &self.outgoing;
+            let payload = &payload[..payload.len().min(*payload_left)];
+            let written = if *header_left > 0 {
+                let header = &header[HEADER_BYTES - header_left..];
+                self.stream
+                    .write_vectored(&[IoSlice::new(header), IoSlice::new(payload)])
+            } else {
+                self.stream.write(payload)
+            };
+            match written {
+                Ok(bytes) => match self.outgoing.advance(bytes) {
+                    0 if bytes > 0 => {}
+                    taken => return Ok(taken),
+                },
+                Err(error) if is_not_now(&error) => return Ok(0),
+                Err(error) => return Err(LinkError::Closed(error.to_string())),
+            }
+        }
+    }
+
+    /// Makes sure the header of the present frame has come and is the `expected` one. With
+    /// `with_payload`, reads as much behind it as fits. False when it has not come yet.
+    fn begin_frame(&mut self, expected: &Header, with_payload: bool) -> Result<bool, LinkError> {
+        if self.incoming.frame_left > 0 {
+            return Ok(true);
+        }
+        if with_payload {
+            let payload = (expected.bytes as usize).min(INLINE_BYTES_MAX);
+            self.incoming.grow(payload + 2 * HEADER_BYTES);
+        }
+        while self.incoming.end - self.incoming.start < HEADER_BYTES {
+            let missing = HEADER_BYTES - (self.incoming.end - self.incoming.start);
+            let most = if with_payload { usize::MAX } else { missing };
+            if self.fill(HEADER_BYTES, most)? == 0 {
+                return Ok(false);
+            }
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        bytes.copy_from_slice(&self.incoming.buffered()[..HEADER_BYTES]);
+        let Some(header) = Header::decode(&bytes) else {
+            return Err(LinkError::Garbage(format!(
+                "{:02x?} is no frame header",
+                &bytes[..8]
+            )));
+        };
+        if header != *expected {
+            return Err(LinkError::Unexpected(header));
+        }
+        self.incoming.start += HEADER_BYTES;
+        self.incoming.frame_left = header.bytes as usize;
+        if self.incoming.start == self.incoming.end {
+            (self.incoming.start, self.incoming.end) = (0, 0);
+        }
+        Ok(true)
+    }
+
+    /// Takes payload of the present frame: buffered bytes first, then straight from the stream.
+    fn read_into(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
+        let buffered = self.incoming.visible().min(into.len());
+        if buffered > 0 {
+            into[..buffered].copy_from_slice(&self.incoming.buffered()[..buffered]);
+            self.incoming.consume(buffered);
+            return Ok(buffered);
+        }
+        let wanted = into.len().min(self.incoming.frame_left);
+        let ends_frame = wanted == self.incoming.frame_left;
+        let spare = if ends_frame { HEADER_BYTES } else { 0 };
+        let mut slices = [
+            IoSliceMut::new(&mut into[..wanted]),
+            IoSliceMut::new(&mut self.incoming.buffer[..spare]),
+        ];
+        let bytes = match self.stream.read_vectored(&mut slices) {
+            Ok(0) => return self.closed(),
+            Ok(bytes) => bytes,
+            Err(error) if is_not_now(&error) => return Ok(0),
+            Err(error) => return Err(LinkError::Closed(error.to_string())),
+        };
+        let direct = bytes.min(wanted);
+        self.incoming.frame_left -= direct;
+        (self.incoming.start, self.incoming.end) = (0, bytes - direct);
+        Ok(direct)
+    }
+
+    /// Makes sure that at least one whole element is in the buffer, if it has come. What is there
+    /// is worth folding before more is read: it is still in the cache.
+    fn top_up(&mut self) -> Result<(), LinkError> {
+        let wanted = self.incoming.frame_left.min(ELEMENT_BYTES_MAX);
+        while self.incoming.visible() < wanted {
+            if self.fill(wanted, usize::MAX)? == 0 {
+                // Part of an element is of no use, and the rest will not come any more.
+                return if self.incoming.closed {
+                    Err(ended())
+                } else {
+                    Ok(())
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads at most `most` bytes into the buffer, making room for `wanted` if need be.
+    fn fill(&mut self, wanted: usize, most: usize) -> Result<usize, LinkError> {
+        if self.incoming.closed {
+            return self.closed();
+        }
+        self.incoming.make_room(wanted);
+        let Incoming { buffer, end, .. } = &mut self.incoming;
+        let until = end.saturating_add(most).min(buffer.len());
+        if *end == until {
+            return Ok(0);
+        }
+        match self.stream.read(&mut buffer[*end..until]) {
+            Ok(0) => self.closed(),
+            Ok(bytes) => {
+                *end += bytes;
+                Ok(bytes)
+            }
+            Err(error) if is_not_now(&error) => Ok(0),
+            Err(error) => Err(LinkError::Closed(error.to_string())),
+        }
+    }
+
+    /// The stream has ended. What is buffered is still good; asking for more is an error.
+    fn closed(&mut self) -> Result<usize, LinkError> {
+        self.incoming.closed = true;
+        if self.incoming.visible() > 0 {
+            return Ok(0);
+        }
+        Err(ended())
+    }
+}
+
+fn ended() -> LinkError {
+    LinkError::Closed("the peer closed the connection".into())
+}
+
+fn is_not_now(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

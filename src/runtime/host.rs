@@ -1,0 +1,100 @@
+//! What a rank lives on: a process among others, or the simulator.
+
+use crate::engine::medium::host::Links;
+use crate::error::Result;
+use crate::limits::{DEVICE_LOOKS, DEVICE_NAP};
+use crate::protocol::session::To;
+use crate::sys::shared::{OwnRegion, PeerRegion};
+use std::time::Duration;
+
+/// How the host spent the time it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Spun, or let other threads run.
+    Briefly,
+    /// Slept; time has passed.
+    Asleep,
+}
+
+/// Own memory, and that of the other ranks of this host.
+pub(crate) type SharedMemory = (OwnRegion, Vec<(usize, PeerRegion)>);
+
+/// The world around a runtime.
+pub(crate) trait Host: Send + Sync {
+    /// Time since some fixed moment; never goes back.
+    fn now(&self) -> Duration;
+
+    /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may.
+    fn give_way(&self, idle_passes: u32) -> Waited;
+
+    /// A call that runs step by step, with the engine locked, found nothing `fruitless` times in a
+    /// row: spins or yields, or returns false when the call is to unlock the engine.
+    fn linger(&self, _fruitless: u32) -> bool {
+        false
+    }
+
+    /// As [`Host::give_way`] while an operation waits for a device, which wakes no thread.
+    fn give_way_to_device(&self, idle_passes: u32) -> Waited {
+        if idle_passes <= DEVICE_LOOKS {
+            return self.give_way(idle_passes);
+        }
+        std::thread::sleep(DEVICE_NAP);
+        Waited::Asleep
+    }
+
+    /// Ends a sleep in `give_way` early.
+    fn wake(&self);
+
+    /// Disarms the doorbell: a thread of this process polls, so peers need not wake it.
+    fn disarm(&self) {}
+
+    /// Arms the doorbell: the polling thread is about to sleep with operations in flight, so peers
+    /// must wake it. Returns true if it was not armed before; the caller must then poll once more
+    /// to catch anything sent in between.
+    fn arm(&self) -> bool {
+        false
+    }
+
+    /// Operations are under way and the caller goes on without polling them.
+    fn background_work(&self);
+
+    /// A group's links, for collectives and for pairs. All ranks of the group ask for them, and
+    /// those that share memory wait for each other, at most `at_most`.
+    ///
+    /// # Errors
+    /// Memory that was to be shared was not.
+    fn links(&self, group: u32, world_size: usize, at_most: Duration) -> Result<[Links; 2]>;
+
+    /// The ranks that share memory with this one, itself included, ascending.
+    fn local_ranks(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Memory of `bytes` bytes that the group's ranks on this host can read, and theirs; `None`
+    /// where no other rank shares memory with this one. All of them ask, one allocation after the other, and
+    /// wait for each other, at most `at_most`.
+    ///
+    /// # Errors
+    /// Memory that was to be shared was not.
+    fn allocate(&self, _group: u32, _bytes: usize, _at_most: Duration) -> Result<Option<SharedMemory>> {
+        Ok(None)
+    }
+
+    /// Sends a control message.
+    fn send_control(&self, to: To, group: u32, payload: &[u8]);
+
+    /// A control message that came: group, sender, bytes. Hosts with a control thread deliver
+    /// theirs through `Runtime::control` instead.
+    fn receive_control(&self) -> Option<(u32, usize, Vec<u8>)> {
+        None
+    }
+
+    /// A rank whose control connection has broken, and why; with a control thread, likewise
+    /// through `Runtime::control_lost`.
+    fn next_lost(&self) -> Option<(usize, String)> {
+        None
+    }
+
+    /// The last group has said its goodbye: sees that it is sent, and ends.
+    fn close(&self) {}
+}

@@ -1,0 +1,125 @@
+//! The ranks that share this one's memory.
+
+use super::host::SharedMemory;
+use crate::bootstrap::near::Near;
+use crate::error::{Error, Result};
+use crate::sys::barrier::fence_of_sleeper;
+use crate::sys::shared::Bell;
+use crate::link::shm::exposed::{memory, memory_bytes, peer_memory};
+use crate::link::shm::local::Local;
+use crate::link::shm::{LocalLinks, Wake, bell, links, peer_region, region, region_bytes};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A group's allocations are passed under its number and this bit, which no channel's number has.
+/// A barrier stands between one file and the next.
+const ALLOCATIONS: u32 = 1 << 31;
+
+/// The ranks that share this one's memory, and this process's doorbells.
+pub(crate) struct LocalRanks {
+    near: Arc<Near>,
+    /// Ascending, this one included.
+    ranks: Vec<usize>,
+    /// This rank's place among them.
+    place: usize,
+    bells: Mutex<Vec<Bell>>,
+    /// Odd while no thread of this process polls, as on the doorbells.
+    sleeps: AtomicU64,
+}
+
+impl LocalRanks {
+    /// `rank` among `ranks`, which meet at `near`.
+    pub(crate) fn new(near: Arc<Near>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
+        let place = ranks.iter().position(|each| *each == rank)?;
+        Some(Self {
+            near,
+            ranks,
+            place,
+            bells: Mutex::default(),
+            sleeps: AtomicU64::new(0),
+        })
+    }
+
+    /// The ranks, ascending.
+    pub(super) fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Passes a region for `channel` to the local ranks, maps theirs, and links them.
+    pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
+        let places = self.ranks.len();
+        let making = |error: std::io::Error| Error::system("making memory to share", &error);
+        let (own, file) = region(places).map_err(making)?;
+        let bytes = region_bytes(places);
+        let files = self.near.exchange(channel, &file, bytes, at_most)?;
+        let map = |(rank, file)| {
+            let mapping =
+                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            Ok((rank, peer_region(places, &file).map_err(mapping)?))
+        };
+        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
+        self.hang(bell(&own));
+        let near = Arc::clone(&self.near);
+        let wake: Wake = Arc::new(move |rank| near.wake(rank));
+        let (ranks, place) = (&self.ranks, self.place);
+        Ok(links((channel, 0), ranks, place, own, theirs, &wake))
+    }
+
+    /// Makes memory for the group, passes it to the local ranks and maps theirs.
+    pub(super) fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<SharedMemory> {
+        let making = |error: std::io::Error| Error::system("making memory to share", &error);
+        let (own, file) = memory(bytes).map_err(making)?;
+        let number = ALLOCATIONS | group;
+        let files = self.near.exchange(number, &file, memory_bytes(bytes), at_most)?;
+        let map = |(rank, file)| {
+            let mapping =
+                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
+        };
+        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
+        Ok((own, theirs))
+    }
+
+    fn hang(&self, bell: Bell) {
+        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.retain(Bell::is_heard);
+        bell.set(self.sleeps.load(Ordering::Relaxed));
+        bells.push(bell);
+    }
+
+    /// Arms the doorbell: peers that send something from now on wake this process. What they sent
+    /// before may have gone unnoticed, so the caller polls once more. False if it is armed already;
+    /// then a wake-up that has arrived is kept, and ends the sleep.
+    ///
+    /// Only the polling thread calls this and [`LocalRanks::disarm`].
+    pub(super) fn arm(&self) -> bool {
+        if self.sleeps.load(Ordering::Relaxed) % 2 == 1 {
+            return false;
+        }
+        self.near.drain();
+        self.turn(1);
+        fence_of_sleeper();
+        true
+    }
+
+    /// Disarms the doorbell: a thread of this process polls.
+    pub(super) fn disarm(&self) {
+        self.turn(0);
+    }
+
+    /// Makes the number of sleeps odd (1) or even (0), if it is not.
+    fn turn(&self, parity: u64) {
+        if self.sleeps.load(Ordering::Relaxed) % 2 == parity {
+            return;
+        }
+        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        let sleeps = self.sleeps.load(Ordering::Relaxed) + 1;
+        self.sleeps.store(sleeps, Ordering::Relaxed);
+        bells.iter().for_each(|bell| bell.set(sleeps));
+    }
+}

@@ -1,0 +1,553 @@
+//! Who polls the engine, and what waits.
+//!
+//! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
+//! process until its own is done; callers that find it taken sleep until something has finished or
+//! the token is free. The control thread takes it when operations are under way and no caller is
+//! blocked. [`host`] is what a runtime lives on: a [`process`] among others, or the simulator.
+//! [`local`] are the ranks that share this one's memory, and the doorbells by which ranks wake each
+//! other.
+//!
+//! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
+//! the clock, and the engine ends what is overdue.
+//!
+//! *May import* `engine`, `bootstrap`, `link`, `sys`, the pure rooms and the base files.
+
+#![forbid(unsafe_code)]
+
+pub(crate) mod host;
+pub(crate) mod local;
+pub(crate) mod process;
+
+use crate::engine::group::{End, Group, Memory, Order, Start};
+use crate::engine::{Engine, Ticket};
+use crate::error::{Error, Result};
+use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
+use crate::link::shm::exposed::{Allocation, Own};
+use crate::protocol::session::Agreement;
+use crate::sys::shared::OwnRegion;
+use host::{Host, Waited};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Idle passes between two looks at the clock, while a poller spins.
+const PASSES_PER_TICK: u32 = 64;
+
+/// One per process, or one per simulated rank.
+pub(crate) struct Runtime {
+    engine: Mutex<Engine>,
+    /// Signalled when operations finish and when the token is free.
+    changed: Condvar,
+    token: AtomicBool,
+    /// Threads that want the engine or the token while another polls.
+    others: AtomicUsize,
+    unfinished: AtomicBool,
+    host: Box<dyn Host>,
+}
+
+/// Holding the token.
+struct Polling<'a>(&'a Runtime);
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        // In one order with what `wait` does: it counts itself first and looks at the token after.
+        self.0.token.store(false, Ordering::SeqCst);
+        if self.0.others.load(Ordering::SeqCst) > 0 {
+            // A thread that saw the token taken has the engine locked until it sleeps on `changed`.
+            drop(self.0.lock());
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Runtime {
+    pub(crate) fn new(host: Box<dyn Host>) -> Self {
+        Self {
+            engine: Mutex::default(),
+            changed: Condvar::new(),
+            token: AtomicBool::new(false),
+            others: AtomicUsize::new(0),
+            unfinished: AtomicBool::new(false),
+            host,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine, for a thread that may have to compete with a poller.
+    fn lock_beside_poller(&self) -> MutexGuard<'_, Engine> {
+        if let Ok(engine) = self.engine.try_lock() {
+            return engine;
+        }
+        self.others.fetch_add(1, Ordering::AcqRel);
+        let engine = self.lock();
+        self.others.fetch_sub(1, Ordering::AcqRel);
+        engine
+    }
+
+    fn take_token(&self) -> Option<Polling<'_>> {
+        let is_free = !self.token.load(Ordering::Relaxed);
+        let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then_some(Polling(self));
+        if taken.is_some() {
+            self.host.disarm();
+        }
+        taken
+    }
+
+    /// Adds a group, under the number that all its ranks use for it.
+    ///
+    /// # Errors
+    /// Its links could not be made within `at_most`.
+    pub(crate) fn add_group(
+        &self,
+        number: u32,
+        rank: usize,
+        world_size: usize,
+        at_most: Duration,
+    ) -> Result<()> {
+        let [collectives, pairs] = self.host.links(number, world_size, at_most)?;
+        let group = Group::new(rank, world_size, collectives, pairs);
+        self.lock_beside_poller().add_group(number, group);
+        Ok(())
+    }
+
+    /// The ranks that share memory with this one, itself included, ascending.
+    pub(crate) fn local_ranks(&self) -> Vec<usize> {
+        self.host.local_ranks()
+    }
+
+    /// Does something to a group; nothing if it is gone.
+    pub(crate) fn with_group<R>(&self, group: u32, act: impl FnOnce(&mut Group) -> R) -> Option<R> {
+        self.lock_beside_poller().group(group).map(act)
+    }
+
+    /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
+    /// where there are none.
+    ///
+    /// # Errors
+    /// They did not all take part within `at_most`; or the system's.
+    pub(crate) fn allocate(
+        &self,
+        group: u32,
+        number: u64,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Option<OwnRegion>> {
+        let Some((own, theirs)) = self.host.allocate(group, bytes, at_most)? else {
+            return Ok(None);
+        };
+        let allocation = Allocation {
+            number,
+            own: Own::new(&own),
+            theirs,
+        };
+        if let Some(group) = self.lock_beside_poller().group(group) {
+            group.admit(allocation);
+        }
+        Ok(Some(own))
+    }
+
+    /// Starts an operation and leaves it to the polling threads.
+    ///
+    /// # Errors
+    /// The group's first error, with the memory.
+    pub(crate) fn post(
+        &self,
+        group: u32,
+        order: Order,
+        start: Start<'_>,
+    ) -> std::result::Result<Ticket, (Error, Memory)> {
+        let mut engine = self.lock_beside_poller();
+        let Some(found) = engine.group(group) else {
+            return Err((closed(), start.memory));
+        };
+        let slot = found.post(order, start)?;
+        engine.poll();
+        engine.stamp(|| self.host.now());
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.let_others_look();
+        self.host.background_work();
+        Ok(Ticket { group, order, slot })
+    }
+
+    /// Runs an operation to its end: step by step with the engine locked while that goes, then
+    /// polling.
+    pub(crate) fn run(&self, group: u32, order: Order, start: Start<'_>) -> End {
+        let mut patience =
+            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
+        let mut engine = self.lock_beside_poller();
+        let Some(found) = engine.group(group) else {
+            return (start.memory, Err(closed()));
+        };
+        let ran = match order {
+            Order::Collectives => found.run(start, &mut patience),
+            Order::Pairs => match found.post(order, start) {
+                Ok(slot) => Err(slot),
+                Err((error, memory)) => Ok((memory, Err(error))),
+            },
+        };
+        drop(engine);
+        match ran {
+            Ok(end) => end,
+            Err(slot) => self.wait(Ticket { group, order, slot }),
+        }
+    }
+
+    /// Waits for an operation; returns by its deadline.
+    pub(crate) fn wait(&self, ticket: Ticket) -> End {
+        self.wait_for(|engine| match engine.group(ticket.group) {
+            Some(group) => group.take(ticket.order, ticket.slot),
+            None => Some((Memory::default(), Err(closed()))),
+        })
+    }
+
+    /// Waits for the agreed mark of a group that has failed; `None` if there is to be none, or it
+    /// does not come in time.
+    pub(crate) fn agreed_mark(&self, group: u32, at_most: Duration) -> Option<u64> {
+        let end = self.host.now().saturating_add(at_most);
+        self.wait_for(|engine| {
+            let agreement = engine.group(group).map(|group| group.agreement());
+            match agreement {
+                Some(Agreement::Reached(number)) => Some(Some(number)),
+                Some(Agreement::Pending) if self.host.now() < end => None,
+                Some(Agreement::Pending | Agreement::Unreachable) | None => Some(None),
+            }
+        })
+    }
+
+    /// This rank has completed everything up to `number`.
+    pub(crate) fn mark(&self, group: u32, number: u64) {
+        if let Some(group) = self.lock_beside_poller().group(group) {
+            group.mark(number);
+        }
+    }
+
+    /// This rank gives up, for a reason of its own.
+    pub(crate) fn fail(&self, group: u32, cause: &Error) {
+        self.tell(|engine| {
+            if let Some(group) = engine.group(group) {
+                group.give_up(cause.clone());
+            }
+        });
+    }
+
+    /// Polls, or lets poll, until `look` sees what it looks for.
+    fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
+        loop {
+            if let Some(token) = self.take_token() {
+                let outcome = self.poll_until(&mut look);
+                drop(token);
+                if self.lock_beside_poller().is_busy() {
+                    self.host.background_work();
+                }
+                return outcome;
+            }
+            self.others.fetch_add(1, Ordering::SeqCst);
+            let mut engine = self.lock();
+            let mut outcome = look(&mut engine);
+            if outcome.is_none() && self.token.load(Ordering::SeqCst) {
+                let woken = self.changed.wait_timeout(engine, POLLER_NAP);
+                (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
+                outcome = look(&mut engine);
+            }
+            drop(engine);
+            self.others.fetch_sub(1, Ordering::SeqCst);
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+    }
+
+    fn poll_until<R>(&self, look: &mut impl FnMut(&mut Engine) -> Option<R>) -> R {
+        let mut idle_passes = 0;
+        let mut waited = Waited::Briefly;
+        loop {
+            let mut engine = self.lock_beside_poller();
+            self.hear(&mut engine);
+            let advanced = engine.poll();
+            if !advanced && (idle_passes % PASSES_PER_TICK == 1 || waited == Waited::Asleep) {
+                engine.tick(self.host.now());
+            }
+            self.send_controls(&mut engine);
+            if let Some(outcome) = look(&mut engine) {
+                engine.stamp(|| self.host.now());
+                drop(engine);
+                self.host.disarm();
+                return outcome;
+            }
+            engine.stamp(|| self.host.now());
+            let awaits_gate = !advanced && engine.awaits_gate();
+            drop(engine);
+            self.let_others_look();
+            if advanced {
+                self.host.disarm();
+                idle_passes = 0;
+                waited = Waited::Briefly;
+            } else {
+                idle_passes = idle_passes.saturating_add(1);
+                waited = match awaits_gate {
+                    true => self.host.give_way_to_device(idle_passes),
+                    false => self.host.give_way(idle_passes),
+                };
+            }
+        }
+    }
+
+    /// A poller, between two passes: lets in who waits for the engine or for an end.
+    fn let_others_look(&self) {
+        if self.others.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+            std::thread::yield_now();
+        }
+    }
+
+    /// For the control thread: advances what is under way while nobody else does. It returns after
+    /// some passes, whatever there is left, for that thread has other duties; then
+    /// [`Runtime::is_unfinished`].
+    pub(crate) fn poll_in_background(&self) {
+        let Some(token) = self.take_token() else {
+            return;
+        };
+        let mut engine = self.lock_beside_poller();
+        let mut passes = 0;
+        let mut is_unfinished = engine.poll();
+        while is_unfinished && passes < BACKGROUND_PASSES {
+            passes += 1;
+            engine.stamp(|| self.host.now());
+            self.send_controls(&mut engine);
+            drop(engine);
+            self.let_others_look();
+            engine = self.lock_beside_poller();
+            is_unfinished = engine.poll();
+        }
+        if engine.awaits_gate() {
+            // A device wakes nobody: this thread comes back at once, after a nap.
+            if !is_unfinished {
+                // Callers have the engine meanwhile.
+                drop(engine);
+                self.host.give_way_to_device(u32::MAX);
+                engine = self.lock_beside_poller();
+                is_unfinished = true;
+            }
+        } else if !is_unfinished && engine.is_busy() && self.host.arm() {
+            is_unfinished = engine.poll();
+        }
+        engine.stamp(|| self.host.now());
+        self.unfinished.store(is_unfinished, Ordering::Relaxed);
+        engine.tick(self.host.now());
+        self.send_controls(&mut engine);
+        drop(engine);
+        drop(token);
+    }
+
+    /// Lets time pass without a call; what is under way goes on, peers are answered.
+    pub(crate) fn pass_time(&self, time: Duration) {
+        let end = self.host.now().saturating_add(time);
+        while self.host.now() < end {
+            self.hear(&mut self.lock_beside_poller());
+            self.poll_in_background();
+            if !self.is_unfinished() {
+                self.host.give_way(u32::MAX);
+            }
+        }
+    }
+
+    /// Whether there is something to do and nobody polls.
+    pub(crate) fn wants_poller(&self) -> bool {
+        !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
+    }
+
+    /// Whether the last turn in the background ended before its work did.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished.load(Ordering::Relaxed)
+    }
+
+    /// A control message came.
+    pub(crate) fn control(&self, group: u32, from: usize, payload: &[u8]) {
+        self.tell(|engine| engine.control(group, from, payload));
+    }
+
+    /// The control connection of `rank` is gone.
+    pub(crate) fn control_lost(&self, rank: usize, why: &str) {
+        self.tell(|engine| engine.control_lost(rank, why));
+    }
+
+    /// No data connection to `rank` could be made.
+    pub(crate) fn link_failed(&self, rank: usize, why: &str) {
+        self.tell(|engine| engine.link_failed(rank, why));
+    }
+
+    /// Lets the engine know something, and those who wait on it.
+    fn tell(&self, what: impl FnOnce(&mut Engine)) {
+        let mut engine = self.lock_beside_poller();
+        what(&mut engine);
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.changed.notify_all();
+        self.host.wake();
+    }
+
+    /// How an operation ended, if it has.
+    pub(crate) fn take(&self, ticket: Ticket) -> Option<Result<()>> {
+        let taken = self.with_group(ticket.group, |group| group.take(ticket.order, ticket.slot));
+        taken.flatten().map(|(_, end)| end)
+    }
+
+    /// Lets an operation end by itself.
+    pub(crate) fn abandon(&self, ticket: Ticket) {
+        self.with_group(ticket.group, |group| group.abandon(ticket.order, ticket.slot));
+    }
+
+    /// The time on this host's clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.host.now()
+    }
+
+    /// Whether an operation has ended; advances what is under way if no other thread does.
+    pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
+        self.hear(&mut self.lock_beside_poller());
+        self.poll_in_background();
+        self.ended(ticket).0
+    }
+
+    /// Whether an operation has ended, and when, if that was noted.
+    pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
+        let ended = self.with_group(ticket.group, |group| group.ended(ticket.order, ticket.slot));
+        ended.unwrap_or((true, None))
+    }
+
+    /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
+    /// the others the agreed mark after a failure; then goodbye.
+    ///
+    /// The last one ends the host's part too, here and now: the control thread may be holding this
+    /// runtime for a moment, so its drop could come after the caller has left the process.
+    pub(crate) fn leave(&self, number: u32, at_most: Duration) {
+        self.finish(number, at_most);
+        let mut engine = self.lock_beside_poller();
+        if let Some(group) = engine.group(number) {
+            group.leave();
+        }
+        self.send_controls(&mut engine);
+        let group = engine.remove_group(number);
+        let was_last = engine.is_empty();
+        drop(engine);
+        if was_last {
+            self.host.close();
+        }
+        // Its links close after the goodbye has gone.
+        drop(group);
+    }
+
+    /// Finishes what is under way in a group: its calls by their deadlines, so that none is cut
+    /// short; all else within `at_most`.
+    fn finish(&self, number: u32, at_most: Duration) {
+        let end = self.host.now().saturating_add(at_most);
+        let is_busy =
+            |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
+        while self.with_group(number, is_busy) == Some(true) {
+            let Some(_token) = self.take_token() else {
+                std::thread::sleep(POLLER_NAP);
+                continue;
+            };
+            let mut engine = self.lock();
+            self.hear(&mut engine);
+            if !engine.poll() {
+                engine.tick(self.host.now());
+                self.send_controls(&mut engine);
+                let awaits_gate = engine.awaits_gate();
+                drop(engine);
+                match awaits_gate {
+                    true => self.host.give_way_to_device(u32::MAX),
+                    false => self.host.give_way(u32::MAX),
+                };
+            }
+        }
+    }
+
+    /// Takes in what a host without a control thread has for the engine.
+    fn hear(&self, engine: &mut Engine) {
+        while let Some((group, from, payload)) = self.host.receive_control() {
+            engine.control(group, from, &payload);
+        }
+        if let Some((rank, why)) = self.host.next_lost() {
+            engine.control_lost(rank, &why);
+        }
+    }
+
+    fn send_controls(&self, engine: &mut Engine) {
+        while let Some((group, to, payload)) = engine.next_control() {
+            self.host.send_control(to, group, &payload);
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::Usage("the communicator is closed".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::session::To;
+    use crate::engine::medium::host::Links;
+    use crate::link::Link;
+    use crate::link::stream::StreamLink;
+    use crate::link::tcp::TcpLink;
+    use std::sync::Arc;
+
+    /// Says whether it was closed, and what had been sent by then.
+    #[derive(Default)]
+    struct Recorder {
+        sent: AtomicUsize,
+        sent_before_close: Arc<Mutex<Option<usize>>>,
+    }
+
+    impl Host for Recorder {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn give_way(&self, _: u32) -> Waited {
+            Waited::Briefly
+        }
+        fn wake(&self) {}
+        fn background_work(&self) {}
+        fn links(&self, _: u32, world_size: usize, _: Duration) -> Result<[Links; 2]> {
+            Ok([0, 1].map(|channel| {
+                let connect = move |_| -> Box<dyn Link> {
+                    Box::new(StreamLink::<TcpLink>::new((channel, 0), Box::new(|| None)))
+                };
+                Links::new(world_size, Box::new(connect))
+            }))
+        }
+        fn send_control(&self, _: To, _: u32, _: &[u8]) {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        fn close(&self) {
+            let sent = self.sent.load(Ordering::Relaxed);
+            *self.sent_before_close.lock().unwrap() = Some(sent);
+        }
+    }
+
+    #[test]
+    fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
+        let host = Recorder::default();
+        let closed = Arc::clone(&host.sent_before_close);
+        let runtime = Arc::new(Runtime::new(Box::new(host)));
+        for number in [0, 1] {
+            runtime.add_group(number, 0, 2, Duration::ZERO).unwrap();
+        }
+        let held_elsewhere = Arc::clone(&runtime);
+        runtime.leave(0, Duration::ZERO);
+        assert_eq!(*closed.lock().unwrap(), None, "one group is still there");
+        runtime.leave(1, Duration::MAX);
+        assert_eq!(
+            *closed.lock().unwrap(),
+            Some(2),
+            "both goodbyes went before"
+        );
+        drop(held_elsewhere);
+    }
+}
