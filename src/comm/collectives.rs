@@ -337,8 +337,8 @@ impl Communicator {
         let mut issued = self.enter()?;
         match buffer.memory_mut() {
             MemoryMut::Host(slice) => lend(slice, |region| {
-                let memory = Memory::in_place(region);
-                let (memory, end) = self.run(&mut issued, call, Placement::InPlace, memory);
+                let mut memory = Memory::in_place(region);
+                let end = self.run(&mut issued, call, Placement::InPlace, &mut memory);
                 (memory.output, end)
             }),
             MemoryMut::Device(memory) => self.on_device(&mut issued, call, memory),
@@ -350,11 +350,11 @@ impl Communicator {
         let call = call.dtype(T::DTYPE);
         let mut issued = self.enter()?;
         lend_both(input, output, |input, output| {
-            let memory = Memory {
+            let mut memory = Memory {
                 input: Some(input),
                 output: Some(output),
             };
-            let (memory, end) = self.run(&mut issued, call, Placement::Into, memory);
+            let end = self.run(&mut issued, call, Placement::Into, &mut memory);
             (memory.input, memory.output, end)
         })
     }
@@ -365,22 +365,18 @@ impl Communicator {
         issued: &mut Issued,
         call: Call,
         placement: Placement,
-        memory: Memory,
-    ) -> (Memory, Result<()>) {
+        memory: &mut Memory,
+    ) -> Result<()> {
         let parts = &self.0.parts;
-        match self.issue(issued, call, placement, &memory) {
-            Ok((sequence, prepared)) => {
-                let start = Start {
-                    prepared,
-                    sequence,
-                    memory,
-                    timeout: parts.timeout,
-                    gate: None,
-                };
-                parts.runtime.run(parts.group, Order::Collectives, start)
-            }
-            Err(error) => (memory, Err(error)),
-        }
+        let (sequence, prepared) = self.issue(issued, call, placement, memory)?;
+        let mut start = Start {
+            prepared,
+            sequence,
+            memory,
+            timeout: parts.timeout,
+            gate: None,
+        };
+        parts.runtime.run(parts.group, Order::Collectives, &mut start)
     }
 
     fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
@@ -397,26 +393,21 @@ impl Communicator {
         region: Region,
     ) -> std::result::Result<Ticket, (Error, Option<Region>)> {
         let call = call.dtype(region.dtype());
-        let memory = Memory::in_place(region);
-        let mut issued = match self.enter() {
-            Ok(issued) => issued,
-            Err(error) => return Err((error, memory.output)),
-        };
-        let (sequence, prepared) =
-            match self.issue(&mut issued, call, Placement::InPlace, &memory) {
-                Ok(next) => next,
-                Err(error) => return Err((error, memory.output)),
+        let mut memory = Memory::in_place(region);
+        let posted = self.enter().and_then(|mut issued| {
+            let (sequence, prepared) =
+                self.issue(&mut issued, call, Placement::InPlace, &memory)?;
+            let parts = &self.0.parts;
+            let mut start = Start {
+                prepared,
+                sequence,
+                memory: &mut memory,
+                timeout: parts.timeout,
+                gate: None,
             };
-        let parts = &self.0.parts;
-        let start = Start {
-            prepared,
-            sequence,
-            memory,
-            timeout: parts.timeout,
-            gate: None,
-        };
-        let posted = parts.runtime.post(parts.group, Order::Collectives, start);
-        posted.map_err(|(error, memory)| (error, memory.output))
+            parts.runtime.post(parts.group, Order::Collectives, &mut start)
+        });
+        posted.map_err(|error| (error, memory.output))
     }
 
     /// The next call of the group's order: its number, and its program.

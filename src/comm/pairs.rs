@@ -69,7 +69,7 @@ impl Communicator {
             Err(error) => return (Some(region), Err(error)),
         };
         let (_issued, sequence, prepared) = prepared;
-        let memory = match sends {
+        let mut memory = match sends {
             true => Memory {
                 input: Some(region),
                 output: None,
@@ -77,14 +77,14 @@ impl Communicator {
             false => Memory::in_place(region),
         };
         let parts = &self.0.parts;
-        let start = Start {
+        let mut start = Start {
             prepared: &prepared,
             sequence,
-            memory,
+            memory: &mut memory,
             timeout: parts.timeout,
             gate: None,
         };
-        let (memory, end) = parts.runtime.run(parts.group, Order::Pairs, start);
+        let end = parts.runtime.run(parts.group, Order::Pairs, &mut start);
         (memory.input.or(memory.output), end)
     }
 

@@ -52,7 +52,7 @@ pub struct Start<'a> {
     /// The call's number.
     pub sequence: u64,
     /// What the call is made on.
-    pub memory: Memory,
+    pub memory: &'a mut Memory,
     /// How long it may take.
     pub timeout: Duration,
     /// What it waits for before it takes part.
@@ -83,27 +83,13 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    fn start(&mut self, start: Start<'_>) {
-        let Start {
-            prepared,
-            sequence,
-            memory,
-            timeout,
-            gate,
-        } = start;
-        let program = &prepared.program;
-        self.run.start(program);
-        if self.scratch.len() < program.scratch_bytes {
-            self.scratch.resize(program.scratch_bytes, 0);
-        }
-        let is_same = |last: &Arc<Prepared>| Arc::ptr_eq(last, prepared);
-        if !self.prepared.as_ref().is_some_and(is_same) {
-            self.prepared = Some(Arc::clone(prepared));
-        }
-        self.sequence = sequence;
-        self.memory = memory;
-        self.gate = gate;
-        self.timeout = timeout;
+    /// Keeps what it takes to go on with an operation after its caller has let go of it.
+    fn keep(&mut self, start: &mut Start<'_>) {
+        self.prepared = Some(Arc::clone(start.prepared));
+        self.sequence = start.sequence;
+        self.memory = std::mem::take(start.memory);
+        self.gate = start.gate.take();
+        self.timeout = start.timeout;
         self.since = None;
         self.notices = 0;
         self.is_abandoned = false;
@@ -133,25 +119,41 @@ impl Slot {
     }
 
     /// What it takes to advance the operation.
-    #[inline]
     fn parts<'a>(
         &'a mut self,
         links: &'a mut Links,
     ) -> Option<(&'a mut Run, &'a Program, HostMedium<'a>)> {
         let prepared = self.prepared.as_ref()?;
-        let Memory { input, output } = &mut self.memory;
-        let medium = HostMedium {
+        let medium = medium(
+            prepared,
+            self.sequence,
+            &mut self.memory,
+            &mut self.scratch,
             links,
-            buffers: Buffers {
-                input: input.as_ref().map_or(&[], Region::bytes),
-                output: output.as_mut().map_or(&mut [], Region::bytes_mut),
-                scratch: &mut self.scratch,
-            },
-            arithmetic: prepared.arithmetic,
-            sequence: self.sequence,
-            digest: prepared.digest,
-        };
+        );
         Some((&mut self.run, &prepared.program, medium))
+    }
+}
+
+#[inline]
+fn medium<'a>(
+    prepared: &'a Prepared,
+    sequence: u64,
+    memory: &'a mut Memory,
+    scratch: &'a mut [u8],
+    links: &'a mut Links,
+) -> HostMedium<'a> {
+    let Memory { input, output } = memory;
+    HostMedium {
+        links,
+        buffers: Buffers {
+            input: input.as_ref().map_or(&[], Region::bytes),
+            output: output.as_mut().map_or(&mut [], Region::bytes_mut),
+            scratch,
+        },
+        arithmetic: &prepared.arithmetic,
+        sequence,
+        digest: prepared.digest,
     }
 }
 
@@ -198,17 +200,18 @@ impl Queue {
         })
     }
 
-    /// Gives an operation a place; it is not in the queue yet.
+    /// A place where `program` begins; it is not in the queue yet.
     #[inline]
-    fn place(&mut self, start: Start<'_>) -> usize {
-        for peer in start.prepared.program.peers() {
-            self.links.open(peer);
-        }
+    fn place(&mut self, program: &Program) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
-        self.slots[index].start(start);
+        let slot = &mut self.slots[index];
+        slot.run.start(program);
+        if slot.scratch.len() < program.scratch_bytes {
+            slot.scratch.resize(program.scratch_bytes, 0);
+        }
         index
     }
 
@@ -314,17 +317,13 @@ impl Group {
         }
     }
 
-    /// Starts an operation; returns its place.
+    /// Starts an operation; returns its place. It keeps the memory.
     ///
     /// # Errors
-    /// The group's first error, with the memory, if it has failed already.
-    pub fn post(
-        &mut self,
-        order: Order,
-        start: Start<'_>,
-    ) -> std::result::Result<usize, (Error, Memory)> {
+    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    pub fn post(&mut self, order: Order, start: &mut Start<'_>) -> Result<usize> {
         if let Some(error) = self.session.verdict().cloned() {
-            return Err((error, start.memory));
+            return Err(error);
         }
         let (prepared, sequence) = (start.prepared, start.sequence);
         match (order, prepared.program.peers().next()) {
@@ -338,49 +337,52 @@ impl Group {
             (Order::Pairs, None) => {}
         }
         let queue = self.queue(order);
-        let index = queue.place(start);
+        for peer in prepared.program.peers() {
+            queue.links.open(peer);
+        }
+        let index = queue.place(&prepared.program);
+        queue.slots[index].keep(start);
         queue.order.push_back(index);
         Ok(index)
     }
 
     /// Starts a collective, and runs it step by step while the caller waits, if nothing else is
     /// under way and every link takes its messages whole. `patience` says, after so many fruitless
-    /// looks, whether to look once more.
+    /// looks, whether to look once more. `None` when it has ended, the memory being in `start`
+    /// still; else the place of the operation, which has the memory and is to be polled.
     ///
     /// # Errors
-    /// The place of an operation that has not ended: it is under way now.
+    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    #[inline]
     pub fn run(
         &mut self,
-        start: Start<'_>,
+        start: &mut Start<'_>,
         patience: &mut dyn FnMut(u32) -> bool,
-    ) -> std::result::Result<End, usize> {
+    ) -> Result<Option<usize>> {
         let queue = &mut self.collectives;
-        let is_alone = queue.order.is_empty() && !self.session.is_troubled();
-        if !is_alone || !queue.takes_whole(&start.prepared.program) {
-            return match self.post(Order::Collectives, start) {
-                Ok(index) => Err(index),
-                Err((error, memory)) => Ok((memory, Err(error))),
-            };
-        }
         let (prepared, sequence) = (start.prepared, start.sequence);
-        let index = queue.place(start);
-        let slot = &mut queue.slots[index];
-        let ran = match slot.parts(&mut queue.links) {
-            Some((run, program, mut medium)) => run.block(program, &mut medium, patience),
-            None => Ok(false),
-        };
+        let is_alone = queue.order.is_empty() && !self.session.is_troubled();
+        if !is_alone || start.gate.is_some() || !queue.takes_whole(&prepared.program) {
+            return self.post(Order::Collectives, start).map(Some);
+        }
+        // Links that take whole messages are open.
+        let index = queue.place(&prepared.program);
+        let Slot { run, scratch, .. } = &mut queue.slots[index];
+        let links = &mut queue.links;
+        let mut medium = medium(prepared, sequence, start.memory, scratch, links);
+        let ran = run.block(&prepared.program, &mut medium, patience);
         self.session.enter(&prepared.call, prepared.digest, sequence);
         if let Ok(true) = ran {
             self.session.idle();
-            let memory = std::mem::take(&mut self.collectives.slots[index].memory);
-            self.collectives.free.push(index);
-            return Ok((memory, Ok(())));
+            queue.free.push(index);
+            return Ok(None);
         }
-        self.collectives.order.push_back(index);
+        queue.slots[index].keep(start);
+        queue.order.push_back(index);
         if let Err(broken) = ran {
             self.broken(Order::Collectives, index, broken);
         }
-        Err(index)
+        Ok(Some(index))
     }
 
     /// Advances every operation as far as it goes now; says whether anything moved.

@@ -193,21 +193,21 @@ mod tests {
             placement: Placement::InPlace,
             is_exposed: false,
         };
-        let start = Start {
+        let mut memory = Memory::in_place(Region::own(vec![0u8; 3]));
+        let mut start = Start {
             prepared: cache.get(key).unwrap(),
             sequence: 1,
-            memory: Memory::in_place(Region::own(vec![0u8; 3])),
+            memory: &mut memory,
             timeout,
             gate: None,
         };
         let links = || Links::new(3, Box::new(|_| Box::new(Unconnected)));
         let mut group = Group::new(1, 3, links(), links());
         let order = Order::Collectives;
-        let slot = group.post(order, start).map_err(|(error, _)| error);
         let ticket = Ticket {
             group: 0,
             order,
-            slot: slot.unwrap(),
+            slot: group.post(order, &mut start).unwrap(),
         };
         let mut engine = Engine::default();
         engine.add_group(0, group);

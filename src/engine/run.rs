@@ -21,15 +21,15 @@ const LONG_STEP_BYTES: usize = 32 << 10;
 /// How far an operation has come. Finished ones are used again, with what they have allocated.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// Bytes of each step that are done.
-    done: Vec<usize>,
-    /// The message that each send lane and each receive lane is at.
-    send_at: Vec<usize>,
-    receive_at: Vec<usize>,
+    /// In one piece, because every operation starts by clearing them: bytes of each step that are
+    /// done; from `sends` on, the message that each send lane is at; from `receives` on, that of
+    /// each receive lane; from `readers` on, where each reader of exposed bytes is sent them.
+    counters: Vec<usize>,
+    sends: usize,
+    receives: usize,
+    readers: usize,
     /// The local step that is next.
     local_at: usize,
-    /// Where, on its link, each reader of exposed bytes is sent them.
-    positions: Vec<u64>,
     /// The place in the program's order, as long as the steps are done one after the other.
     at: usize,
     steps_left: usize,
@@ -37,14 +37,39 @@ pub(super) struct Run {
 
 impl Run {
     /// Begins `program`.
+    #[inline]
     pub(super) fn start(&mut self, program: &Program) {
-        reset(&mut self.done, program.steps.len());
-        reset(&mut self.send_at, program.sends.len());
-        reset(&mut self.receive_at, program.receives.len());
-        reset(&mut self.positions, program.readers);
+        self.sends = program.steps.len();
+        self.receives = self.sends + program.sends.len();
+        self.readers = self.receives + program.receives.len();
+        let length = self.readers + program.readers;
+        if self.counters.len() == length {
+            self.counters.fill(0);
+        } else {
+            self.counters.clear();
+            self.counters.resize(length, 0);
+        }
         self.local_at = 0;
         self.at = 0;
         self.steps_left = program.steps.len();
+    }
+
+    /// Bytes of a step that are done.
+    #[inline]
+    fn done(&self, step: usize) -> usize {
+        self.counters[step]
+    }
+
+    /// The message that a send lane is at.
+    #[inline]
+    fn send_at(&self, lane: usize) -> usize {
+        self.counters[self.sends + lane]
+    }
+
+    /// The message that a receive lane is at.
+    #[inline]
+    fn receive_at(&self, lane: usize) -> usize {
+        self.counters[self.receives + lane]
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -58,7 +83,7 @@ impl Run {
             if dependency.at >= limit {
                 break;
             }
-            let done = self.done[dependency.step].saturating_sub(dependency.from);
+            let done = self.done(dependency.step).saturating_sub(dependency.from);
             if done < dependency.bytes {
                 limit = limit.min(dependency.at + done);
             }
@@ -76,69 +101,82 @@ impl Run {
         limit: usize,
     ) -> Moved {
         let step = &program.steps[index];
-        let from = self.done[index];
+        let from = self.done(index);
         let mut done = from;
         while done < limit {
             let piece = rest(&step.pieces, done, limit - done);
-            let part = Part {
-                message_bytes: step.bytes,
-                offset: done,
-            };
-            let bytes = match &step.action {
-                Action::Send { to, exposed } => medium.send(to, part, piece, exposed.is_some())?,
-                Action::Store(one) => medium.store(*one, part, piece)?,
-                Action::Reduce {
-                    from,
-                    own,
-                    completes,
-                } => {
-                    let elsewhere =
-                        (!step.own.is_empty()).then(|| rest(&step.own, done, piece.bytes));
-                    let operands = Operands {
-                        from,
-                        own: own.map(|own| (own, elsewhere)),
-                        completes: *completes,
-                    };
-                    medium.reduce(operands, part, piece)?
-                }
-                Action::Complete { to, first_reader } => {
-                    let mut readers = to.iter().zip(&self.positions[*first_reader..]);
-                    let are_through =
-                        readers.all(|(one, position)| medium.is_through(one.peer, *position));
-                    if are_through { piece.bytes } else { 0 }
-                }
-                Action::Copy(source) => {
-                    let source = rest(source, done, piece.bytes);
-                    let piece = shortened(piece, source.bytes);
-                    medium.copy(source, piece);
-                    piece.bytes
-                }
-                Action::Accumulate { from, completes } => {
-                    let source = rest(from, done, piece.bytes);
-                    let piece = shortened(piece, source.bytes);
-                    if !step.own.is_empty() {
-                        medium.copy(rest(&step.own, done, piece.bytes), piece);
-                    }
-                    medium.accumulate(source, piece, *completes);
-                    piece.bytes
-                }
-            };
+            let bytes = self.part(step, medium, done, piece)?;
             done += bytes;
             // A link that took less than it was offered is full; one that gave less than a
             // reduction wanted may have more.
-            if bytes == 0
-                || (bytes < piece.bytes && matches!(step.action, Action::Send { .. }))
-            {
+            if bytes == 0 || (bytes < piece.bytes && matches!(step.action, Action::Send { .. })) {
                 break;
             }
         }
         if done > from {
-            self.done[index] = done;
+            self.counters[index] = done;
             if done == step.bytes {
                 self.finish(step, medium);
             }
         }
         Ok(done - from)
+    }
+
+    /// Does what can be done of `piece`, which is byte `offset` of the step and what follows.
+    #[inline(always)]
+    fn part<M: Medium>(
+        &self,
+        step: &ProgramStep,
+        medium: &mut M,
+        offset: usize,
+        piece: Piece,
+    ) -> Moved {
+        let part = Part {
+            message_bytes: step.bytes,
+            offset,
+        };
+        match &step.action {
+            Action::Send { to, exposed } => medium.send(to, part, piece, exposed.is_some()),
+            Action::Store(one) => medium.store(*one, part, piece),
+            Action::Reduce {
+                from,
+                own,
+                completes,
+            } => {
+                let operands = Operands {
+                    from,
+                    own: *own,
+                    completes: *completes,
+                };
+                if step.own.is_empty() {
+                    medium.reduce(operands, part, piece)
+                } else {
+                    let own = rest(&step.own, offset, piece.bytes);
+                    medium.reduce_from(operands, own, part, piece)
+                }
+            }
+            Action::Complete { to, first_reader } => {
+                let positions = &self.counters[self.readers + first_reader..];
+                let mut readers = to.iter().zip(positions);
+                let are_through =
+                    readers.all(|(one, position)| medium.is_through(one.peer, *position));
+                Ok(if are_through { piece.bytes } else { 0 })
+            }
+            Action::Copy(source) => {
+                let source = rest(source, offset, piece.bytes);
+                medium.copy(source, shortened(piece, source.bytes));
+                Ok(source.bytes)
+            }
+            Action::Accumulate { from, completes } => {
+                let source = rest(from, offset, piece.bytes);
+                let piece = shortened(piece, source.bytes);
+                if !step.own.is_empty() {
+                    medium.copy(rest(&step.own, offset, piece.bytes), piece);
+                }
+                medium.accumulate(source, piece, *completes);
+                Ok(piece.bytes)
+            }
+        }
     }
 
     /// A step is done: its lanes come to their next messages.
@@ -148,18 +186,19 @@ impl Run {
         match &step.action {
             Action::Send { to, exposed } => {
                 for one in to {
-                    self.send_at[one.lane] += 1;
+                    self.counters[self.sends + one.lane] += 1;
                 }
                 if let Some(first) = exposed {
-                    for (reader, one) in self.positions[*first..].iter_mut().zip(to) {
+                    let readers = &mut self.counters[self.readers + first..];
+                    for (reader, one) in readers.iter_mut().zip(to) {
                         *reader = medium.position(one.peer);
                     }
                 }
             }
-            Action::Store(one) => self.receive_at[one.lane] += 1,
+            Action::Store(one) => self.counters[self.receives + one.lane] += 1,
             Action::Reduce { from, .. } => {
                 for one in from {
-                    self.receive_at[one.lane] += 1;
+                    self.counters[self.receives + one.lane] += 1;
                 }
             }
             Action::Copy(_) | Action::Accumulate { .. } => self.local_at += 1,
@@ -190,8 +229,10 @@ impl Run {
             if step.bytes >= LONG_STEP_BYTES && !patience(0) {
                 return Ok(false);
             }
-            while self.done[index] < step.bytes {
-                if self.step(program, medium, index, step.bytes)? > 0 {
+            while self.done(index) < step.bytes {
+                if may_advance(step, medium)
+                    && self.step(program, medium, index, step.bytes)? > 0
+                {
                     fruitless = 0;
                     continue;
                 }
@@ -199,14 +240,9 @@ impl Run {
                     // While there is nothing else to do.
                     medium.flush();
                 }
-                loop {
-                    fruitless += 1;
-                    if !patience(fruitless) {
-                        return Ok(false);
-                    }
-                    if may_advance(step, medium) {
-                        break;
-                    }
+                fruitless += 1;
+                if !patience(fruitless) {
+                    return Ok(false);
                 }
             }
             self.at += 1;
@@ -255,12 +291,12 @@ impl Run {
 
     /// Reserves the links that this operation still needs, so that later ones keep off.
     pub(super) fn reserve(&self, program: &Program, reservations: &mut Reservations) {
-        for (lane, at) in program.sends.iter().zip(&self.send_at) {
+        for (lane, at) in program.sends.iter().zip(&self.counters[self.sends..]) {
             if *at < lane.steps.len() {
                 reservations.reserve_sending(lane.peer);
             }
         }
-        for (lane, at) in program.receives.iter().zip(&self.receive_at) {
+        for (lane, at) in program.receives.iter().zip(&self.counters[self.receives..]) {
             if *at < lane.steps.len() {
                 reservations.reserve_receiving(lane.peer);
             }
@@ -275,14 +311,14 @@ impl Run {
         medium: &M,
         reservations: &Reservations,
     ) -> Option<(usize, usize, usize)> {
-        let index = *program.sends[lane].steps.get(self.send_at[lane])?;
+        let index = *program.sends[lane].steps.get(self.send_at(lane))?;
         let step = &program.steps[index];
         let Action::Send { to, .. } = &step.action else {
             return None;
         };
         // A message to several peers goes when all their lanes are at it, on that of the first.
         let is_at = |one: &Endpoint| {
-            self.send_at[one.lane] == one.number as usize
+            self.send_at(one.lane) == one.number as usize
                 && !reservations.is_sending_reserved(one.peer)
         };
         if to[0].lane != lane || !to.iter().all(is_at) {
@@ -291,7 +327,7 @@ impl Run {
         let limit = self.limit(step);
         // Links that hand on what they get segment by segment get whole elements.
         let limit = limit - limit % medium.element_bytes();
-        let (ready, left) = (limit - self.done[index], step.bytes - self.done[index]);
+        let (ready, left) = (limit - self.done(index), step.bytes - self.done(index));
         // Wait for a decent amount, unless it is all that is left.
         (ready >= left.min(SEND_GRAIN_BYTES)).then_some((step.round, index, limit))
     }
@@ -306,14 +342,14 @@ impl Run {
     ) -> Result<bool, Broken> {
         let mut advanced = false;
         while !reservations.is_blocked {
-            let lanes = 0..self.send_at.len();
+            let lanes = 0..program.sends.len();
             let ready = |lane| self.ready(program, lane, medium, reservations);
             let first = lanes.clone().filter_map(ready).map(|(round, ..)| round).min();
             let Some(round) = first else { break };
             for lane in lanes {
                 match self.ready(program, lane, medium, reservations) {
                     Some((each, index, limit)) if each == round => {
-                        let left = limit - self.done[index];
+                        let left = limit - self.done(index);
                         let taken = self.step(program, medium, index, limit)?;
                         advanced |= taken > 0;
                         reservations.is_blocked |= taken < left;
@@ -333,7 +369,7 @@ impl Run {
     ) -> Result<bool, Broken> {
         let mut advanced = false;
         for (lane, Lane { steps, .. }) in program.receives.iter().enumerate() {
-            while let Some(index) = steps.get(self.receive_at[lane]).copied() {
+            while let Some(index) = steps.get(self.receive_at(lane)).copied() {
                 let step = &program.steps[index];
                 let from = match &step.action {
                     Action::Store(from) => std::slice::from_ref(from),
@@ -342,7 +378,7 @@ impl Run {
                 };
                 // A reduction of several messages is done on the lane of its first.
                 let is_at = |one: &Endpoint| {
-                    self.receive_at[one.lane] == one.number as usize
+                    self.receive_at(one.lane) == one.number as usize
                         && !reservations.is_receiving_reserved(one.peer)
                 };
                 if from[0].lane != lane || !from.iter().all(is_at) {
@@ -350,7 +386,7 @@ impl Run {
                 }
                 let limit = self.limit(step);
                 advanced |= self.step(program, medium, index, limit)? > 0;
-                if self.done[index] < step.bytes {
+                if self.done(index) < step.bytes {
                     break;
                 }
             }
@@ -366,7 +402,7 @@ impl Run {
         let mut advanced = false;
         for index in &program.completions {
             let step = &program.steps[*index];
-            if self.done[*index] < step.bytes && self.limit(step) == step.bytes {
+            if self.done(*index) < step.bytes && self.limit(step) == step.bytes {
                 advanced |= self.step(program, medium, *index, step.bytes)? > 0;
             }
         }
@@ -393,12 +429,12 @@ impl Run {
     pub(super) fn awaited(&self, program: &Program) -> Vec<usize> {
         let waits = |lane: &Lane, at: usize| {
             let index = *lane.steps.get(at)?;
-            (self.limit(&program.steps[index]) > self.done[index]).then_some(lane.peer)
+            (self.limit(&program.steps[index]) > self.done(index)).then_some(lane.peer)
         };
-        let receives = program.receives.iter().zip(&self.receive_at);
+        let receives = program.receives.iter().zip(&self.counters[self.receives..]);
         let mut peers: Vec<_> = receives.filter_map(|(lane, at)| waits(lane, *at)).collect();
         if peers.is_empty() {
-            let sends = program.sends.iter().zip(&self.send_at);
+            let sends = program.sends.iter().zip(&self.counters[self.sends..]);
             peers = sends.filter_map(|(lane, at)| waits(lane, *at)).collect();
         }
         if peers.is_empty() {
@@ -416,7 +452,7 @@ impl Run {
             let step = &program.steps[*index];
             if let Action::Complete { to, .. } = &step.action
                 && self.limit(step) == step.bytes
-                && self.done[*index] < step.bytes
+                && self.done(*index) < step.bytes
             {
                 peers.extend(to.iter().map(|one| one.peer));
             }
@@ -428,6 +464,13 @@ impl Run {
 /// The piece that byte `at` of a stream falls in, from there on, at most `most` bytes of it.
 #[inline]
 fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
+    if let [piece] = pieces {
+        return Piece {
+            space: piece.space,
+            offset: piece.offset + at,
+            bytes: (piece.bytes - at).min(most),
+        };
+    }
     let mut skip = at;
     for piece in pieces {
         if skip < piece.bytes {
@@ -452,9 +495,4 @@ fn shortened(piece: Piece, bytes: usize) -> Piece {
         bytes: bytes.min(piece.bytes),
         ..piece
     }
-}
-
-fn reset<T: Copy + Default>(counters: &mut Vec<T>, length: usize) {
-    counters.clear();
-    counters.resize(length, T::default());
 }

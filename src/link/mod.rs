@@ -132,12 +132,12 @@ pub trait Link: Send {
 
     /// The place of the last payload that the peer reads out of memory, in the order of what was
     /// sent: see [`Link::is_through`].
-    fn position(&self) -> u64 {
+    fn position(&self) -> usize {
         0
     }
 
     /// Whether the peer has read every payload up to `position`.
-    fn is_through(&mut self, _position: u64) -> bool {
+    fn is_through(&mut self, _position: usize) -> bool {
         true
     }
 

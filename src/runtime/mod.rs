@@ -149,20 +149,13 @@ impl Runtime {
         Ok(Some(own))
     }
 
-    /// Starts an operation and leaves it to the polling threads.
+    /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
     ///
     /// # Errors
-    /// The group's first error, with the memory.
-    pub(crate) fn post(
-        &self,
-        group: u32,
-        order: Order,
-        start: Start<'_>,
-    ) -> std::result::Result<Ticket, (Error, Memory)> {
+    /// The group's first error; then the memory stays in `start`.
+    pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
         let mut engine = self.lock_beside_poller();
-        let Some(found) = engine.group(group) else {
-            return Err((closed(), start.memory));
-        };
+        let found = engine.group(group).ok_or_else(closed)?;
         let slot = found.post(order, start)?;
         engine.poll();
         engine.stamp(|| self.host.now());
@@ -174,26 +167,24 @@ impl Runtime {
     }
 
     /// Runs an operation to its end: step by step with the engine locked while that goes, then
-    /// polling.
-    pub(crate) fn run(&self, group: u32, order: Order, start: Start<'_>) -> End {
+    /// polling. The memory is in `start` again when it returns.
+    #[inline]
+    pub(crate) fn run(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<()> {
         let mut patience =
             |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
         let mut engine = self.lock_beside_poller();
-        let Some(found) = engine.group(group) else {
-            return (start.memory, Err(closed()));
-        };
-        let ran = match order {
-            Order::Collectives => found.run(start, &mut patience),
-            Order::Pairs => match found.post(order, start) {
-                Ok(slot) => Err(slot),
-                Err((error, memory)) => Ok((memory, Err(error))),
-            },
+        let found = engine.group(group).ok_or_else(closed)?;
+        let under_way = match order {
+            Order::Collectives => found.run(start, &mut patience)?,
+            Order::Pairs => Some(found.post(order, start)?),
         };
         drop(engine);
-        match ran {
-            Ok(end) => end,
-            Err(slot) => self.wait(Ticket { group, order, slot }),
-        }
+        let Some(slot) = under_way else {
+            return Ok(());
+        };
+        let (memory, end) = self.wait(Ticket { group, order, slot });
+        *start.memory = memory;
+        end
     }
 
     /// Waits for an operation; returns by its deadline.

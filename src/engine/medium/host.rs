@@ -265,7 +265,7 @@ pub struct HostMedium<'a> {
     /// The memory.
     pub buffers: Buffers<'a>,
     /// The kernel.
-    pub arithmetic: Arithmetic,
+    pub arithmetic: &'a Arithmetic,
     /// The operation's number.
     pub sequence: u64,
     /// The digest of its call.
@@ -283,50 +283,43 @@ impl HostMedium<'_> {
         }
     }
 
-    /// Folds the first `bytes` visible bytes of every operand into the start of `into`.
-    #[inline]
-    fn fold(&mut self, operands: Operands<'_>, into: Piece) {
-        let Some(kernel) = self.arithmetic.kernel else {
-            return;
-        };
-        let bytes = into.bytes;
-        let divisor = self.arithmetic.divisor.filter(|_| operands.completes);
-        let by_peer = &self.links.by_peer;
-        let view = |from: &Endpoint| by_peer[from.peer].as_ref().map_or(&[][..], |one| one.view(bytes));
-        let (own, beside) = match operands.own {
-            Some((at, Some(piece))) => (None, Some((at, piece))),
-            Some((at, None)) => (Some(at), None),
-            None => (None, None),
-        };
-        let Some((at, piece)) = beside else {
-            let into = self.buffers.write(into);
-            match operands.from {
-                [one] => kernel.fold(into, own, &[view(one)], divisor),
-                few if few.len() <= OPERANDS_AT_HAND => {
-                    let mut views = [&[][..]; OPERANDS_AT_HAND];
-                    for (slot, one) in views.iter_mut().zip(few) {
-                        *slot = view(one);
-                    }
-                    kernel.fold(into, own, &views[..few.len()], divisor);
-                }
-                many => {
-                    let views: Vec<_> = many.iter().map(view).collect();
-                    kernel.fold(into, own, &views, divisor);
-                }
+    /// How many bytes, at most `most`, have come of every message, in whole elements.
+    #[inline(always)]
+    fn arrived(&mut self, from: &[Endpoint], part: Part, most: usize) -> Moved {
+        let mut bytes = most;
+        for one in from {
+            let message = self.message(one.number, part);
+            let Some(link) = &mut self.links.by_peer[one.peer] else {
+                return Ok(0);
+            };
+            let visible = broken_by(one.peer, link.fetch(&message, part.offset))?;
+            if visible == 0 {
+                return Ok(0);
             }
-            return;
-        };
-        let (own, into) = self.buffers.pair(piece, into);
-        match operands.from {
-            [one] if at == 0 => kernel.fold(into, None, &[own, view(one)], divisor),
-            [one] => kernel.fold(into, None, &[view(one), own], divisor),
-            many => {
-                let mut views: Vec<_> = many.iter().map(view).collect();
-                views.insert(at, own);
-                kernel.fold(into, None, &views, divisor);
+            bytes = bytes.min(visible);
+        }
+        Ok(bytes - bytes % self.arithmetic.element_bytes)
+    }
+
+    /// Consumes `bytes` bytes of every message.
+    #[inline(always)]
+    fn consume(&mut self, from: &[Endpoint], bytes: usize) -> Moved {
+        self.links.is_unflushed = true;
+        for one in from {
+            if let Some(link) = &mut self.links.by_peer[one.peer] {
+                let consumed = link.consume(bytes);
+                broken_by(one.peer, consumed.map(|()| bytes))?;
             }
         }
+        Ok(bytes)
     }
+}
+
+/// The first `bytes` visible bytes of a message.
+#[inline]
+fn view<'a>(by_peer: &'a [Option<Box<dyn Link>>], from: &Endpoint, bytes: usize) -> &'a [u8] {
+    let link = by_peer[from.peer].as_ref();
+    link.map_or(&[], |link| link.view(bytes))
 }
 
 impl Medium for HostMedium<'_> {
@@ -346,38 +339,65 @@ impl Medium for HostMedium<'_> {
 
     #[inline]
     fn reduce(&mut self, operands: Operands<'_>, part: Part, into: Piece) -> Moved {
-        let mut bytes = into.bytes;
-        for from in operands.from {
-            let message = self.message(from.number, part);
-            let Some(link) = &mut self.links.by_peer[from.peer] else {
-                return Ok(0);
-            };
-            let visible = broken_by(from.peer, link.fetch(&message, part.offset))?;
-            if visible == 0 {
-                return Ok(0);
-            }
-            bytes = bytes.min(visible);
-        }
-        bytes -= bytes % self.arithmetic.element_bytes;
-        if bytes == 0 {
+        let Operands {
+            from,
+            own,
+            completes,
+        } = operands;
+        let bytes = self.arrived(from, part, into.bytes)?;
+        let Some(kernel) = self.arithmetic.kernel.as_ref().filter(|_| bytes > 0) else {
             return Ok(0);
-        }
-        let first = |piece: Piece| Piece { bytes, ..piece };
-        let operands = Operands {
-            own: operands.own.map(|(at, piece)| (at, piece.map(first))),
-            ..operands
         };
-        self.fold(operands, first(into));
-        self.links.is_unflushed = true;
-        for from in operands.from {
-            if let Some(link) = &mut self.links.by_peer[from.peer] {
-                link.consume(bytes).map_err(|error| Broken {
-                    peer: from.peer,
-                    error,
-                })?;
+        let divisor = self.arithmetic.divisor.filter(|_| completes);
+        let into = self.buffers.write(Piece { bytes, ..into });
+        let by_peer = &self.links.by_peer;
+        match from {
+            [one] => kernel.fold(into, own, &[view(by_peer, one, bytes)], divisor),
+            few if few.len() <= OPERANDS_AT_HAND => {
+                let mut views = [&[][..]; OPERANDS_AT_HAND];
+                for (slot, one) in views.iter_mut().zip(few) {
+                    *slot = view(by_peer, one, bytes);
+                }
+                kernel.fold(into, own, &views[..few.len()], divisor);
+            }
+            many => {
+                let views: Vec<_> = many.iter().map(|one| view(by_peer, one, bytes)).collect();
+                kernel.fold(into, own, &views, divisor);
             }
         }
-        Ok(bytes)
+        self.consume(from, bytes)
+    }
+
+    fn reduce_from(
+        &mut self,
+        operands: Operands<'_>,
+        own: Piece,
+        part: Part,
+        into: Piece,
+    ) -> Moved {
+        let Operands {
+            from,
+            own: at,
+            completes,
+        } = operands;
+        let bytes = self.arrived(from, part, into.bytes)?;
+        let Some(kernel) = self.arithmetic.kernel.as_ref().filter(|_| bytes > 0) else {
+            return Ok(0);
+        };
+        let divisor = self.arithmetic.divisor.filter(|_| completes);
+        let first = |piece: Piece| Piece { bytes, ..piece };
+        let (own, into) = self.buffers.pair(first(own), first(into));
+        let by_peer = &self.links.by_peer;
+        if let ([one], Some(at)) = (from, at) {
+            let theirs = view(by_peer, one, bytes);
+            let views = if at == 0 { [own, theirs] } else { [theirs, own] };
+            kernel.fold(into, None, &views, divisor);
+        } else {
+            let mut views: Vec<_> = from.iter().map(|one| view(by_peer, one, bytes)).collect();
+            views.insert(at.unwrap_or(0).min(views.len()), own);
+            kernel.fold(into, None, &views, divisor);
+        }
+        self.consume(from, bytes)
     }
 
     fn copy(&mut self, from: Piece, to: Piece) {
@@ -386,7 +406,7 @@ impl Medium for HostMedium<'_> {
     }
 
     fn accumulate(&mut self, from: Piece, to: Piece, completes: bool) {
-        let Some(kernel) = self.arithmetic.kernel else {
+        let Some(kernel) = &self.arithmetic.kernel else {
             return;
         };
         let divisor = self.arithmetic.divisor.filter(|_| completes);
@@ -401,14 +421,14 @@ impl Medium for HostMedium<'_> {
             .is_some_and(|one| one.is_ready())
     }
 
-    fn position(&self, peer: usize) -> u64 {
+    fn position(&self, peer: usize) -> usize {
         self.links.by_peer[peer]
             .as_ref()
             .map_or(0, |one| one.position())
     }
 
     #[inline]
-    fn is_through(&mut self, peer: usize, position: u64) -> bool {
+    fn is_through(&mut self, peer: usize, position: usize) -> bool {
         self.links.by_peer[peer]
             .as_mut()
             .is_none_or(|one| one.is_through(position))

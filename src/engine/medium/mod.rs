@@ -35,9 +35,8 @@ pub struct Part {
 pub struct Operands<'a> {
     /// The messages, in the order of the fold.
     pub from: &'a [Endpoint],
-    /// The place of this rank's bytes among the operands, and where they lie if not where the
-    /// result goes.
-    pub own: Option<(usize, Option<Piece>)>,
+    /// The place of this rank's bytes among the operands.
+    pub own: Option<usize>,
     /// Whether the result is complete.
     pub completes: bool,
 }
@@ -50,8 +49,13 @@ pub trait Medium {
     /// Stores what has come of a message.
     fn store(&mut self, from: Endpoint, part: Part, into: Piece) -> Moved;
 
-    /// Reduces what has come of all messages.
+    /// Reduces what has come of all messages. This rank's bytes, if they are an operand, lie where
+    /// the result goes.
     fn reduce(&mut self, operands: Operands<'_>, part: Part, into: Piece) -> Moved;
+
+    /// The same with this rank's bytes in `own`, elsewhere.
+    fn reduce_from(&mut self, operands: Operands<'_>, own: Piece, part: Part, into: Piece)
+    -> Moved;
 
     /// Copies bytes of this rank; both pieces are equally long.
     fn copy(&mut self, from: Piece, to: Piece);
@@ -63,10 +67,10 @@ pub trait Medium {
     fn is_ready(&self, peer: usize) -> bool;
 
     /// The place of what was sent to `peer` last, for [`Medium::is_through`].
-    fn position(&self, peer: usize) -> u64;
+    fn position(&self, peer: usize) -> usize;
 
     /// Whether `peer` has read everything up to `position`.
-    fn is_through(&mut self, peer: usize, position: u64) -> bool;
+    fn is_through(&mut self, peer: usize, position: usize) -> bool;
 
     /// Bytes that must not be torn apart.
     fn element_bytes(&self) -> usize;

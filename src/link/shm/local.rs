@@ -19,7 +19,7 @@ pub struct Local {
     row: OwnBytes,
     next: usize,
     /// The readers of each segment: the peer, and the position on the link to it.
-    readers: Vec<Vec<(usize, u64)>>,
+    readers: Vec<Vec<(usize, usize)>>,
     /// What this rank may expose, with the allocations' numbers.
     allocations: Vec<(u64, Own)>,
     /// What each local peer exposes.
@@ -63,7 +63,7 @@ impl Local {
     }
 
     /// `peer` reads the segment, which was sent at `position` of the link to it.
-    pub fn note_reader(&mut self, staged: Staged, peer: usize, position: u64) {
+    pub fn note_reader(&mut self, staged: Staged, peer: usize, position: usize) {
         self.readers[staged.slot].push((peer, position));
     }
 

@@ -409,13 +409,13 @@ impl Link for SharedLink {
         self.sender.has_room(&self.theirs)
     }
 
-    fn position(&self) -> u64 {
-        self.position
+    fn position(&self) -> usize {
+        self.position as usize
     }
 
     #[inline]
-    fn is_through(&mut self, position: u64) -> bool {
-        self.sender.is_through(&self.theirs, position)
+    fn is_through(&mut self, position: usize) -> bool {
+        self.sender.is_through(&self.theirs, position as u64)
     }
 
     #[inline]

@@ -277,10 +277,11 @@ impl Rank {
         self.calls_made += 1;
         let sequence = self.calls_made;
         let data = shared.data.input(self.rank, &call, sequence);
-        let start = Start {
+        let mut memory = Memory::in_place(Region::own(data));
+        let mut start = Start {
             prepared: &prepared,
             sequence,
-            memory: Memory::in_place(Region::own(data)),
+            memory: &mut memory,
             timeout: shared.world.timeout,
             gate: None,
         };
@@ -298,14 +299,14 @@ impl Rank {
         let Some(group) = self.group() else {
             return Ok(());
         };
-        match group.post(Order::Collectives, start) {
+        match group.post(Order::Collectives, &mut start) {
             Ok(slot) => self.in_flight.push(InFlight {
                 identity,
                 slot,
                 call,
                 record,
             }),
-            Err((error, _)) => {
+            Err(error) => {
                 shared.records[record].end = Some(now);
                 shared.records[record].result = Some(Err(error.clone()));
                 self.fail(&error, shared, now)?;
