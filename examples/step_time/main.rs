@@ -19,7 +19,7 @@ mod rows;
 
 use clap::Parser;
 use options::{Command, Job, Measure, Options};
-use ringtree::plan::cost::LinkCost;
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::TuningTable;
 use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Error};

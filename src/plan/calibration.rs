@@ -10,8 +10,9 @@
 //! On one host the calls are the two plans between which an all-reduce chooses most often, so the
 //! size at which it changes over is where their times meet.
 
-use super::cost::{LinkCost, shared};
+use super::cost::shared;
 use super::ir::Request;
+use super::price::LinkCost;
 use super::select::{choose, predicted_s};
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};

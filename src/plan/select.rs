@@ -5,8 +5,9 @@
 //! [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, REGISTRY, entry};
-use super::cost::{Question, payload_bytes, shared};
+use super::cost::{payload_bytes, shared};
 use super::ir::Request;
+use super::price::Question;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::{Bytes, Seconds};

@@ -1,13 +1,15 @@
 //! `ringtree bench`: measure a collective, checking its results while it is measured.
 
 mod buffers;
+pub(crate) mod case;
 pub(crate) mod measure;
 pub(crate) mod report;
 
 use crate::gpu;
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;
-use measure::{Case, Measurement, Memory};
+use case::{Case, Memory};
+use measure::Measurement;
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::attach::AttachOptions;

@@ -10,9 +10,9 @@
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
 use super::Entry;
-use super::blocks::{ceil_log2, whole};
-use crate::plan::cost::Cost;
+use super::blocks::{ceil_log2, two_at_once, whole};
 use crate::plan::ir::{Request, Round, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 
 /// The registry's line.
@@ -22,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
     has_one_sender: false,
+    fan_in: two_at_once,
     chunks: |_, _, _| 1,
     scratch: |_| 0,
     build,

@@ -16,9 +16,9 @@
 //! symmetric small-message algorithm of shared-memory libraries.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, block, whole};
-use crate::plan::cost::Cost;
+use super::blocks::{FREE, all_at_once, all_but_one, block, whole};
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 use std::ops::Range;
 
@@ -36,6 +36,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "linear and spread-out baselines of Thakur, Rabenseifner, Gropp (IJHPCA 2005)",
     is_symmetric: |collective| !collective.is_rooted(),
     has_one_sender: false,
+    fan_in: all_at_once,
     chunks,
     scratch: |_| 0,
     build,

@@ -25,8 +25,8 @@ use super::blocks::{FREE, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
 use super::flat::{all_gather_round, broadcast_round, reduce_round, reduce_scatter_round};
 use super::{Entry, Stages, binomial, circulant, flat, two_shot};
-use crate::plan::cost::Cost;
 use crate::plan::ir::{ChunkRange, Request, Round};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::topology::Sharing;
 
@@ -41,6 +41,10 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
     is_symmetric: |_| false,
     has_one_sender: false,
+    fan_in: |collective, topology| match collective.reduces() {
+        true => topology.ranks_per_host.max(2),
+        false => 1,
+    },
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces

@@ -16,10 +16,10 @@ mod ring;
 mod scatter_allgather;
 mod two_shot;
 
-use super::cost::Cost;
 use super::ir::{Plan, Request, Round};
+use super::price::Cost;
 use super::spec::{Algorithm, Collective};
-use super::topology::Sharing;
+use super::topology::{Sharing, Topology};
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
 #[derive(Debug)]
@@ -35,6 +35,9 @@ pub struct Entry {
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
+    /// How many operands one reduce of a plan has at most, the rank's own among them; 1 where the
+    /// collective reduces nothing. A kernel that takes fewer cannot carry the plan out.
+    pub fan_in: fn(Collective, Topology) -> usize,
     /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
     pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
     /// How many chunks of scratch a rank needs.
@@ -44,7 +47,7 @@ pub struct Entry {
     /// The closed form of the cited analysis.
     pub cost: fn(&Request) -> Cost,
     /// The best number of pieces for a message of so many bytes on such links.
-    pub pieces: fn(&super::cost::Question) -> usize,
+    pub pieces: fn(&super::price::Question) -> usize,
     /// Whether every message is one chunk: then more pieces make shorter messages, and one is
     /// worked on while the next is under way.
     pub is_pipelined: fn(Collective) -> bool,

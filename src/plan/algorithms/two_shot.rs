@@ -18,10 +18,10 @@
 //! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, block};
+use super::blocks::{FREE, all_at_once, all_but_one, block};
 use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
-use crate::plan::cost::Cost;
 use crate::plan::ir::{Request, Round};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::topology::Sharing;
 
@@ -32,6 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),
     has_one_sender: false,
+    fan_in: all_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
     scratch: |_| 0,
     build,

@@ -12,10 +12,11 @@
 //! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
 //! counted from the plans themselves: one host has few ranks, so its plans are small.
 
-use super::{ChunkBytes, LinkCost};
+use super::ChunkBytes;
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::plan::algorithms::{Entry, entry, plan};
 use crate::plan::ir::{Request, Round, Source, Step};
+use crate::plan::price::LinkCost;
 
 /// Looking for one more message, as a share of a hand-over.
 const LOOK_SHARE: f64 = 0.25;

@@ -1,6 +1,6 @@
 //! What a measured collective is called on: memory of the host, or of a device.
 
-use super::measure::Case;
+use super::case::Case;
 use crate::promise::Promise;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::{Device, Stream};

@@ -1,13 +1,12 @@
 //! One measured point: checked calls around timed batches.
 
 use super::buffers::{Buffers, OfDevice, OfHost, zeros};
+use super::case::{Case, Memory};
 use crate::promise::Promise;
 use half::{bf16, f16};
-use ringtree::device::{Device, Stream};
-use ringtree::plan::{Algorithm, Collective, on_device};
+use ringtree::plan::{Algorithm, on_device};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -18,35 +17,6 @@ const ITERATIONS_MIN: usize = 3;
 const TARGET_S: f64 = 0.5;
 /// Calls a batch at most.
 const ITERATIONS_MAX: usize = 200_000;
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub(crate) struct Case {
-    pub(crate) collective: Collective,
-    pub(crate) dtype: Dtype,
-    pub(crate) op: ReduceOp,
-    pub(crate) root: usize,
-    /// As asked for.
-    pub(crate) bytes: usize,
-    pub(crate) iterations: Option<usize>,
-    pub(crate) in_place: bool,
-    pub(crate) memory: Memory,
-    /// The one to use, if it is not to be chosen.
-    pub(crate) algorithm: Option<Algorithm>,
-}
-
-/// Where the buffers live.
-#[derive(Clone, Debug)]
-pub(crate) enum Memory {
-    /// On the host.
-    Host,
-    /// There, where peers can read them.
-    Shared,
-    /// On a device, used on a stream.
-    Device((Arc<dyn Device>, Arc<dyn Stream>)),
-    /// There, where peers on the same device read it.
-    Registered((Arc<dyn Device>, Arc<dyn Stream>)),
-}
 
 /// What was measured.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! How measured points are printed.
 
-use super::measure::{Case, Measurement, Memory};
+use super::case::{Case, Memory};
+use super::measure::Measurement;
 use crate::gpu;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
