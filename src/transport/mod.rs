@@ -8,16 +8,17 @@
 //! than what posted operations expect, plus one fixed buffer. The wire never says how much to
 //! allocate. Nothing here blocks.
 //!
-//! *May import* `wire`, `sys` and the base files.
+//! *May import* `sys` and the base files.
 
 #![forbid(unsafe_code)]
 
+pub mod frame;
 pub mod routed;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
 
-use crate::wire::frame::Header;
+use frame::Header;
 use shm::lent::Allocation;
 use std::io::{Read, Write};
 

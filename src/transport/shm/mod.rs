@@ -21,7 +21,7 @@ use super::{Addressee, LinkError, Message, Transport};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
 use crate::sys::shared::{Bell, OwnRegion, PeerRegion, ReadWords, WriteWords};
-use crate::wire::frame::Header;
+use crate::transport::frame::Header;
 use lane::{Head, INLINE_BYTES};
 use layout::{BELL, KERNEL_FENCE, Layout};
 use lent::{Allocation, Locator, Own};
