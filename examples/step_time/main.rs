@@ -11,6 +11,8 @@
 //! measured. `benches/peers/step.sh` runs this and the same model in PyTorch on given hosts.
 
 mod compare;
+#[path = "../drawing/mod.rs"]
+mod drawing;
 mod measure;
 mod model;
 mod options;

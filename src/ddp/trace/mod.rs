@@ -3,7 +3,6 @@
 
 mod clock;
 mod file;
-mod picture;
 mod timeline;
 
 pub use timeline::{RankSpans, Span, Timeline};
