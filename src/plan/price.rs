@@ -1,5 +1,5 @@
-//! The words that prices are told in: what a link costs, what an algorithm takes of it, and what a
-//! number of pieces is chosen from. [`super::cost`] computes with them.
+//! The types of prices: what a link costs, what an algorithm takes of it, and what a number of
+//! pieces is chosen from. [`super::cost`] computes with them.
 
 use super::spec::Collective;
 use serde::{Deserialize, Serialize};

@@ -81,10 +81,9 @@ impl Choice {
 ///
 /// Where all ranks share a host, plans are priced in shared memory ([`shared`]), and above a
 /// segment's length one in pieces is taken if its prediction is within 50 % of the least. Otherwise
-/// they are priced over TCP, the slowest link on the way, except for what a plan that tells hosts
-/// apart does inside them. Among more than two ranks of several hosts the ring is taken if its
-/// prediction is within 10 % of the least, for it is the only one whose streams keep out of each
-/// other's way.
+/// they are priced over TCP, the slowest link on the way, except for what a hierarchical plan does
+/// inside hosts. Among more than two ranks of several hosts the ring is taken if its prediction is
+/// within 10 % of the least, for it is the only one whose streams keep out of each other's way.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -177,10 +176,10 @@ const LONG_MESSAGES: f64 = 0.5;
 /// Predictions that differ by no more than this share of the least are equal but for rounding.
 const A_TIE: f64 = 1e-4;
 
-/// Predictions that differ by less than this share tell less about which is faster than whether
-/// streams meet in a port ([`Entry::has_one_sender`]). Where two meet they share the port unevenly,
-/// and their acknowledgements wait behind data; over TCP that costs large messages up to half of
-/// the speed, which the model does not know.
+/// Of plans whose predictions differ by less than this share, the one whose streams do not meet in
+/// a port ([`Entry::has_one_sender`]) is taken. Streams that meet share the port unevenly, and
+/// their acknowledgements wait behind data; over TCP that costs large messages up to half of the
+/// speed, which the model does not know.
 const NO_DIFFERENCE: f64 = 0.1;
 
 /// Seconds that the plans of `request` are predicted to take for a buffer of `bytes`.

@@ -146,7 +146,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Says what is wrong; the exit code tells wrong usage from failed work.
+/// Prints what is wrong; the exit code is 2 for wrong usage and 1 for failed work.
 fn refused(error: &Error) -> ExitCode {
     eprintln!("ringtree bench: {error}");
     let is_usage = matches!(error, Error::Usage(_) | Error::Configuration(_));

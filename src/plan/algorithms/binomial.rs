@@ -60,13 +60,13 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// What a rank is in the round in which the virtual ranks `stride` apart meet.
+/// The part of a rank in the round in which the virtual ranks `stride` apart meet.
 enum Role {
     /// The end of the edge that is nearer to the root, with the other end's rank.
     Lower(usize),
     /// The end of the edge that is farther from the root, with the other end's rank.
     Upper(usize),
-    /// It meets nobody.
+    /// It exchanges nothing.
     Idle,
 }
 

@@ -1,4 +1,4 @@
-//! Dissemination: after round r everybody has heard of 2^(r+1) ranks, itself and those before it.
+//! Dissemination: after round r every rank has heard of 2^(r+1) ranks, itself and those before it.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r+1      round 1   r → r+2      round 2   r → r+4

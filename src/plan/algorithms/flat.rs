@@ -1,7 +1,7 @@
-//! Flat: every contribution goes straight to whoever needs it, in one hop.
+//! Flat: every contribution goes straight to the ranks that need it, in one hop.
 //!
 //! ```text
-//! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: everybody to everybody
+//! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: every rank to every rank
 //! ```
 //!
 //! A reduction is one fold of all n operands in rank order, so half floats are rounded once. With b

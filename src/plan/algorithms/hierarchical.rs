@@ -58,7 +58,7 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |_| 1,
     is_pipelined: |_| false,
     stages: Some(stages),
-    // Without hosts to tell apart it would only be another name for one of its stages.
+    // On one host, or with one rank a host, it is one of its stages by another name.
     is_offered: |_, sharing| sharing == Sharing::Some,
 };
 
@@ -184,7 +184,7 @@ fn cost(request: &Request) -> Cost {
         volume_on_path: inside.volume_on_path + share * between.volume_on_path,
         folded_on_path: inside.folded_on_path + share * between.folded_on_path,
         max_sent_per_rank: match request.collective {
-            // Whoever sends to the leader of its host leads none.
+            // A rank that sends to the leader of its host is no leader.
             Collective::Reduce => inside.max_sent_per_rank.max(between.max_sent_per_rank),
             _ => inside.max_sent_per_rank + share * between.max_sent_per_rank,
         },

@@ -30,7 +30,8 @@ pub struct Entry {
     pub collectives: &'static [Collective],
     /// Where it comes from: paper and section.
     pub source: &'static str,
-    /// Whether every rank's plan is rank 0's, renumbered: then one plan tells the totals.
+    /// Whether every rank's plan is rank 0's, renumbered: then the totals are those of one plan
+    /// times the ranks.
     pub is_symmetric: fn(Collective) -> bool,
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
@@ -51,7 +52,7 @@ pub struct Entry {
     /// Whether every message is one chunk: then more pieces make shorter messages, and one is
     /// worked on while the next is under way.
     pub is_pipelined: fn(Collective) -> bool,
-    /// What is done inside hosts and what between them, where the algorithm tells them apart.
+    /// What is done inside hosts and what between them, where the algorithm is hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
     /// Whether `auto` considers it for ranks that share hosts like this; by name it may be asked
     /// for anywhere.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Batches a point; the median is reported.
 const BATCHES: usize = 5;
-/// Calls a batch at least, unless told otherwise.
+/// Calls a batch at least, without `--iters`.
 const ITERATIONS_MIN: usize = 3;
 /// Seconds a point takes about, all batches together.
 const TARGET_S: f64 = 0.5;
@@ -154,7 +154,7 @@ impl<B: Buffers> Bench<'_, B> {
         self.buffers.call(self.comm, self.case)
     }
 
-    /// Whether the root could run ahead, so that only calls between barriers tell a time.
+    /// Whether the root could run ahead, so that only calls between barriers can be timed.
     fn is_timed_call_by_call(&self) -> bool {
         self.case.collective.is_rooted()
     }
@@ -184,8 +184,8 @@ impl<B: Buffers> Bench<'_, B> {
         Ok(mean_s[0])
     }
 
-    /// Calls a batch: as told, or so many that the point takes its share of time. All ranks agree,
-    /// since the batch time they choose by is the slowest rank's.
+    /// Calls a batch: those of `--iters`, or so many that the point takes its share of time. All
+    /// ranks agree, since the batch time they choose by is the slowest rank's.
     fn choose_iterations(&mut self) -> Result<usize> {
         if let Some(iterations) = self.case.iterations {
             return Ok(iterations);

@@ -7,7 +7,7 @@ use ringtree::Communicator;
 use ringtree::plan::Collective;
 use std::str::FromStr;
 
-/// What is said of a point.
+/// The columns of a measured point.
 pub(crate) const COLUMNS: &[&str] = &[
     "collective",
     "algorithm",
@@ -102,7 +102,7 @@ fn object(cells: &[String]) -> String {
     serde_json::Value::Object(object).to_string()
 }
 
-/// What is said of a point, by the [`COLUMNS`].
+/// The cells of a point, one for each of the [`COLUMNS`].
 pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
     let Measurement {
         algorithm,
