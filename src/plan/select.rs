@@ -4,7 +4,7 @@
 //! the collective, the bytes, the element size, the ranks, which of them share a host, and one
 //! [`TuningTable`], which the ranks compare when they connect.
 
-use super::algorithms::{Entry, REGISTRY, entry};
+use super::algorithms::{Entry, REGISTRY, entry, required};
 use super::cost::{payload_bytes, shared};
 use super::ir::Request;
 use super::price::Question;
@@ -123,9 +123,7 @@ pub fn choose(
         dtype_size,
     };
     if let Some(algorithm) = forced {
-        let entry = entry(collective, algorithm)
-            .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
-        let mut choice = offers.of(entry)?;
+        let mut choice = offers.of(required(collective, algorithm)?)?;
         choice.is_forced = true;
         return Ok(choice);
     }
@@ -187,13 +185,8 @@ const NO_DIFFERENCE: f64 = 0.1;
 /// # Errors
 /// A sentence, when there is no such plan.
 pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
-    let Request {
-        collective,
-        algorithm,
-        ..
-    } = *request;
-    let entry = entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+    let collective = request.collective;
+    let entry = required(collective, request.algorithm)?;
     let over_tcp = |entry: &Entry, request: &Request, share: f64| {
         let payload = payload_bytes(collective, bytes) as f64 * share;
         (entry.cost)(request).time_s(payload as usize, &table.tcp)

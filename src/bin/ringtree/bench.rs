@@ -16,6 +16,7 @@ use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::builder::Builder;
 use ringtree::device::cuda;
 use ringtree::device::fake::Options;
+use ringtree::plan::algorithms::required;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
@@ -210,19 +211,16 @@ fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
 
 /// The algorithms to measure; `None` is the chooser's.
 fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm>>, String> {
-    let carries_out =
-        |algorithm| ringtree::plan::algorithms::entry(collective, algorithm).is_some();
     Ok(match parse_selection(text)? {
         Selection::Auto => vec![None],
         Selection::All => {
-            let all = REGISTRY.iter().map(|entry| entry.algorithm);
-            all.filter(|algorithm| carries_out(*algorithm))
-                .map(Some)
+            let all = REGISTRY.iter();
+            all.filter(|entry| entry.collectives.contains(&collective))
+                .map(|entry| Some(entry.algorithm))
                 .collect()
         }
-        Selection::One(algorithm) if carries_out(algorithm) => vec![Some(algorithm)],
         Selection::One(algorithm) => {
-            return Err(format!("{algorithm} does not carry out {collective}"));
+            vec![Some(required(collective, algorithm)?.algorithm)]
         }
     })
 }

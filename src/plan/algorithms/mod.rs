@@ -93,6 +93,15 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
         .find(|entry| entry.algorithm == algorithm && entry.collectives.contains(&collective))
 }
 
+/// The entry of `algorithm`, which must carry out `collective`.
+///
+/// # Errors
+/// A sentence: it does not.
+pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static Entry, String> {
+    entry(collective, algorithm)
+        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))
+}
+
 /// The plan that `request` asks for, or why there is none.
 ///
 /// ```
@@ -129,8 +138,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
         pieces,
         ..
     } = *request;
-    let entry = entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+    let entry = required(collective, algorithm)?;
     if world_size == 0 || rank >= world_size || root >= world_size || pieces == 0 {
         return Err(format!(
             "rank {rank} and root {root} must be below {world_size} ranks, and pieces at least 1"

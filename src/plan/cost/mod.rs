@@ -12,7 +12,7 @@
 
 pub mod shared;
 
-use super::algorithms::{entry, plan};
+use super::algorithms::{plan, required};
 use super::ir::{ChunkRange, Plan, Request, Round, Source, Step};
 use super::layout::Layout;
 use super::price::{Cost, LinkCost};
@@ -160,8 +160,7 @@ impl Traffic {
             root,
             ..
         } = *request;
-        let entry = entry(collective, algorithm)
-            .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+        let entry = required(collective, algorithm)?;
         let of_rank = |rank| plan(&Request { rank, ..*request });
         let first = of_rank(root)?;
         let mut count = Count::new(&first, bytes);
