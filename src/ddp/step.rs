@@ -1,4 +1,4 @@
-//! The end of a step: the rest is launched, everything waited for, and the step agreed on.
+//! The end of a step: launch the rest, wait for all buckets, agree that the step counts.
 //!
 //! A step ends with the *commit*: one small all-reduce that a rank enters when all its buckets are
 //! there, and whose result is which parameters any rank used. No rank leaves it before every rank
@@ -75,7 +75,7 @@ impl DataParallel {
         }
     }
 
-    /// Says, once a step, that this rank has data.
+    /// Announces, once a step, that this rank has data.
     pub(super) fn announce(&mut self) -> Result<()> {
         if self.has_uneven_data && self.active.is_none() {
             let active = self.comms[0].all_reduce_async(vec![1u32], ReduceOp::Sum)?;
@@ -84,7 +84,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Sends full buckets on their way.
+    /// Launches full buckets.
     pub(super) fn launch(&mut self, buckets: Range<usize>) -> Result<()> {
         for index in buckets {
             self.launch_one(index)?;

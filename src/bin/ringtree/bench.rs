@@ -124,7 +124,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             );
             return ExitCode::from(2);
         }
-        // Said once, not by every rank.
+        // Reported once here, instead of by every rank.
         if wanted.place.is_on_device()
             && !gpu::is_fake()
             && let Err(error) = cuda::count()
