@@ -6,9 +6,11 @@
 //!
 //! `cargo run --release --example 02_broadcast_5mb [-- PICTURE.svg]`
 
+mod drawing;
+
+use drawing::lanes::{Panel, timeline};
 use ringtree::plan::Algorithm;
-use ringtree::plan::cost::LinkCost;
-use ringtree::plan::draw::{Panel, timeline};
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::TuningTable;
 use ringtree::sim::network::{Network, Transfer};
 use ringtree::sim::simulate::World;

@@ -11,6 +11,9 @@
 //! its backward pass takes a little longer than this machine's links need for the gradients, so
 //! that there is something to hide and something to hide it behind.
 
+mod drawing;
+
+use drawing::overlap::overlap;
 use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter, Span, Timeline, Trace};
 use ringtree::launch::spawn_self;
 use ringtree::{Communicator, Dtype, Error, Result};
@@ -142,5 +145,6 @@ fn picture(timeline: &Timeline) -> String {
         busy.as_secs_f64() * 1e3,
         waited.as_secs_f64() * 1e3
     );
-    timeline.svg("Gradients travel while backward runs", &note, window)
+    let title = "Gradients travel while backward runs";
+    overlap(timeline, title, &note, window)
 }

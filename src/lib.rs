@@ -46,11 +46,10 @@
 //! | [`reduce`] | folding elements on the CPU | [`reduce::Kernel`] |
 //! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
 //! | [`protocol`] | handshake, calls, the first cause | [`protocol::session`] |
-//! | [`wire`] | the header of a frame | [`wire::frame`] |
 //! | [`sim`] | ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
 //! | [`sys`] | the only unsafe code | |
 //!
-//! [`plan`], [`protocol`] and [`wire`] are pure: no clock, no I/O, no threads. Imports point one
+//! [`plan`] and [`protocol`] are pure: no clock, no I/O, no threads. Imports point one
 //! way, `launch → comm → bootstrap, engine → transport, device → reduce → sys`, and a test reads
 //! the `use` lines to keep it so. What every room may know: [`dtype`], [`op`], [`error`], and
 //! [`limits`], where every bound is a constant.
@@ -82,7 +81,6 @@ mod runtime;
 pub mod sim;
 pub mod sys;
 pub mod link;
-pub mod wire;
 
 pub use comm::Communicator;
 pub use comm::shared_buffer::SharedBuffer;

@@ -4,8 +4,9 @@
 
 use ringtree::Error;
 use ringtree::plan::algorithms::{entry, plan};
-use ringtree::plan::cost::{LinkCost, simulate_rounds};
+use ringtree::plan::cost::simulate_rounds;
 use ringtree::plan::ir::Request;
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree::sim::cluster::{Cluster, Moment, Outcome};

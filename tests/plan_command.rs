@@ -465,7 +465,6 @@ const REFUSED: &str = "
     all-reduce --algorithm double-tree --ranks 8 => double-tree is not built yet
     all-gather --algorithm bruck --ranks 8 => bruck is not built yet
     all-reduce --algorithm pairwise --ranks 8 => pairwise is not built yet
-    all-reduce --algorithm hierarchical --ranks 8 => hierarchical is not built yet
     broadcast --algorithm dissemination --ranks 8 => does not carry out broadcast
     broadcast --algorithm auto => --ranks N
     broadcast --ranks 8 => --algorithm NAME

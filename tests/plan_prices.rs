@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::plan::cost::{LinkCost, Traffic, payload_bytes, shared, simulate_rounds};
+use ringtree::plan::cost::{Traffic, payload_bytes, shared, simulate_rounds};
 use ringtree::plan::layout::Layout;
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, Topology, plan};
 
@@ -57,7 +58,7 @@ fn over_tcp(tcp: LinkCost) -> TuningTable {
     }
 }
 
-fn entry_cost(request: &Request) -> ringtree::plan::cost::Cost {
+fn entry_cost(request: &Request) -> ringtree::plan::price::Cost {
     let entry = ringtree::plan::algorithms::entry(request.collective, request.algorithm);
     (entry.unwrap().cost)(request)
 }

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+// The pictures that the examples draw have their tests beside them.
+#[path = "../examples/drawing/mod.rs"]
+mod drawing;
 #[path = "../examples/05_thesis/simulated.rs"]
 mod simulated;
 #[allow(dead_code)]

@@ -14,29 +14,20 @@ const LINE_COLUMNS_MAX: usize = 100;
 /// Files that every room may import.
 const BASE: &[&str] = &["dtype", "error", "limits", "named", "op"];
 /// Rooms without clock, I/O or threads.
-const PURE: &[&str] = &["plan", "protocol", "wire"];
+const PURE: &[&str] = &["plan", "protocol"];
 /// What a room may import besides itself and the base files.
 const ROOMS: &[(&str, &[&str])] = &[
     ("plan", &[]),
-    ("wire", &[]),
     ("protocol", &[]),
     ("sys", &[]),
     ("reduce", &["sys"]),
     ("device", &["reduce", "sys"]),
-    ("transport", &["sys", "wire"]),
+    ("transport", &["sys"]),
     (
         "engine",
-        &[
-            "transport",
-            "device",
-            "reduce",
-            "sys",
-            "plan",
-            "wire",
-            "protocol",
-        ],
+        &["transport", "device", "reduce", "sys", "plan", "protocol"],
     ),
-    ("bootstrap", &["transport", "sys", "wire", "protocol"]),
+    ("bootstrap", &["transport", "sys", "protocol"]),
     (
         "comm",
         &[
@@ -47,27 +38,15 @@ const ROOMS: &[(&str, &[&str])] = &[
             "reduce",
             "sys",
             "plan",
-            "wire",
             "protocol",
         ],
     ),
     (
         "sim",
-        &[
-            "comm",
-            "engine",
-            "transport",
-            "reduce",
-            "plan",
-            "wire",
-            "protocol",
-        ],
+        &["comm", "engine", "transport", "reduce", "plan", "protocol"],
     ),
     ("ddp", &["comm", "plan", "reduce"]),
-    (
-        "launch",
-        &["comm", "bootstrap", "sys", "plan", "wire", "protocol"],
-    ),
+    ("launch", &["comm", "bootstrap", "sys", "plan", "protocol"]),
 ];
 /// Names that say nothing.
 const EMPTY_NAMES: &[&str] = &[
@@ -471,10 +450,10 @@ fn unsafe_code_is_told_from_its_mention() {
 
 #[test]
 fn an_import_is_found_in_every_spelling() {
-    let groups = "use crate::{error::Error, wire::{Frame, sys}, sys};";
+    let groups = "use crate::{error::Error, protocol::{Frame, sys}, sys};";
     let cases = [
         ("src/plan/x.rs", "use crate::plan::ir; use crate::op;", 0),
-        ("src/plan/x.rs", "use crate::wire::Frame;", 1),
+        ("src/plan/x.rs", "use crate::protocol::Frame;", 1),
         ("src/plan/x.rs", groups, 2),
         ("src/plan/x.rs", "fn f() { super::super::engine::run() }", 1),
         ("src/plan/mod.rs", "use super::engine;", 1),
@@ -490,14 +469,17 @@ fn an_import_is_found_in_every_spelling() {
 #[test]
 fn effects_and_missing_introductions_are_found() {
     let network = "use std::net::TcpStream;";
-    assert_eq!(complaints(impure, "src/wire/x.rs", network), 1);
+    assert_eq!(complaints(impure, "src/protocol/x.rs", network), 1);
     assert_eq!(complaints(impure, "src/transport/x.rs", network), 0);
-    assert_eq!(complaints(ill_introduced, "src/wire/mod.rs", "mod x;"), 3);
+    assert_eq!(
+        complaints(ill_introduced, "src/protocol/mod.rs", "mod x;"),
+        3
+    );
     assert_eq!(complaints(ill_introduced, "src/comm/utils.rs", ""), 1);
     for (said, expected) in [
         ("`sys` and the base", 0),
         ("the base", 1),
-        ("`wire`, `sys`, base", 1),
+        ("`protocol`, `sys`, base", 1),
     ] {
         let text = format!("//! *May import* {said} files.");
         let found = complaints(ill_introduced, "src/reduce/mod.rs", &text);

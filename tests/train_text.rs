@@ -17,12 +17,17 @@ mod model;
 #[path = "../examples/train_text/optimizer.rs"]
 mod optimizer;
 #[allow(dead_code)]
+#[path = "../examples/train_text/progress.rs"]
+mod progress;
+#[allow(dead_code)]
 #[path = "../examples/train_text/random.rs"]
 mod random;
 #[allow(dead_code)]
 #[path = "../examples/train_text/replicas.rs"]
 mod replicas;
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -57,13 +62,18 @@ fn program() -> &'static PathBuf {
 }
 
 fn train(arguments: &[&str]) -> Output {
+    example(arguments).output().unwrap()
+}
+
+fn example(arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
         command.env_remove(name);
     }
     // Runs are compared: whatever is measured must not choose the order of a sum.
     command.env("RINGTREE_TUNING", "built-in");
-    command.args(arguments).output().unwrap()
+    command.args(arguments);
+    command
 }
 
 fn standard_output(output: &Output) -> String {
@@ -140,6 +150,54 @@ fn the_worked_accumulation_example_comes_out() {
             assert!((gradient - expected).abs() < 1e-9, "{gradients:?}");
         }
     }
+}
+
+/// A stream that keeps every write apart, as a pipe shared with another stream may.
+#[derive(Default)]
+struct Writes(Vec<String>);
+
+impl Write for &mut Writes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(String::from_utf8_lossy(bytes).into_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Progress goes to standard error and results to standard output: in one file, as without a
+/// terminal, a line that is written in two parts would be torn.
+#[test]
+fn without_a_terminal_a_line_of_progress_is_one_write() {
+    let mut writes = Writes::default();
+    progress::write_line(&mut writes, "progress: 1 of 5 steps");
+    assert_eq!(writes.0, ["progress: 1 of 5 steps\n"]);
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("output");
+    let stream = || {
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .unwrap()
+    };
+    let ended = example(&["--ranks", "2", "--steps", "10", "--batch", "8"])
+        .stdout(stream())
+        .stderr(stream())
+        .status()
+        .unwrap();
+    assert!(ended.success());
+    let text = std::fs::read_to_string(&path).unwrap();
+    let of_progress: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("progress:"))
+        .collect();
+    assert_eq!(of_progress.len(), 5, "{text}");
+    let is_whole = |line: &&str| line.starts_with("progress: ") && line.ends_with(" s left");
+    assert!(of_progress.iter().all(is_whole), "{text}");
 }
 
 #[test]

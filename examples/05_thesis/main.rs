@@ -43,6 +43,8 @@
 //! behind its shaped link, with real-time priority, no packet lost, and congestion windows kept
 //! over idle times (`tcp_slow_start_after_idle` 0): in slow motion backward is one.
 
+#[path = "../drawing/mod.rs"]
+mod drawing;
 mod picture;
 mod real;
 mod simulated;

@@ -1,7 +1,7 @@
 //! The picture: step time and exposed communication against the number of ranks.
 
+use crate::drawing::chart::{Chart, Curve, Scale, charts};
 use crate::step::{BUCKET_BYTES, BUCKETS, Point, WAYS, compute};
-use ringtree::plan::draw::{Chart, Curve, Scale, charts};
 
 /// Paints both charts; the curves are the executed points, the circles the measured ones.
 pub(crate) fn paint(

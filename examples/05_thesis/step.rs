@@ -1,7 +1,7 @@
 //! The training step that every algorithm is to carry: a model, a timetable, a set of buckets.
 
 use ringtree::plan::Algorithm;
-use ringtree::plan::cost::LinkCost;
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::TuningTable;
 use std::time::Duration;
 

@@ -11,6 +11,8 @@
 //! measured. `benches/peers/step.sh` runs this and the same model in PyTorch on given hosts.
 
 mod compare;
+#[path = "../drawing/mod.rs"]
+mod drawing;
 mod measure;
 mod model;
 mod options;
@@ -19,7 +21,7 @@ mod rows;
 
 use clap::Parser;
 use options::{Command, Job, Measure, Options};
-use ringtree::plan::cost::LinkCost;
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::TuningTable;
 use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Error};

@@ -1,5 +1,6 @@
 //! The plot of step time against bucket size.
 
+use crate::drawing::page::{open, tick_length, write_anchored, write_text};
 use crate::rows::{Row, bound_ms, read};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
@@ -15,16 +16,12 @@ const BOTTOM: f64 = 424.0;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Colours for a light page, then for a dark one, as in the other pictures.
-const STYLE: &str = "
-text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
-.paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
-.note{font-size:12.5px;fill:#5f6c7b}.name{font-size:13px;font-weight:600}
-.grid{stroke:#d9dee5;stroke-width:1;stroke-dasharray:2 4}.bound{stroke:#8896a6;stroke-width:1.5}
+/// What the plot adds to the style of the page.
+const PLOT_STYLE: &str = "
+.name{font-size:13px;font-weight:600}.bound{stroke:#8896a6;stroke-width:1.5}
 .curve{fill:none;stroke-width:2.2}.s0{stroke:#3c7fcf}.s1{stroke:#17a673}.s2{stroke:#c77d1a}
 .d0{fill:#3c7fcf}.d1{fill:#17a673}.d2{fill:#c77d1a}.own{fill:#ffffff;stroke-width:2.6}
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.paper{fill:#0f141b;stroke:#2b333d}
-.note{fill:#93a1b1}.grid{stroke:#2b333d}.s0{stroke:#5aa0ea}.d0{fill:#5aa0ea}.s1{stroke:#2cc48d}
+@media (prefers-color-scheme:dark){.s0{stroke:#5aa0ea}.d0{fill:#5aa0ea}.s1{stroke:#2cc48d}
 .d1{fill:#2cc48d}.s2{stroke:#e0a04a}.d2{fill:#e0a04a}.own{fill:#0f141b}}
 ";
 
@@ -40,7 +37,10 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
     }
     let axes = Axes::of(&rows, bound_ms(first, &rows));
     let mut out = String::new();
-    open(&mut out, first, note);
+    open(&mut out, (WIDTH, HEIGHT), PLOT_STYLE);
+    let title = format!("One step on {} hosts, by the size of a bucket", first.ranks);
+    write_text(&mut out, (28.0, 42.0), "title", &title);
+    write_text(&mut out, (28.0, 64.0), "note", note);
     axes.draw(&mut out);
     for (index, algorithm) in algorithms.iter().enumerate() {
         let of: Vec<&Row> = rows
@@ -51,31 +51,6 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
     }
     out.push_str("</svg>\n");
     std::fs::write(picture, out).map_err(|error| format!("{}: {error}", picture.display()))
-}
-
-fn open(out: &mut String, first: &Row, note: &str) {
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-         viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
-         <rect class=\"paper\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"10\"/>",
-        WIDTH - 1.0,
-        HEIGHT - 1.0
-    );
-    let title = format!("One step on {} hosts, by the size of a bucket", first.ranks);
-    text(out, (28.0, 42.0), "title", "start", &title);
-    text(out, (28.0, 64.0), "note", "start", note);
-}
-
-fn text(out: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, text: &str) {
-    let text = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
-    let _ = writeln!(
-        out,
-        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
-    );
 }
 
 /// Sizes in powers of two to the right, seconds up.
@@ -113,11 +88,11 @@ impl Axes {
             if self.sizes_log2.contains(&(mib * MIB).log2()) {
                 let x = self.x(mib * MIB);
                 let _ = writeln!(out, "<path class=\"grid\" d=\"M{x:.1} {TOP}V{BOTTOM}\"/>");
-                text(out, (x, BOTTOM + 20.0), "note", "middle", &mib.to_string());
+                write_anchored(out, (x, BOTTOM + 20.0), "note", "middle", &mib.to_string());
             }
         }
         let middle = f64::midpoint(LEFT, RIGHT);
-        text(
+        write_anchored(
             out,
             (middle, BOTTOM + 46.0),
             "note",
@@ -125,18 +100,18 @@ impl Axes {
             "MiB a bucket",
         );
         let (start, end) = (*self.times_ms.start(), *self.times_ms.end());
-        let step = nice_step((end - start) / 5.0);
+        let step = tick_length((end - start) / 5.0);
         let mut time = (start / step).ceil() * step;
         while time <= end {
             let y = self.y(time);
             let _ = writeln!(out, "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
             let label = format!("{:.2} s", time / 1e3);
-            text(out, (LEFT - 10.0, y + 4.0), "note", "end", &label);
+            write_anchored(out, (LEFT - 10.0, y + 4.0), "note", "end", &label);
             time += step;
         }
         let y = self.y(self.bound_ms);
         let _ = writeln!(out, "<path class=\"bound\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
-        text(out, (RIGHT + 10.0, y + 4.0), "note", "start", "all hidden");
+        write_anchored(out, (RIGHT + 10.0, y + 4.0), "note", "start", "all hidden");
     }
 
     /// The fixed sizes of one algorithm, joined, and the automatic one beside them.
@@ -160,7 +135,7 @@ impl Axes {
         // The curves differ most where latency counts.
         if let Some(first) = fixed.first() {
             let (x, y) = at(first);
-            text(out, (x + 14.0, y + 4.0), "name", "start", algorithm);
+            write_anchored(out, (x + 14.0, y + 4.0), "name", "start", algorithm);
         }
         for row in rows.iter().filter(|row| row.size == "auto") {
             let (x, y) = at(row);
@@ -175,11 +150,4 @@ impl Axes {
 /// The bytes a bucket may have; where that was automatic, those of the largest.
 fn size(row: &Row) -> f64 {
     row.size.parse().unwrap_or(row.bucket_bytes as f64)
-}
-
-/// 1, 2 or 5 times a power of ten, not below `least`.
-fn nice_step(least: f64) -> f64 {
-    let power = 10f64.powf(least.log10().floor());
-    let fits = |factor: &f64| factor * power >= least;
-    [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
 }

@@ -1,7 +1,7 @@
 //! One progress bar per host, and the lines of rank 0.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
 /// Progress as this rank shows it: a bar if standard output is a terminal, otherwise a few plain
@@ -57,7 +57,7 @@ impl Progress {
                     let left = started
                         .elapsed()
                         .mul_f64((self.step_count - done) as f64 / done as f64);
-                    eprintln!("{}", plain_line(done, self.step_count, left));
+                    write_line(stderr(), &plain_line(done, self.step_count, left));
                 }
             }
             Display::Nothing => {}
@@ -78,6 +78,13 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Writes `line` and its end in one call. `eprintln!` writes the end by itself, and what another
+/// stream writes meanwhile to the same place would come between.
+pub(crate) fn write_line(mut stream: impl Write, line: &str) {
+    // Training goes on when its progress cannot be told.
+    let _ = stream.write_all(format!("{line}\n").as_bytes());
 }
 
 fn plain_line(done: usize, step_count: usize, left: Duration) -> String {

@@ -1,4 +1,4 @@
-//! While backward runs: gradients come in, full buckets go.
+//! While backward runs: gradients are reported, full buckets are launched.
 
 use super::agree::broadcast_bytes;
 use super::carrier::Place;
@@ -13,8 +13,8 @@ use crate::reduce::Kernel;
 pub struct GradientMut<'a, T> {
     /// The parameter's elements.
     pub elements: &'a mut [T],
-    /// Whether nothing has come in this step: the elements are an earlier step's, to be
-    /// overwritten. Else add to them.
+    /// Whether this is the step's first gradient of the parameter: the elements are an earlier
+    /// step's, to be overwritten. Add to them otherwise.
     pub is_first: bool,
 }
 
@@ -27,12 +27,12 @@ impl DataParallel {
     }
 
     /// Adds `gradient` to what the parameter has got in this step. Unless in
-    /// [`DataParallel::no_sync`] it is complete then, and goes on its way as soon as its bucket is
+    /// [`DataParallel::no_sync`] it is complete then, and is sent as soon as its bucket is
     /// full.
     ///
     /// # Errors
     /// [`Error::Usage`] for another length or type, or for a parameter that was complete already;
-    /// the first cause of what failed on the way.
+    /// the first cause, if an exchange failed.
     pub fn report<T: Element>(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         self.begin(parameter)?;
         let is_first = !self.is_used[parameter];

@@ -1,17 +1,17 @@
-//! Gradients that lie elsewhere than in this host's memory.
+//! Gradients outside host memory.
 
 use super::hooks::BucketInfo;
 use crate::comm::Communicator;
 use crate::error::Result;
 use std::ops::Range;
 
-/// Keeps buckets of gradients somewhere else than in host memory, such as on a GPU, and averages
-/// them there. [`DataParallel::with_carrier`](super::DataParallel::with_carrier) says which bucket
-/// goes when, and when a step counts.
+/// Keeps buckets of gradients outside host memory, such as on a GPU, and averages them there. A
+/// trainer made by [`DataParallel::with_carrier`](super::DataParallel::with_carrier) decides which
+/// bucket is launched when, and whether a step counts.
 ///
-/// In every step the trainer asks where each gradient belongs
-/// ([`DataParallel::place`](super::DataParallel::place)), has the carrier put it there, and says
-/// that it is [`ready`](super::DataParallel::ready).
+/// In every step the training loop asks where each gradient belongs
+/// ([`DataParallel::place`](super::DataParallel::place)), has the carrier write it there, and marks
+/// it as [`ready`](super::DataParallel::ready).
 ///
 /// ```
 /// use ringtree::comm::device_buffer::DeviceBuffer;
@@ -65,28 +65,28 @@ use std::ops::Range;
 /// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
 /// ```
 pub trait Carrier: Send {
-    /// Gets ready to send buckets by `comm`, which the carrier's calls alone use for buffers that
-    /// are not the host's. All ranks call it alike, once.
+    /// Prepares to average buckets over `comm`, which only the carrier uses for device buffers. All
+    /// ranks call it, once.
     ///
     /// # Errors
     /// Any; the model is not registered then.
     fn attach(&mut self, comm: &Communicator) -> Result<()>;
 
-    /// A step begins: all buckets, laid out like this, count as zeros until something is put there.
-    /// The averages of the step before are not asked for any more.
+    /// Begins a step: all buckets, of this layout, count as zeros until a gradient is written. The
+    /// averages of the step before are not read any more.
     ///
     /// # Errors
     /// Any; training has failed then, on all ranks.
     fn begin(&mut self, buckets: &[BucketInfo]) -> Result<()>;
 
-    /// Starts the average of a bucket, and returns while it is made. All ranks call it for the same
+    /// Starts averaging a bucket, and returns at once. All ranks call it for the same
     /// buckets in the same order, once a step.
     ///
     /// # Errors
     /// As for [`Carrier::begin`].
     fn launch(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()>;
 
-    /// Waits until the averages of a bucket that was launched are there.
+    /// Waits until the averages of a launched bucket are complete.
     ///
     /// # Errors
     /// As for [`Carrier::begin`].
@@ -100,6 +100,6 @@ pub struct Place<'a> {
     pub bucket: &'a BucketInfo,
     /// The parameter's elements of it.
     pub range: Range<usize>,
-    /// Whether nothing has come in this step. Else it is to be added to what is there.
+    /// Whether this is the step's first gradient of the parameter. A later one is to be added.
     pub is_first: bool,
 }

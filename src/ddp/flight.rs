@@ -1,4 +1,4 @@
-//! A bucket under way: the stages of its exchange.
+//! A bucket in flight: the stages of its exchange.
 
 use super::hooks::{BucketInfo, Exchange, Hook, Next};
 use super::values::{Pending, Values};
@@ -15,11 +15,11 @@ pub(super) struct Flight {
     is_hooked: bool,
 }
 
-/// How far a flight has come.
+/// The state of a bucket in flight.
 pub(super) enum Landing {
-    /// On its way, in this stage or the next.
+    /// In flight, in this stage or the next.
     Flying(Flight),
-    /// The averaged gradients, and when they had come.
+    /// The averaged gradients, and when the last exchange ended.
     Landed(Values, Duration),
 }
 

@@ -49,7 +49,7 @@ impl Options {
     }
 
     /// Ranks may run out of data before others do: every step starts with a small all-reduce, and
-    /// who has no more data calls [`DataParallel::join`](super::DataParallel::join).
+    /// a rank without data calls [`DataParallel::join`](super::DataParallel::join).
     #[must_use]
     pub fn uneven_data(self) -> Self {
         Self {

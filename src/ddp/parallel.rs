@@ -53,7 +53,7 @@ pub(super) enum Phase {
 ///     ];
 ///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
 ///     let mut weights = vec![comm.rank() as f32; 6];
-///     model.broadcast(&mut [&mut weights])?; // everybody starts from rank 0's
+///     model.broadcast(&mut [&mut weights])?; // every rank starts from rank 0's
 ///     for _step in 0..3 {
 ///         model.report(1, &[comm.rank() as f32; 2])?; // as backward makes them
 ///         model.report(0, &[1.0f32; 6])?;
@@ -116,7 +116,7 @@ impl DataParallel {
     /// as they are, without a hook. All ranks have a carrier, or none has.
     ///
     /// # Errors
-    /// As there; [`Error::Usage`] for a hook; the carrier's.
+    /// Those of [`DataParallel::new`]; [`Error::Usage`] for a hook; the carrier's.
     pub fn with_carrier(
         comm: &Communicator,
         parameters: Vec<Parameter>,

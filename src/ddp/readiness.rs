@@ -1,4 +1,5 @@
-//! Which gradients are there, and which buckets may go: a state machine without effects.
+//! Which gradients are complete, and which buckets can be launched: a state machine without
+//! effects.
 
 use super::layout::Layout;
 use std::ops::Range;
@@ -31,8 +32,8 @@ impl Readiness {
         self.is_ready[parameter]
     }
 
-    /// A gradient is there. Returns the buckets that are to be launched now; `None` if it was there
-    /// before.
+    /// Marks a gradient as complete. Returns the buckets to launch now; `None` if the gradient was
+    /// complete before.
     pub(crate) fn ready(&mut self, parameter: usize, layout: &Layout) -> Option<Range<usize>> {
         if std::mem::replace(&mut self.is_ready[parameter], true) {
             return None;
@@ -46,7 +47,7 @@ impl Readiness {
         Some(start..self.next_bucket)
     }
 
-    /// The buckets that were not launched, all of which go now.
+    /// The buckets that were not launched yet; all of them are to be launched now.
     pub(crate) fn rest(&mut self) -> Range<usize> {
         let start = std::mem::replace(&mut self.next_bucket, self.missing.len());
         start..self.next_bucket

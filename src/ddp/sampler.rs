@@ -54,7 +54,7 @@ pub struct DistributedSampler {
     world_size: usize,
     tail: Tail,
     is_shuffled: bool,
-    /// A multiple of the world size; with one sample a rank if nothing is said.
+    /// A multiple of the world size; one sample a rank if none is set.
     global_batch: Option<usize>,
     epoch: u64,
     /// All samples, in this epoch's order.

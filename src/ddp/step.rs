@@ -1,9 +1,9 @@
-//! The end of a step: the rest is launched, everything waited for, and the step agreed on.
+//! The end of a step: launch the rest, wait for all buckets, agree that the step counts.
 //!
 //! A step ends with the *commit*: one small all-reduce that a rank enters when all its buckets are
-//! there, and that tells which parameters were used anywhere. Nobody leaves it before everybody has
-//! entered, so a rank that takes its optimizer step knows that every rank has all the gradients of
-//! this step.
+//! there, and whose result is which parameters any rank used. No rank leaves it before every rank
+//! has entered, so a rank that takes its optimizer step knows that every rank has all the gradients
+//! of this step.
 
 use super::flight::{Flight, Landing};
 use super::parallel::{Content, DataParallel, Phase};
@@ -75,7 +75,7 @@ impl DataParallel {
         }
     }
 
-    /// Says, once a step, that this rank has data.
+    /// Announces, once a step, that this rank has data.
     pub(super) fn announce(&mut self) -> Result<()> {
         if self.has_uneven_data && self.active.is_none() {
             let active = self.comms[0].all_reduce_async(vec![1u32], ReduceOp::Sum)?;
@@ -84,7 +84,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Sends full buckets on their way.
+    /// Launches full buckets.
     pub(super) fn launch(&mut self, buckets: Range<usize>) -> Result<()> {
         for index in buckets {
             self.launch_one(index)?;
@@ -229,14 +229,14 @@ impl DataParallel {
         Some((self.steps + commits).saturating_sub(self.commits))
     }
 
-    /// Enters when this rank has everything, and leaves when all ranks have. Which parameters were
-    /// used is known then.
+    /// Called when this rank has all its buckets; returns when all ranks have theirs. `is_used`
+    /// then holds which parameters any rank used.
     fn commit(&mut self) -> Result<()> {
         let mut words = vec![0u32; self.is_used.len().div_ceil(32)];
         for (at, is_used) in self.is_used.iter().enumerate() {
             words[at / 32] |= u32::from(*is_used) << (at % 32);
         }
-        // Without parameters there is nothing to tell, but still something to agree on.
+        // Without parameters there are no gradients to report, but ranks still agree on the step.
         words.resize(words.len().max(1), 0);
         self.comms[0].all_reduce(&mut words, ReduceOp::Bor)?;
         for (at, is_used) in self.is_used.iter_mut().enumerate() {

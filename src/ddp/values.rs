@@ -84,7 +84,7 @@ macro_rules! values {
             }
         }
 
-        /// Values under way.
+        /// Values in flight.
         pub(super) enum Pending {
             $($variant(Work<$rust>),)*
         }
@@ -94,7 +94,7 @@ macro_rules! values {
                 match self { $(Self::$variant(work) => work.has_ended(),)* }
             }
 
-            /// Waits for them; with the moment at which they had come.
+            /// Waits for them; also returns when they were complete.
             pub(super) fn wait(self) -> Result<(Values, Duration)> {
                 match self {
                     $(Self::$variant(work) => {

@@ -8,15 +8,16 @@
 //! operations expect, plus one fixed buffer. The wire never says how much to allocate. No method
 //! blocks.
 //!
-//! *May import* `wire`, `sys` and the base files.
+//! *May import* `sys` and the base files.
 
 #![forbid(unsafe_code)]
 
+pub mod frame;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
 
-use crate::wire::frame::Header;
+use frame::Header;
 use shm::exposed::Locator;
 
 /// A message as both ends know it from their plans, before a byte has moved.

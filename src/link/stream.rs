@@ -7,9 +7,9 @@
 //! Reading costs one system call a segment: a short payload is read together with its header into
 //! the link's buffer, a long one straight into place, with the next header behind it.
 
+use super::frame::{HEADER_BYTES, Header};
 use super::{Link, LinkError, Message, Payload};
 use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, SEGMENT_BYTES};
-use crate::wire::frame::{HEADER_BYTES, Header};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 
 /// What a link's buffer holds at first: a few small messages, so that thousands of links in one

@@ -1,17 +1,18 @@
 //! From the times of a few calls to the numbers of a tuning table.
 //!
-//! Each number is told by a call in which it weighs much ([`Probe`]), by the same prices that plans
-//! are chosen by: the price is linear in each number, so of the time measured what the other
-//! numbers explain is taken away, and the rest is divided by how often the number is paid. That is
-//! done over and over, as one solves linear equations by the method of Gauss and Seidel, until the
-//! prices of all calls are the times they took. So a number stands for whatever makes calls take as
-//! long as they do: cores that are fewer than ranks, caches that are shared, a network's queues.
+//! Each number is found from the time of a call in which it weighs much ([`Probe`]), with the
+//! prices that plans are chosen by. A price is linear in each number: subtract from the measured
+//! time what the other numbers explain, and divide the rest by how often the number is paid. That
+//! is repeated, as the Gauss-Seidel method solves linear equations, until the prices of all calls
+//! are the times they took. So a number stands for whatever makes calls take as long as they do:
+//! cores that are fewer than ranks, caches that are shared, a network's queues.
 //!
 //! On one host the calls are the two plans between which an all-reduce chooses most often, so the
 //! size at which it changes over is where their times meet.
 
-use super::cost::{LinkCost, shared};
+use super::cost::shared;
 use super::ir::Request;
+use super::price::LinkCost;
 use super::select::{choose, predicted_s};
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
@@ -61,16 +62,16 @@ pub enum Exercise {
     Fold,
 }
 
-/// An exercise, and the number that its time tells.
+/// An exercise, and the number that is computed from its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// What is timed.
     pub exercise: Exercise,
     /// On how many bytes of f32.
     pub bytes: usize,
-    /// Which kind of link it tells something of.
+    /// The class of links that is measured.
     pub class: LinkClass,
-    /// And what.
+    /// The number of it that is computed.
     pub number: Number,
 }
 
@@ -96,10 +97,10 @@ const ONE_HOST: &[Probe] = &{
     ]
 };
 
-/// Nobody shares memory. Both plans take ⌈log₂ n⌉ links a rank, in the one all ranks wait for all,
-/// in the other two ranks that exchange are in nobody's way. Of n that are no power of two some
-/// ranks only hand in and wait there, so that calls in a row overlap: β comes out up to a third too
-/// low.
+/// No two ranks share memory. Both plans use ⌈log₂ n⌉ links a rank. In the barrier all ranks wait
+/// for all; in the exchange no pair of ranks shares a link with another. Where n is no power of two
+/// some ranks of the exchange only contribute and wait, so that consecutive calls overlap: β comes
+/// out up to a third too low.
 const APART: &[Probe] = &{
     use Exercise::{Call, Fold};
     use LinkClass::Tcp;
@@ -112,7 +113,7 @@ const APART: &[Probe] = &{
     ]
 };
 
-/// Hosts of several ranks: inside them by pairs, between them by the plan that tells them apart.
+/// Hosts of several ranks: inside a host by pairs, between hosts by the hierarchical plan.
 const SEVERAL_HOSTS: &[Probe] = &{
     use Exercise::{Call, Fold, Pair};
     use LinkClass::{Shm, Tcp};

@@ -34,7 +34,7 @@ pub struct Transfer {
 ///
 /// # Errors
 /// A sentence, when the plans do not fit together: a receive without its send in the same round,
-/// a send nobody receives, or lengths that differ. [`super::verify`] says more.
+/// a send without a receive, or lengths that differ. [`super::verify`] explains more.
 pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     let mut list = List::default();
     let rounds = plans.iter().map(|plan| plan.rounds.len()).max();

@@ -133,7 +133,7 @@ pub struct Request {
     /// Pieces per block, b: at least 1.
     pub pieces: usize,
     /// How many ranks share a host, g: ranks k·g to (k+1)·g do. It divides the world size; 1 where
-    /// nobody shares. Only algorithms that tell hosts apart look at it.
+    /// no two do. Only hierarchical algorithms look at it.
     pub ranks_per_host: usize,
 }
 

@@ -2,6 +2,7 @@
 
 use super::algorithms::entry;
 use super::spec::{Algorithm, Collective};
+use super::topology::Topology;
 
 /// Up to so many bytes it is hand-overs that cost, and one round is best.
 pub const FLAT_BYTES_MAX: usize = 256 << 10;
@@ -22,7 +23,6 @@ pub const FAN_IN_MAX: usize = 64;
 /// ```
 #[must_use]
 pub fn choose(collective: Collective, world_size: usize, bytes: usize) -> Algorithm {
-    let is_narrow = world_size <= FAN_IN_MAX;
     let order = if bytes <= FLAT_BYTES_MAX {
         [Algorithm::Flat, Algorithm::TwoShot, Algorithm::Circulant]
     } else if bytes <= TWO_SHOT_BYTES_MAX {
@@ -31,8 +31,9 @@ pub fn choose(collective: Collective, world_size: usize, bytes: usize) -> Algori
         [Algorithm::Circulant, Algorithm::TwoShot, Algorithm::Flat]
     };
     let fits = |algorithm: &Algorithm| {
-        let is_wide = matches!(algorithm, Algorithm::Flat | Algorithm::TwoShot);
-        (is_narrow || !is_wide) && entry(collective, *algorithm).is_some()
+        let topology = Topology::together(world_size);
+        entry(collective, *algorithm)
+            .is_some_and(|entry| (entry.fan_in)(collective, topology) <= FAN_IN_MAX)
     };
     // Every collective has a tree, if nothing else.
     let otherwise = match collective {

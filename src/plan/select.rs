@@ -4,9 +4,10 @@
 //! the collective, the bytes, the element size, the ranks, which of them share a host, and one
 //! [`TuningTable`], which the ranks compare when they connect.
 
-use super::algorithms::{Entry, REGISTRY, entry};
-use super::cost::{Question, payload_bytes, shared};
+use super::algorithms::{Entry, REGISTRY, entry, required};
+use super::cost::{payload_bytes, shared};
 use super::ir::Request;
+use super::price::Question;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::{Bytes, Seconds};
@@ -80,10 +81,9 @@ impl Choice {
 ///
 /// Where all ranks share a host, plans are priced in shared memory ([`shared`]), and above a
 /// segment's length one in pieces is taken if its prediction is within 50 % of the least. Otherwise
-/// they are priced over TCP, the slowest link on the way, except for what a plan that tells hosts
-/// apart does inside them. Among more than two ranks of several hosts the ring is taken if its
-/// prediction is within 10 % of the least, for it is the only one whose streams keep out of each
-/// other's way.
+/// they are priced over TCP, the slowest link on the way, except for what a hierarchical plan does
+/// inside hosts. Among more than two ranks of several hosts the ring is taken if its prediction is
+/// within 10 % of the least, for it is the only one whose streams keep out of each other's way.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -123,9 +123,7 @@ pub fn choose(
         dtype_size,
     };
     if let Some(algorithm) = forced {
-        let entry = entry(collective, algorithm)
-            .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
-        let mut choice = offers.of(entry)?;
+        let mut choice = offers.of(required(collective, algorithm)?)?;
         choice.is_forced = true;
         return Ok(choice);
     }
@@ -176,10 +174,10 @@ const LONG_MESSAGES: f64 = 0.5;
 /// Predictions that differ by no more than this share of the least are equal but for rounding.
 const A_TIE: f64 = 1e-4;
 
-/// Predictions that differ by less than this share tell less about which is faster than whether
-/// streams meet in a port ([`Entry::has_one_sender`]). Where two meet they share the port unevenly,
-/// and their acknowledgements wait behind data; over TCP that costs large messages up to half of
-/// the speed, which the model does not know.
+/// Of plans whose predictions differ by less than this share, the one whose streams do not meet in
+/// a port ([`Entry::has_one_sender`]) is taken. Streams that meet share the port unevenly, and
+/// their acknowledgements wait behind data; over TCP that costs large messages up to half of the
+/// speed, which the model does not know.
 const NO_DIFFERENCE: f64 = 0.1;
 
 /// Seconds that the plans of `request` are predicted to take for a buffer of `bytes`.
@@ -187,13 +185,8 @@ const NO_DIFFERENCE: f64 = 0.1;
 /// # Errors
 /// A sentence, when there is no such plan.
 pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
-    let Request {
-        collective,
-        algorithm,
-        ..
-    } = *request;
-    let entry = entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+    let collective = request.collective;
+    let entry = required(collective, request.algorithm)?;
     let over_tcp = |entry: &Entry, request: &Request, share: f64| {
         let payload = payload_bytes(collective, bytes) as f64 * share;
         (entry.cost)(request).time_s(payload as usize, &table.tcp)

@@ -40,7 +40,7 @@ names! {
         ReduceScatter "reduce-scatter",
         /// Every rank ends with every rank's block.
         AllGather "all-gather",
-        /// Nobody leaves before everybody has come.
+        /// No rank leaves before every rank has entered.
         Barrier "barrier",
     }
 }
@@ -48,7 +48,7 @@ names! {
 names! {
     /// How a collective is carried out. What each does is in its file under `plan/algorithms/`.
     Algorithm, "algorithm", {
-        /// Every contribution straight to who needs it, one round.
+        /// Every contribution straight to the ranks that need it, one round.
         Flat "flat",
         /// Flat reduce-scatter, then flat all-gather.
         TwoShot "two-shot",

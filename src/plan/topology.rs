@@ -7,7 +7,7 @@ use crate::limits::RANKS_PER_HOST_MAX;
 pub struct Topology {
     /// How many ranks, n.
     pub world_size: usize,
-    /// How many of them share a host, g: 1 if nobody does, n if all do.
+    /// How many of them share a host, g: 1 if no two do, n if all do.
     pub ranks_per_host: usize,
 }
 

@@ -1,6 +1,6 @@
 //! What links cost, one class of link a line; the table that all ranks share.
 
-use super::cost::LinkCost;
+use super::price::LinkCost;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -8,7 +8,7 @@ mod mutations;
 mod proofs;
 mod replay;
 
-use ringtree::plan::cost::{LinkCost, Question};
+use ringtree::plan::price::{LinkCost, Question};
 use ringtree::plan::{Algorithm, Collective, Plan, Request, algorithms, plan};
 
 /// The plans of all ranks, each alone on its host.

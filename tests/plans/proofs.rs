@@ -70,6 +70,12 @@ fn check(plans: &[Plan], name: &str) {
         "{name}: {cost:?} {path:?}"
     );
 
+    let fan_in = plans.iter().map(fan_in).max();
+    assert!(
+        plans.len() == 1 || fan_in == Some((entry.fan_in)(collective, request.topology())),
+        "{name}: {fan_in:?}"
+    );
+
     let message_chunks = |step: &Step| match step {
         Step::Send { ranges, .. } => ranges.iter().map(|range| range.count).sum(),
         _ => 1,
@@ -86,6 +92,21 @@ fn check(plans: &[Plan], name: &str) {
     if request.world_size <= 20 {
         replay(plans).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
     }
+}
+
+/// How many operands a reduce of the plan has at most.
+fn fan_in(plan: &Plan) -> usize {
+    let operands = |step: &Step| match step {
+        Step::Receive { sources, .. } => sources.len(),
+        Step::Reduce { .. } => 2,
+        Step::Send { .. } | Step::Copy { .. } => 1,
+    };
+    plan.rounds
+        .iter()
+        .flatten()
+        .map(operands)
+        .max()
+        .unwrap_or(1)
 }
 
 /// Round by round the messages, as (is sent, distance to the peer, chunks).

@@ -1,15 +1,22 @@
 //! `ringtree bench`: measure a collective, checking its results while it is measured.
 
 mod buffers;
+pub(crate) mod case;
 pub(crate) mod measure;
 pub(crate) mod report;
 
+use crate::gpu;
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::parse_size;
-use measure::{Case, Measurement, Memory};
+use case::{Case, Memory};
+use measure::Measurement;
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
+use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::builder::Builder;
+use ringtree::device::cuda;
+use ringtree::device::fake::Options;
+use ringtree::plan::algorithms::required;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
@@ -117,6 +124,13 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             );
             return ExitCode::from(2);
         }
+        // Reported once here, instead of by every rank.
+        if wanted.place.is_on_device()
+            && !gpu::is_fake()
+            && let Err(error) = cuda::count()
+        {
+            return refused(&error);
+        }
         return match ringtree::launch::spawn_self(ranks) {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
@@ -133,7 +147,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Says what is wrong; the exit code tells wrong usage from failed work.
+/// Prints what is wrong; the exit code is 2 for wrong usage and 1 for failed work.
 fn refused(error: &Error) -> ExitCode {
     eprintln!("ringtree bench: {error}");
     let is_usage = matches!(error, Error::Usage(_) | Error::Configuration(_));
@@ -197,19 +211,16 @@ fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
 
 /// The algorithms to measure; `None` is the chooser's.
 fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm>>, String> {
-    let carries_out =
-        |algorithm| ringtree::plan::algorithms::entry(collective, algorithm).is_some();
     Ok(match parse_selection(text)? {
         Selection::Auto => vec![None],
         Selection::All => {
-            let all = REGISTRY.iter().map(|entry| entry.algorithm);
-            all.filter(|algorithm| carries_out(*algorithm))
-                .map(Some)
+            let all = REGISTRY.iter();
+            all.filter(|entry| entry.collectives.contains(&collective))
+                .map(|entry| Some(entry.algorithm))
                 .collect()
         }
-        Selection::One(algorithm) if carries_out(algorithm) => vec![Some(algorithm)],
         Selection::One(algorithm) => {
-            return Err(format!("{algorithm} does not carry out {collective}"));
+            vec![Some(required(collective, algorithm)?.algorithm)]
         }
     })
 }
@@ -279,7 +290,22 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
         Place::Device | Place::Registered => {
-            return Err(Error::Device("devices".into()));
+            let fake = gpu::is_fake().then(Options::default);
+            let device = gpu::open(comm.local_rank(), fake)?;
+            comm.attach_with(&device, AttachOptions::from_env()?)?;
+            let over = comm.device_transport();
+            if wanted.must_map && over.as_deref() != Some("cuda") {
+                let over = over.as_deref().unwrap_or("nothing");
+                return Err(Error::Device(format!(
+                    "--transport cuda: not all ranks share memory of one GPU; without it segments \
+                     travel over {over}"
+                )));
+            }
+            let stream = device.stream()?;
+            match wanted.place {
+                Place::Registered => Memory::Registered((device, stream)),
+                _ => Memory::Device((device, stream)),
+            }
         }
     })
 }

@@ -2,6 +2,7 @@
 
 use ringtree::bootstrap::sharing::Findings;
 use ringtree::bootstrap::{TransportChoice, TuningSource};
+use ringtree::comm::attach::AttachOptions;
 use ringtree::device::Device;
 use ringtree::device::cuda::{self, Cuda};
 use ringtree::plan::select::TuningTable;
@@ -131,7 +132,10 @@ fn gpus() -> String {
 
 /// How programs that ask the environment attach GPUs.
 fn attaching() -> String {
-    String::new()
+    match AttachOptions::from_env() {
+        Ok(options) => format!("{options} (RINGTREE_HAND_OVER, RINGTREE_PEER_ACCESS)"),
+        Err(error) => error.to_string(),
+    }
 }
 
 /// Where the speeds come from that algorithms are chosen by.

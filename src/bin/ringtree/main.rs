@@ -3,7 +3,9 @@
 //! Exit codes: 0 fine; 1 the work failed, and one line says what and what to do; 2 wrong usage.
 
 mod bench;
+mod check_gpu;
 mod doctor;
+mod gpu;
 mod names;
 mod plan;
 mod promise;
@@ -13,6 +15,7 @@ mod run;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use ringtree::bootstrap::settings::check_environment;
+use ringtree::comm::attach::AttachOptions;
 use std::process::ExitCode;
 
 /// Collective communication for data-parallel training.
@@ -34,6 +37,8 @@ enum Command {
     Plan(plan::Arguments),
     /// Say what was found on this machine and what is wrong with it
     Doctor(doctor::Arguments),
+    /// Check and measure everything that needs a GPU, in at most ten minutes
+    CheckGpu(check_gpu::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -42,7 +47,7 @@ fn main() -> ExitCode {
         Err(error) => return misread(&error),
     };
     let setting = |name: &str| std::env::var(name).ok();
-    let checked = check_environment(setting);
+    let checked = check_environment(setting).and_then(|()| AttachOptions::from_env());
     if let Err(error) = checked {
         eprintln!("ringtree: {error}");
         return ExitCode::from(2);
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::execute(&arguments),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),
+        Command::CheckGpu(arguments) => check_gpu::execute(&arguments),
     }
 }
 

@@ -4,10 +4,11 @@ use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::{parse_rate, parse_size, parse_time};
 use ringtree::bootstrap::TuningSource;
 use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
-use ringtree::plan::algorithms::entry;
-use ringtree::plan::cost::{LinkCost, Traffic};
+use ringtree::plan::algorithms::required;
+use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::export::{Report, transfers};
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{TuningTable, choose, predicted_s};
 use ringtree::plan::topology::{Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
@@ -166,10 +167,9 @@ impl Inquiry {
     fn algorithms(&self) -> Result<(Vec<Algorithm>, Option<String>), String> {
         match self.selection {
             Selection::All => Ok((Algorithm::ALL.to_vec(), None)),
-            Selection::One(algorithm) => match entry(self.collective, algorithm) {
-                Some(_) => Ok((vec![algorithm], None)),
-                None => Err(self.unsupported(algorithm)),
-            },
+            Selection::One(algorithm) => {
+                required(self.collective, algorithm).map(|_| (vec![algorithm], None))
+            }
             Selection::Auto => {
                 let choice = choose(
                     self.collective,
@@ -184,15 +184,11 @@ impl Inquiry {
         }
     }
 
-    fn unsupported(&self, algorithm: Algorithm) -> String {
-        format!("{algorithm} does not carry out {}", self.collective)
-    }
-
     fn assess(&self, algorithm: Algorithm) -> Result<Assessment, String> {
         let names = (self.collective, algorithm);
         let size = (self.topology.world_size, self.root);
-        if entry(self.collective, algorithm).is_none() {
-            let report = Report::unsupported(names, size, self.unsupported(algorithm));
+        if let Err(why_not) = required(self.collective, algorithm) {
+            let report = Report::unsupported(names, size, why_not);
             return Ok(Assessment {
                 report,
                 drawn: None,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// refuses at once is still asked about every file, as one that stays should not keep the rest.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Failures that are told in full.
+/// Failures that are reported in full.
 const TOLD: usize = 3;
 
 /// What one save clears away, and what it could not.
@@ -18,7 +18,7 @@ pub(super) struct CleanUp<'a> {
     /// Time spent on it.
     spent: Duration,
     failures: Vec<String>,
-    /// Failures that are not told in full.
+    /// Failures that are only counted.
     untold: usize,
     /// The files that stay.
     kept: BTreeSet<String>,

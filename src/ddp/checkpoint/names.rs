@@ -37,7 +37,7 @@ pub(super) fn step_of_tensors(name: &str) -> Option<u64> {
 
 fn step(stem: &str) -> Option<u64> {
     let digits = stem.strip_prefix("step-")?;
-    // A name that this file would not have written is somebody else's.
+    // A name that this module would not have written belongs to another program.
     let step = is_number(digits).then(|| digits.parse().ok())??;
     (format!("{step:08}") == digits).then_some(step)
 }

@@ -1,7 +1,7 @@
 //! Checkpoints of all ranks of a communicator: one writes, one reads, all have it.
 //!
 //! Every decision is taken from what all ranks have exchanged, so all take the same one: a rank
-//! that cannot read or write tells the others instead of leaving them waiting.
+//! that cannot read or write sends its error to the others instead of leaving them waiting.
 
 use super::series::{Checkpoints, Found, none_whole};
 use super::tensor::Tensor;
@@ -242,7 +242,7 @@ fn check_runs(offers: &[Option<Offer>]) -> Result<()> {
     }
 }
 
-/// The rank that alone has the tensor `name`, if it is not everybody's.
+/// The rank that alone has the tensor `name`, unless all ranks have it.
 fn owner(name: &str) -> Option<usize> {
     let (rank, _) = name.strip_prefix("rank-")?.split_once('/')?;
     rank.parse().ok()
@@ -373,7 +373,7 @@ fn change_of_ranks(comm: &Communicator, state: &State, entries: &[Entry]) -> Opt
     ))
 }
 
-/// Every rank's warnings, on every rank; what several say is said once.
+/// Every rank's warnings, on every rank, without duplicates.
 fn gather_warnings(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
     let mut sayers = BTreeMap::<String, Vec<usize>>::new();
     let warnings: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;

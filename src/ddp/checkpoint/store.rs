@@ -22,9 +22,9 @@ pub trait Store: Send + Sync {
     /// It cannot be read.
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Writes the file `name`, whose bytes are `parts` one after another, so that whoever looks,
+    /// Writes the file `name`, whose bytes are `parts` one after another, so that a reader,
     /// also after a crash at any moment, sees the whole file or what was there before. When this
-    /// returns, the file outlasts a crash.
+    /// returns, the file survives a crash.
     ///
     /// # Errors
     /// It cannot be written; what was there before is still there.

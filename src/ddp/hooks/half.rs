@@ -11,9 +11,9 @@ use half::slice::HalfFloatSliceExt;
 ///
 /// A gradient is rounded twice, whatever the number of ranks. Every rank rounds its own to 16 bits;
 /// the owner of a shard folds all ranks' values in f32, divides, and rounds once; the shards are
-/// gathered in 16 bits, and the owner keeps the rounded values as everybody does, so that all ranks
-/// have the same bits. With unit roundoff u, the error is at most
-/// u · (mean of the ranks' magnitudes + magnitude of the mean), but for terms of order u².
+/// gathered in 16 bits, and the owner keeps the rounded values like every other rank, so that all
+/// ranks have the same bits. With unit roundoff u, the error is at most u · (mean of the ranks'
+/// magnitudes + magnitude of the mean), but for terms of order u².
 ///
 /// [`HalfHook::bf16`] (u = 2⁻⁸) has the range of f32. [`HalfHook::f16`] (u = 2⁻¹¹) is more precise,
 /// but what is above 65,504 on a rank becomes infinite, and below 6·10⁻⁵ its steps are a constant

@@ -3,7 +3,6 @@
 
 mod clock;
 mod file;
-mod picture;
 mod timeline;
 
 pub use timeline::{RankSpans, Span, Timeline};
@@ -179,7 +178,7 @@ impl Trace {
     }
 
     /// Rank 0 gets what all ranks have recorded so far, on its clock; the others get nothing, and
-    /// so does everybody when the trace is off. All ranks call it.
+    /// so do all ranks when the trace is off. All ranks call it.
     ///
     /// # Errors
     /// Any of [`Error`], on every rank.
@@ -196,7 +195,7 @@ impl Trace {
         self.hand_in(|timeline| file::replace(path.as_ref(), &timeline.json()))
     }
 
-    /// Brings the spans to rank 0, does `what` there, and tells all ranks how that went.
+    /// Brings the spans to rank 0, does `what` there, and sends its error, if any, to all ranks.
     fn hand_in(
         &self,
         what: impl FnOnce(&Timeline) -> std::result::Result<(), String>,

@@ -48,11 +48,11 @@ pub struct Timeline {
 }
 
 /// Spans of one track that do not overlap.
-pub(super) struct Row<'a> {
-    pub(super) track: &'a str,
+struct Row<'a> {
+    track: &'a str,
     /// Its number among the rows of the track.
     number: usize,
-    pub(super) spans: Vec<&'a Span>,
+    spans: Vec<&'a Span>,
 }
 
 impl Timeline {
@@ -103,7 +103,7 @@ impl Timeline {
 impl RankSpans {
     /// Each track's spans in as few rows as keep them apart, so that buckets in flight together
     /// are seen beside each other.
-    pub(super) fn rows(&self) -> Vec<Row<'_>> {
+    fn rows(&self) -> Vec<Row<'_>> {
         let mut tracks = TRACKS.to_vec();
         for span in &self.spans {
             if !tracks.contains(&span.track.as_str()) {

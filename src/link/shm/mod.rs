@@ -25,7 +25,7 @@ use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
 use crate::sys::shared::{
     Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords,
 };
-use crate::wire::frame::Header;
+use super::frame::Header;
 use exposed::{LOCATOR_BYTES, Locator, PeerMemories, is_valid};
 use form::Form;
 use layout::{BELL, KERNEL_FENCE, Layout};

@@ -15,9 +15,9 @@
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
 
 use super::Entry;
-use super::blocks::{FREE, ceil_log2, real_rank, virtual_rank, whole};
-use crate::plan::cost::Cost;
+use super::blocks::{FREE, ceil_log2, real_rank, two_at_once, virtual_rank, whole};
 use crate::plan::ir::{Request, Round, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 
 /// The registry's line.
@@ -31,6 +31,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |_| false,
     has_one_sender: false,
+    fan_in: two_at_once,
     chunks: |_, _, pieces| pieces,
     scratch: |_| 0,
     build,
@@ -59,13 +60,13 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// What a rank is in the round in which the virtual ranks `stride` apart meet.
+/// The part of a rank in the round in which the virtual ranks `stride` apart meet.
 enum Role {
     /// The end of the edge that is nearer to the root, with the other end's rank.
     Lower(usize),
     /// The end of the edge that is farther from the root, with the other end's rank.
     Upper(usize),
-    /// It meets nobody.
+    /// It exchanges nothing.
     Idle,
 }
 

@@ -1,4 +1,4 @@
-//! Dissemination: after round r everybody has heard of 2^(r+1) ranks, itself and those before it.
+//! Dissemination: after round r every rank has heard of 2^(r+1) ranks, itself and those before it.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r+1      round 1   r → r+2      round 2   r → r+4
@@ -10,9 +10,9 @@
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
 use super::Entry;
-use super::blocks::{ceil_log2, whole};
-use crate::plan::cost::Cost;
+use super::blocks::{ceil_log2, two_at_once, whole};
 use crate::plan::ir::{Request, Round, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 
 /// The registry's line.
@@ -22,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
     has_one_sender: false,
+    fan_in: two_at_once,
     chunks: |_, _, _| 1,
     scratch: |_| 0,
     build,

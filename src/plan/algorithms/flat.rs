@@ -1,7 +1,7 @@
-//! Flat: every contribution goes straight to whoever needs it, in one hop.
+//! Flat: every contribution goes straight to the ranks that need it, in one hop.
 //!
 //! ```text
-//! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: everybody to everybody
+//! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: every rank to every rank
 //! ```
 //!
 //! A reduction is one fold of all n operands in rank order, so half floats are rounded once. With b
@@ -16,9 +16,9 @@
 //! symmetric small-message algorithm of shared-memory libraries.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, block, whole};
-use crate::plan::cost::Cost;
+use super::blocks::{FREE, all_at_once, all_but_one, block, whole};
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 use std::ops::Range;
 
@@ -36,6 +36,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "linear and spread-out baselines of Thakur, Rabenseifner, Gropp (IJHPCA 2005)",
     is_symmetric: |collective| !collective.is_rooted(),
     has_one_sender: false,
+    fan_in: all_at_once,
     chunks,
     scratch: |_| 0,
     build,

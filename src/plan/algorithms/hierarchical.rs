@@ -25,8 +25,8 @@ use super::blocks::{FREE, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
 use super::flat::{all_gather_round, broadcast_round, reduce_round, reduce_scatter_round};
 use super::{Entry, Stages, binomial, circulant, flat, two_shot};
-use crate::plan::cost::Cost;
 use crate::plan::ir::{ChunkRange, Request, Round};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::topology::Sharing;
 
@@ -41,6 +41,10 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
     is_symmetric: |_| false,
     has_one_sender: false,
+    fan_in: |collective, topology| match collective.reduces() {
+        true => topology.ranks_per_host.max(2),
+        false => 1,
+    },
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces
@@ -54,7 +58,7 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |_| 1,
     is_pipelined: |_| false,
     stages: Some(stages),
-    // Without hosts to tell apart it would only be another name for one of its stages.
+    // On one host, or with one rank a host, it is one of its stages by another name.
     is_offered: |_, sharing| sharing == Sharing::Some,
 };
 
@@ -180,7 +184,7 @@ fn cost(request: &Request) -> Cost {
         volume_on_path: inside.volume_on_path + share * between.volume_on_path,
         folded_on_path: inside.folded_on_path + share * between.folded_on_path,
         max_sent_per_rank: match request.collective {
-            // Whoever sends to the leader of its host leads none.
+            // A rank that sends to the leader of its host is no leader.
             Collective::Reduce => inside.max_sent_per_rank.max(between.max_sent_per_rank),
             _ => inside.max_sent_per_rank + share * between.max_sent_per_rank,
         },

@@ -16,10 +16,10 @@ mod ring;
 mod scatter_allgather;
 mod two_shot;
 
-use super::cost::Cost;
 use super::ir::{Plan, Request, Round};
+use super::price::Cost;
 use super::spec::{Algorithm, Collective};
-use super::topology::Sharing;
+use super::topology::{Sharing, Topology};
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
 #[derive(Debug)]
@@ -30,11 +30,15 @@ pub struct Entry {
     pub collectives: &'static [Collective],
     /// Where it comes from: paper and section.
     pub source: &'static str,
-    /// Whether every rank's plan is rank 0's, renumbered: then one plan tells the totals.
+    /// Whether every rank's plan is rank 0's, renumbered: then the totals are those of one plan
+    /// times the ranks.
     pub is_symmetric: fn(Collective) -> bool,
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
+    /// How many operands one reduce of a plan has at most, the rank's own among them; 1 where the
+    /// collective reduces nothing. A kernel that takes fewer cannot carry the plan out.
+    pub fan_in: fn(Collective, Topology) -> usize,
     /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
     pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
     /// How many chunks of scratch a rank needs.
@@ -44,11 +48,11 @@ pub struct Entry {
     /// The closed form of the cited analysis.
     pub cost: fn(&Request) -> Cost,
     /// The best number of pieces for a message of so many bytes on such links.
-    pub pieces: fn(&super::cost::Question) -> usize,
+    pub pieces: fn(&super::price::Question) -> usize,
     /// Whether every message is one chunk: then more pieces make shorter messages, and one is
     /// worked on while the next is under way.
     pub is_pipelined: fn(Collective) -> bool,
-    /// What is done inside hosts and what between them, where the algorithm tells them apart.
+    /// What is done inside hosts and what between them, where the algorithm is hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
     /// Whether `auto` considers it for ranks that share hosts like this; by name it may be asked
     /// for anywhere.
@@ -89,6 +93,15 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
         .find(|entry| entry.algorithm == algorithm && entry.collectives.contains(&collective))
 }
 
+/// The entry of `algorithm`, which must carry out `collective`.
+///
+/// # Errors
+/// A sentence: it does not.
+pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static Entry, String> {
+    entry(collective, algorithm)
+        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))
+}
+
 /// The plan that `request` asks for, or why there is none.
 ///
 /// ```
@@ -125,8 +138,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
         pieces,
         ..
     } = *request;
-    let entry = entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))?;
+    let entry = required(collective, algorithm)?;
     if world_size == 0 || rank >= world_size || root >= world_size || pieces == 0 {
         return Err(format!(
             "rank {rank} and root {root} must be below {world_size} ranks, and pieces at least 1"

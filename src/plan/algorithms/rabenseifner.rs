@@ -15,10 +15,10 @@
 //! Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one};
+use super::blocks::{FREE, all_but_one, two_at_once};
 use super::extras;
-use crate::plan::cost::Cost;
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 
 /// The registry's line.
@@ -28,6 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     is_symmetric: |_| false,
     has_one_sender: false,
+    fan_in: two_at_once,
     chunks: |_, world_size, pieces| pieces << extras::levels(world_size),
     scratch: |_| 0,
     build,

@@ -12,10 +12,10 @@
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, whole};
+use super::blocks::{FREE, two_at_once, whole};
 use super::extras;
-use crate::plan::cost::Cost;
 use crate::plan::ir::{Request, Round, Step};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 
 /// The registry's line.
@@ -25,6 +25,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     is_symmetric: |_| false,
     has_one_sender: false,
+    fan_in: two_at_once,
     chunks: |_, _, pieces| pieces,
     scratch: |_| 0,
     build,

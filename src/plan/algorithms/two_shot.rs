@@ -1,13 +1,13 @@
 //! Two-shot: the flat reduce-scatter, then the flat all-gather, or a flat gather to the root.
 //!
 //! ```text
-//! round 0   everybody sends block j to rank j, who folds all n in rank order
-//! round 1   rank j sends the finished block j to everybody
+//! round 0   every rank sends block j to rank j, which folds all n in rank order
+//! round 1   rank j sends the finished block j to every rank
 //! ```
 //!
-//! With b pieces a block, piece k is collected in a round Cₖ and handed out in a round Rₖ, and the
+//! With b pieces a block, piece k is reduced in a round Cₖ and sent back in a round Rₖ, and the
 //! next piece is collected first: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎ R₍b₋₁₎. On every link the result
-//! of a piece follows the contribution to the next, so nobody waits for a fold to have something
+//! of a piece follows the contribution to the next, so no rank waits for a fold to have something
 //! to send. 2b rounds with the least possible bytes, at n−1 messages a round:
 //! 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
 //!
@@ -18,10 +18,10 @@
 //! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, block};
+use super::blocks::{FREE, all_at_once, all_but_one, block};
 use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
-use crate::plan::cost::Cost;
 use crate::plan::ir::{Request, Round};
+use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::topology::Sharing;
 
@@ -32,6 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),
     has_one_sender: false,
+    fan_in: all_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
     scratch: |_| 0,
     build,

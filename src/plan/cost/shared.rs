@@ -12,10 +12,11 @@
 //! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
 //! counted from the plans themselves: one host has few ranks, so its plans are small.
 
-use super::{ChunkBytes, LinkCost};
+use super::ChunkBytes;
 use crate::limits::SHARED_SEGMENT_BYTES;
-use crate::plan::algorithms::{Entry, entry, plan};
+use crate::plan::algorithms::{Entry, plan, required};
 use crate::plan::ir::{Request, Round, Source, Step};
+use crate::plan::price::LinkCost;
 
 /// Looking for one more message, as a share of a hand-over.
 const LOOK_SHARE: f64 = 0.25;
@@ -49,7 +50,7 @@ const PIECES_COUNTED: [usize; 2] = [8, 16];
 /// # Ok::<(), String>(())
 /// ```
 pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
-    let entry = entry_of(request)?;
+    let entry = required(request.collective, request.algorithm)?;
     let [few, many] = PIECES_COUNTED;
     if request.pieces <= many {
         return counted_s(entry, request, bytes, link);
@@ -81,16 +82,6 @@ pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize)
     let elements = (bytes / element_bytes).div_ceil(chunks);
     let elements_a_segment = (SHARED_SEGMENT_BYTES / element_bytes).max(1);
     elements.div_ceil(elements_a_segment).max(1)
-}
-
-fn entry_of(request: &Request) -> Result<&'static Entry, String> {
-    let Request {
-        collective,
-        algorithm,
-        ..
-    } = *request;
-    entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))
 }
 
 /// Round by round the busiest rank; in a symmetric algorithm one rank stands for all.

@@ -1,23 +1,19 @@
 //! The picture of a plan: who sends what to whom in which round, and who holds what after it.
 //!
 //! *Purpose.* [`text`] for the terminal, [`svg`] for pages: both draw what [`holdings`] finds by
-//! replaying the plan. [`timeline`] and [`charts`] are for measured or virtual time.
+//! replaying the plan.
 //!
 //! *Invariants.* Pictures are pure functions of the plans; an SVG is one self-contained file that
 //! reads well on light and on dark pages.
 //!
 //! *May import* the plan's own files and `limits`.
 
-mod chart;
 pub mod holdings;
-pub(crate) mod svg;
+mod svg;
 mod text;
-pub(crate) mod timeline;
 
-pub use chart::{Chart, Curve, Scale, charts};
 pub use svg::svg;
 pub use text::text;
-pub use timeline::{Panel, timeline};
 
 use super::cost::Traffic;
 use super::ir::Plan;

@@ -34,7 +34,7 @@ const SHADES: f32 = 4.0;
 
 /// Colours for a light page, then for a dark one. A complete chunk is green, a part of a sum a
 /// shade of blue; a stored message is a green arrow, a folded one a blue arrow.
-pub(crate) const STYLE: &str = "
+const STYLE: &str = "
 text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
 .paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
 .note{font-size:12.5px;fill:#5f6c7b}.head{font-size:12px;font-weight:600}
@@ -76,7 +76,7 @@ pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
 }
 
 /// The opening tag, the style, the arrow heads and the paper.
-pub(crate) fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
+fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
     let _ = write!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -99,17 +99,11 @@ pub(crate) fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
     );
 }
 
-pub(crate) fn write_text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
+fn write_text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
     write_anchored(out, (x, y), class, "start", text);
 }
 
-pub(crate) fn write_anchored(
-    out: &mut String,
-    (x, y): (f64, f64),
-    class: &str,
-    anchor: &str,
-    text: &str,
-) {
+fn write_anchored(out: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, text: &str) {
     let text = text
         .replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -121,7 +115,7 @@ pub(crate) fn write_anchored(
 }
 
 /// An upright rectangle with round corners.
-pub(crate) fn write_rect(
+fn write_rect(
     out: &mut String,
     class: &str,
     (x, y): (f64, f64),

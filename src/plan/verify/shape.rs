@@ -1,4 +1,4 @@
-//! What can be said of each rank's plan without running it.
+//! Checks of each rank's plan that need no execution.
 
 use super::{At, Fault};
 use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
@@ -63,7 +63,7 @@ struct Written {
     place: usize,
 }
 
-/// Checks a round of messages; `written` tells for each chunk the last receive of it.
+/// Checks a round of messages; `written` holds for each chunk the last receive of it.
 fn check_messages(
     plan: &Plan,
     rank: usize,

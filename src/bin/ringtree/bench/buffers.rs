@@ -1,11 +1,14 @@
 //! What a measured collective is called on: memory of the host, or of a device.
 
-use super::measure::Case;
+use super::case::Case;
 use crate::promise::Promise;
+use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Element, Error, Result};
 use std::ops::DerefMut;
+use std::sync::Arc;
 
 /// The buffers of a rank.
 pub(super) trait Buffers {
@@ -87,3 +90,66 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<T, B> {
     }
 }
 
+/// Memory of a device, where calls are made in place.
+pub(super) struct OfDevice<T: Element> {
+    buffer: DeviceBuffer<T>,
+    /// What is written to it.
+    content: Vec<T>,
+}
+
+impl<T: Element> OfDevice<T> {
+    pub(super) fn new(
+        (device, stream): &(Arc<dyn Device>, Arc<dyn Stream>),
+        count: usize,
+    ) -> Result<Self> {
+        let content = zeros(count)?;
+        Ok(Self {
+            buffer: DeviceBuffer::new(device, stream, &content)?,
+            content,
+        })
+    }
+
+    /// Where the other ranks on the same device read it; all ranks call this.
+    pub(super) fn registered(
+        comm: &Communicator,
+        stream: &Arc<dyn Stream>,
+        count: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            buffer: comm.alloc_on_device(stream, count)?,
+            content: zeros(count)?,
+        })
+    }
+}
+
+impl<T: Element> Buffers for OfDevice<T> {
+    fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
+        let buffer = &mut self.buffer;
+        match case.collective {
+            Collective::AllReduce => comm.all_reduce(buffer, case.op),
+            Collective::Broadcast => comm.broadcast(buffer, case.root),
+            Collective::Reduce => comm.reduce(buffer, case.op, case.root),
+            Collective::ReduceScatter => comm.reduce_scatter(buffer, case.op),
+            Collective::AllGather => comm.all_gather(buffer),
+            Collective::Barrier => comm.barrier(),
+        }
+    }
+
+    fn settle(&self, comm: &Communicator) -> Result<()> {
+        comm.synchronize()
+    }
+
+    fn fill(&mut self, inputs: &Inputs, rank: usize) -> Result<()> {
+        inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut self.content));
+        self.buffer.write(&self.content)
+    }
+
+    fn fill_with_zeros(&mut self) -> Result<()> {
+        self.content.fill(T::zeroed());
+        self.buffer.write(&self.content)
+    }
+
+    fn count_wrong(&self, promise: &Promise) -> Result<usize> {
+        Ok(promise.count_wrong(&self.buffer.read()?))
+    }
+}

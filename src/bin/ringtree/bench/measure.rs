@@ -1,46 +1,22 @@
 //! One measured point: checked calls around timed batches.
 
-use super::buffers::{Buffers, OfHost, zeros};
+use super::buffers::{Buffers, OfDevice, OfHost, zeros};
+use super::case::{Case, Memory};
 use crate::promise::Promise;
 use half::{bf16, f16};
-use ringtree::plan::{Algorithm, Collective};
+use ringtree::plan::{Algorithm, on_device};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
 const BATCHES: usize = 5;
-/// Calls a batch at least, unless told otherwise.
+/// Calls a batch at least, without `--iters`.
 const ITERATIONS_MIN: usize = 3;
 /// Seconds a point takes about, all batches together.
 const TARGET_S: f64 = 0.5;
 /// Calls a batch at most.
 const ITERATIONS_MAX: usize = 200_000;
-
-/// What to measure.
-#[derive(Clone, Debug)]
-pub(crate) struct Case {
-    pub(crate) collective: Collective,
-    pub(crate) dtype: Dtype,
-    pub(crate) op: ReduceOp,
-    pub(crate) root: usize,
-    /// As asked for.
-    pub(crate) bytes: usize,
-    pub(crate) iterations: Option<usize>,
-    pub(crate) in_place: bool,
-    pub(crate) memory: Memory,
-    /// The one to use, if it is not to be chosen.
-    pub(crate) algorithm: Option<Algorithm>,
-}
-
-/// Where the buffers live.
-#[derive(Clone, Debug)]
-pub(crate) enum Memory {
-    /// On the host.
-    Host,
-    /// There, where peers can read them.
-    Shared,
-}
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -97,12 +73,27 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
             let (input, output) = (input()?, comm.alloc::<T>(count)?);
             measure_on(comm, case, count, OfHost { input, output })
         }
+        Memory::Device(device) => {
+            let buffers = OfDevice::<T>::new(device, count)?;
+            measure_on(comm, case, count, buffers)
+        }
+        Memory::Registered((_, stream)) => {
+            let buffers = OfDevice::<T>::registered(comm, stream, count)?;
+            measure_on(comm, case, count, buffers)
+        }
     }
 }
 
 /// What will run, and how long that is expected to take.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
-    comm.preview(case.collective, count, case.dtype, case.root)
+    match case.memory {
+        Memory::Device(_) | Memory::Registered(_) => {
+            let bytes = count * case.dtype.size();
+            let choose = || on_device::choose(case.collective, comm.world_size(), bytes);
+            Ok((case.algorithm.unwrap_or_else(choose), 0.0))
+        }
+        _ => comm.preview(case.collective, count, case.dtype, case.root),
+    }
 }
 
 fn measure_on(
@@ -163,7 +154,7 @@ impl<B: Buffers> Bench<'_, B> {
         self.buffers.call(self.comm, self.case)
     }
 
-    /// Whether the root could run ahead, so that only calls between barriers tell a time.
+    /// Whether the root could run ahead, so that only calls between barriers can be timed.
     fn is_timed_call_by_call(&self) -> bool {
         self.case.collective.is_rooted()
     }
@@ -193,8 +184,8 @@ impl<B: Buffers> Bench<'_, B> {
         Ok(mean_s[0])
     }
 
-    /// Calls a batch: as told, or so many that the point takes its share of time. All ranks agree,
-    /// since the batch time they choose by is the slowest rank's.
+    /// Calls a batch: those of `--iters`, or so many that the point takes its share of time. All
+    /// ranks agree, since the batch time they choose by is the slowest rank's.
     fn choose_iterations(&mut self) -> Result<usize> {
         if let Some(iterations) = self.case.iterations {
             return Ok(iterations);

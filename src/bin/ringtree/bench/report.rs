@@ -1,11 +1,13 @@
 //! How measured points are printed.
 
-use super::measure::{Case, Measurement, Memory};
+use super::case::{Case, Memory};
+use super::measure::Measurement;
+use crate::gpu;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
 use std::str::FromStr;
 
-/// What is said of a point.
+/// The columns of a measured point.
 pub(crate) const COLUMNS: &[&str] = &[
     "collective",
     "algorithm",
@@ -100,7 +102,7 @@ fn object(cells: &[String]) -> String {
     serde_json::Value::Object(object).to_string()
 }
 
-/// What is said of a point, by the [`COLUMNS`].
+/// The cells of a point, one for each of the [`COLUMNS`].
 pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
     let Measurement {
         algorithm,
@@ -149,6 +151,14 @@ impl Case {
     /// What the bytes travelled over.
     fn transport(&self, comm: &Communicator) -> String {
         match &self.memory {
+            Memory::Device(_) | Memory::Registered(_) if self.collective != Collective::Barrier => {
+                let over = comm.device_transport();
+                let over = over.unwrap_or_else(|| comm.transport().to_owned());
+                match gpu::is_fake() {
+                    true => over.replace("cuda", "fake"),
+                    false => over,
+                }
+            }
             _ => comm.transport().to_owned(),
         }
     }

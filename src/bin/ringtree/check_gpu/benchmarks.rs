@@ -3,7 +3,8 @@
 use super::rank::{Orders, Rank, Said};
 use super::report::Table;
 use super::{folds, latency, probe};
-use crate::bench::measure::{Case, Memory, measure};
+use crate::bench::case::{Case, Memory};
+use crate::bench::measure::measure;
 use crate::bench::report::cells;
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp, Result};

@@ -27,10 +27,10 @@ mod pipeline;
 mod schedule;
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, ceil_log2};
+use super::blocks::{FREE, all_but_one, ceil_log2, two_at_once};
 use crate::limits::PIECES_MAX;
-use crate::plan::cost::{Cost, Question};
 use crate::plan::ir::{Request, Round};
+use crate::plan::price::{Cost, Question};
 use crate::plan::spec::{Algorithm, Collective};
 use exchange::Circle;
 
@@ -47,6 +47,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
     is_symmetric: |collective| !collective.is_rooted(),
     has_one_sender: false,
+    fan_in: two_at_once,
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces

@@ -1,13 +1,13 @@
 //! The picture of a timeline: what every rank computed, and under it what was on the links.
 
-use super::COMMUNICATION;
-use super::timeline::{RankSpans, Row, Span, Timeline};
-use crate::plan::draw::svg::{STYLE, open, write_anchored, write_rect, write_text};
-use crate::plan::draw::timeline::tick_length;
+use super::page::{open, tick_length, write_anchored, write_rect, write_text};
+use ringtree::ddp::{RankSpans, Span, Timeline};
 use std::fmt::Write;
 use std::ops::Range;
 use std::time::Duration;
 
+/// The track of buckets.
+const COMMUNICATION: &str = "communication";
 /// Pixels of the picture and its parts.
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 28.0;
@@ -34,58 +34,45 @@ const KINDS: [(&str, &str, &str, f64); 5] = [
     ("optimizer", "optimizer", "optimizer", 100.0),
 ];
 
-/// What a trace adds to the style of a plan's picture.
+/// What a trace adds to the style of the page.
 const TRACE_STYLE: &str = "
 .in{font-size:10px;font-weight:600;fill:#ffffff}.in-bucket{font-size:9.5px;fill:#ffffff}
 .forward{fill:#8896a6}.optimizer{fill:#9567d6}.wait{fill:#e8973a}
-.row{fill:#f5f7fa}.grid{stroke:#d9dee5;stroke-width:1;stroke-dasharray:2 4}
+.row{fill:#f5f7fa}
 @media (prefers-color-scheme:dark){.in,.in-bucket{fill:#0f141b}.forward{fill:#7d8b9b}
-.optimizer{fill:#b18af0}.wait{fill:#f0a44c}.row{fill:#161d26}.grid{stroke:#2b333d}}
+.optimizer{fill:#b18af0}.wait{fill:#f0a44c}.row{fill:#161d26}}
 ";
 
-impl Timeline {
-    /// A picture of what happened in `window`, as a self-contained SVG for light and dark pages:
-    /// for every rank a row of what it computed (the tracks `forward`, `backward`, `optimizer`,
-    /// and `wait` for the time in [`DataParallel::wait`](crate::ddp::DataParallel::wait)), and
-    /// under it its buckets on their way.
-    ///
-    /// ```
-    /// use ringtree::{ddp::Trace, sim::simulate::sleep};
-    /// use std::time::Duration;
-    /// let pictures = ringtree::simulate(2, |comm| {
-    ///     let trace = Trace::new(comm)?;
-    ///     trace.measure("backward", "layer 1", || sleep(comm, Duration::from_millis(3)));
-    ///     let second = Duration::ZERO..Duration::from_secs(1);
-    ///     let timeline = trace.collect()?;
-    ///     Ok::<_, ringtree::Error>(timeline.map(|timeline| timeline.svg("A step", "", second)))
-    /// });
-    /// assert!(pictures[0].as_ref().unwrap().as_ref().unwrap().starts_with("<svg"));
-    /// ```
-    #[must_use]
-    pub fn svg(&self, title: &str, note: &str, window: Range<Duration>) -> String {
-        let frame = Frame::new(window);
-        let lanes: Vec<_> = self
-            .ranks
-            .iter()
-            .map(|rank| Lane::new(rank, &frame))
-            .collect();
-        let heights = lanes.iter().map(|lane| lane.height() + RANK_GAP);
-        let bottom = HEAD_HEIGHT + heights.sum::<f64>() - RANK_GAP;
-        let mut out = String::new();
-        let style = format!("{STYLE}{TRACE_STYLE}");
-        open(&mut out, (WIDTH, bottom + AXIS_HEIGHT), &style);
-        write_text(&mut out, (MARGIN, 42.0), "title", title);
-        write_text(&mut out, (MARGIN, 64.0), "note", note);
-        legend(&mut out);
-        frame.draw_axis(&mut out, bottom);
-        let mut top = HEAD_HEIGHT;
-        for (rank, lane) in lanes.iter().enumerate() {
-            lane.draw(&mut out, &frame, rank, top);
-            top += lane.height() + RANK_GAP;
-        }
-        out.push_str("</svg>\n");
-        out
+/// What happened in `window`: for every rank a row of what it computed (the tracks `forward`,
+/// `backward`, `optimizer`, and `wait` for the time in `DataParallel::wait`), and under it its
+/// buckets on their way.
+pub(crate) fn overlap(
+    timeline: &Timeline,
+    title: &str,
+    note: &str,
+    window: Range<Duration>,
+) -> String {
+    let frame = Frame::new(window);
+    let lanes: Vec<_> = timeline
+        .ranks
+        .iter()
+        .map(|rank| Lane::new(rank, &frame))
+        .collect();
+    let heights = lanes.iter().map(|lane| lane.height() + RANK_GAP);
+    let bottom = HEAD_HEIGHT + heights.sum::<f64>() - RANK_GAP;
+    let mut out = String::new();
+    open(&mut out, (WIDTH, bottom + AXIS_HEIGHT), TRACE_STYLE);
+    write_text(&mut out, (MARGIN, 42.0), "title", title);
+    write_text(&mut out, (MARGIN, 64.0), "note", note);
+    legend(&mut out);
+    frame.draw_axis(&mut out, bottom);
+    let mut top = HEAD_HEIGHT;
+    for (rank, lane) in lanes.iter().enumerate() {
+        lane.draw(&mut out, &frame, rank, top);
+        top += lane.height() + RANK_GAP;
     }
+    out.push_str("</svg>\n");
+    out
 }
 
 fn legend(out: &mut String) {
@@ -154,16 +141,14 @@ fn milliseconds(time: Duration) -> f64 {
 /// One rank's part of the picture.
 struct Lane<'a> {
     work: Vec<&'a Span>,
-    buckets: Vec<Row<'a>>,
+    buckets: Vec<Vec<&'a Span>>,
 }
 
 impl<'a> Lane<'a> {
     fn new(rank: &'a RankSpans, frame: &Frame) -> Self {
         let is_work = |span: &&Span| span.track != COMMUNICATION && kind(&span.track).is_some();
-        let mut buckets = rank.rows();
-        buckets.retain(|row| {
-            row.track == COMMUNICATION && row.spans.iter().any(|span| frame.holds(span))
-        });
+        let is_bucket = |span: &&Span| span.track == COMMUNICATION && frame.holds(span);
+        let buckets = rows(rank.spans.iter().filter(is_bucket));
         let work = rank.spans.iter().filter(is_work);
         Self {
             work: work.filter(|span| frame.holds(span)).collect(),
@@ -192,11 +177,24 @@ impl<'a> Lane<'a> {
                 write_anchored(out, name, "note", "end", "links");
             }
             write_rect(out, "row", (begin, y), (whole, BUCKET_HEIGHT), 3.0);
-            for span in row.spans.iter().filter(|span| frame.holds(span)) {
+            for span in row {
                 draw_span(out, frame, span, y, BUCKET_HEIGHT);
             }
         }
     }
+}
+
+/// `spans`, by ascending start, in as few rows as keep them apart.
+fn rows<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Vec<&'a Span>> {
+    let mut rows: Vec<Vec<&Span>> = Vec::new();
+    for span in spans {
+        let is_free = |row: &&mut Vec<&Span>| row.last().is_none_or(|one| one.end <= span.start);
+        match rows.iter_mut().find(is_free) {
+            Some(row) => row.push(span),
+            None => rows.push(vec![span]),
+        }
+    }
+    rows
 }
 
 /// A bar with the span's name, or the last word of it, or nothing, as there is room.
@@ -221,4 +219,29 @@ fn draw_span(out: &mut String, frame: &Frame, span: &Span, y: f64, height: f64) 
     };
     let middle = (begin + drawn / 2.0, y + height / 2.0 + 3.5);
     write_anchored(out, middle, class, "middle", text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overlap;
+    use ringtree::sim::simulate::sleep;
+    use ringtree::{Error, ddp::Trace};
+    use std::time::Duration;
+
+    #[test]
+    fn rank_0_draws_what_all_ranks_did() {
+        let pictures = ringtree::simulate(2, |comm| {
+            let trace = Trace::new(comm)?;
+            trace.measure("backward", "layer 1", || {
+                sleep(comm, Duration::from_millis(300))
+            });
+            let second = Duration::ZERO..Duration::from_secs(1);
+            let timeline = trace.collect()?;
+            Ok::<_, Error>(timeline.map(|timeline| overlap(&timeline, "A <step>", "", second)))
+        });
+        let picture = pictures[0].clone().unwrap().unwrap();
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        assert!(picture.contains("A &lt;step&gt;"));
+        assert_eq!(picture.matches(">layer 1<").count(), 2, "{picture}");
+    }
 }

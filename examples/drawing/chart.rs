@@ -1,7 +1,7 @@
 //! How a time grows with something that doubles: curves over a logarithmic axis.
 
-use super::svg::{STYLE, open, write_anchored, write_text};
-use crate::plan::units::Seconds;
+use super::page::{open, write_anchored, write_text};
+use ringtree::plan::units::Seconds;
 use std::fmt::Write;
 
 /// Pixels of the picture and its parts.
@@ -17,15 +17,14 @@ const LABEL_PITCH: f64 = 17.0;
 /// At most so many ticks stand on a linear axis.
 const TICKS_MAX: f64 = 7.0;
 
-/// What a chart adds to the style of a plan's picture: a colour a curve.
+/// What a chart adds to the style of the page: a colour a curve.
 const CHART_STYLE: &str = "
-.name{font-size:15px;font-weight:650}.grid{stroke:#d9dee5;stroke-width:1;stroke-dasharray:2 4}
 .axis{stroke:#8896a6;stroke-width:1.2}.tick{font-size:11.5px;fill:#5f6c7b}
 .label{font-size:12.5px;font-weight:600}.curve{fill:none;stroke-width:2;stroke-linejoin:round}
 .heavy{stroke-width:3.4}.measured{fill:#ffffff;stroke-width:2}
 .c0{stroke:#d9542b}.c1{stroke:#b98a12}.c2{stroke:#8a5cc9}.c3{stroke:#3c7fcf}.c4{stroke:#17a673}
 .d0{fill:#d9542b}.d1{fill:#b98a12}.d2{fill:#8a5cc9}.d3{fill:#3c7fcf}.d4{fill:#17a673}
-@media (prefers-color-scheme:dark){.grid{stroke:#2b333d}.tick{fill:#93a1b1}
+@media (prefers-color-scheme:dark){.tick{fill:#93a1b1}
 .measured{fill:#0f141b}.c0{stroke:#f47b52}.c1{stroke:#dcae38}.c2{stroke:#ad86e6}
 .c3{stroke:#5aa0ea}.c4{stroke:#2cc48d}.d0{fill:#f47b52}.d1{fill:#dcae38}.d2{fill:#ad86e6}
 .d3{fill:#5aa0ea}.d4{fill:#2cc48d}}
@@ -35,18 +34,18 @@ const COLOURS: usize = 5;
 
 /// One curve; its place among the others gives it its colour, and the last is drawn heaviest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Curve {
+pub(crate) struct Curve {
     /// Stands at its end.
-    pub name: String,
+    pub(crate) name: String,
     /// (x, seconds), by increasing x.
-    pub points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Points that were measured rather than computed: open circles over the curve.
-    pub measured: Vec<(f64, f64)>,
+    pub(crate) measured: Vec<(f64, f64)>,
 }
 
 /// The axis of seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scale {
+pub(crate) enum Scale {
     /// From zero to so many seconds; a curve that goes higher leaves the chart, and its label
     /// says where it ends.
     Linear(f64),
@@ -56,26 +55,31 @@ pub enum Scale {
 
 /// One chart.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chart {
+pub(crate) struct Chart {
     /// What is drawn: "Step time".
-    pub name: String,
+    pub(crate) name: String,
     /// A few words on it.
-    pub note: String,
+    pub(crate) note: String,
     /// The axis of seconds.
-    pub scale: Scale,
+    pub(crate) scale: Scale,
     /// The curves.
-    pub curves: Vec<Curve>,
+    pub(crate) curves: Vec<Curve>,
 }
 
 /// Places on the axis of x, above zero, and what stands there.
 type Ticks<'a> = &'a [(f64, String)];
 
 /// `charts` side by side, each over a logarithmic axis called `x_name`, as a self-contained SVG.
-#[must_use]
-pub fn charts(title: &str, notes: &[&str], x_name: &str, ticks: Ticks, charts: &[Chart]) -> String {
+pub(crate) fn charts(
+    title: &str,
+    notes: &[&str],
+    x_name: &str,
+    ticks: Ticks,
+    charts: &[Chart],
+) -> String {
     let height = HEAD_HEIGHT + PLOT_HEIGHT + FOOT_HEIGHT;
     let mut out = String::new();
-    open(&mut out, (WIDTH, height), &format!("{STYLE}{CHART_STYLE}"));
+    open(&mut out, (WIDTH, height), CHART_STYLE);
     write_text(&mut out, (MARGIN, 42.0), "title", title);
     for (index, note) in notes.iter().enumerate() {
         write_text(&mut out, (MARGIN, 64.0 + 18.0 * index as f64), "note", note);

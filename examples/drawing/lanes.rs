@@ -1,6 +1,6 @@
 //! Who holds what when: several runs of one collective above a shared axis of seconds.
 
-use super::svg::{STYLE, open, write_anchored, write_rect, write_text};
+use super::page::{open, tick_length, write_anchored, write_rect, write_text};
 use std::fmt::Write;
 
 /// Pixels of the picture and its parts.
@@ -16,31 +16,28 @@ const AXIS_HEIGHT: f64 = 60.0;
 /// At most so many ticks stand on the axis.
 const TICKS_MAX: f64 = 9.0;
 
-/// What a timeline adds to the style of a plan's picture.
-const TIMELINE_STYLE: &str = "
-.name{font-size:15px;font-weight:650}.finish{font-size:21px;font-weight:700}
+/// What lanes add to the style of the page.
+const LANES_STYLE: &str = "
+.finish{font-size:21px;font-weight:700}
 .rank{font-size:9.5px;fill:#5f6c7b}.track{fill:#f0f3f7}.end{stroke:#1f2933;stroke-width:1.5}
-.grid{stroke:#d9dee5;stroke-width:1;stroke-dasharray:2 4}
-@media (prefers-color-scheme:dark){.rank{fill:#93a1b1}.track{fill:#1a222c}.end{stroke:#e6edf3}
-.grid{stroke:#2b333d}}
+@media (prefers-color-scheme:dark){.rank{fill:#93a1b1}.track{fill:#1a222c}.end{stroke:#e6edf3}}
 ";
 
 /// One run of a collective.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Panel {
+pub(crate) struct Panel {
     /// What ran: "Binomial tree".
-    pub name: String,
+    pub(crate) name: String,
     /// A few words on how: "3 rounds of the whole file".
-    pub note: String,
+    pub(crate) note: String,
     /// By rank: (seconds, part held from then on, 0 to 1), in ascending order of time. Before the
     /// first sample a rank holds nothing.
-    pub lanes: Vec<Vec<(f64, f64)>>,
+    pub(crate) lanes: Vec<Vec<(f64, f64)>>,
 }
 
 impl Panel {
     /// The time at which the last rank's part last grew, in seconds.
-    #[must_use]
-    pub fn finish_s(&self) -> f64 {
+    pub(crate) fn finish_s(&self) -> f64 {
         let growth = |lane: &Vec<(f64, f64)>| {
             let most = lane.iter().map(|(_, part)| *part).fold(0.0, f64::max);
             let reached = lane.iter().find(|(_, part)| *part >= most);
@@ -56,15 +53,13 @@ impl Panel {
 
 /// `panels` one above the other over one axis of seconds, as a self-contained SVG: a lane a rank,
 /// blue and as high as the part of the data it holds, green once it holds all.
-#[must_use]
-pub fn timeline(title: &str, note: &str, panels: &[Panel]) -> String {
+pub(crate) fn timeline(title: &str, note: &str, panels: &[Panel]) -> String {
     let panels_height: f64 = panels.iter().map(|panel| panel.height() + PANEL_GAP).sum();
     let bottom = HEAD_HEIGHT + panels_height - PANEL_GAP;
     let longest_s = panels.iter().map(Panel::finish_s).fold(0.0, f64::max);
     let axis = Axis::new(longest_s);
     let mut out = String::new();
-    let style = format!("{STYLE}{TIMELINE_STYLE}");
-    open(&mut out, (WIDTH, bottom + AXIS_HEIGHT), &style);
+    open(&mut out, (WIDTH, bottom + AXIS_HEIGHT), LANES_STYLE);
     write_text(&mut out, (MARGIN, 42.0), "title", title);
     write_text(&mut out, (MARGIN, 64.0), "note", note);
     legend(&mut out);
@@ -89,14 +84,6 @@ fn legend(out: &mut String) {
         write_text(out, (x + 18.0, 64.0), "note", text);
         x += width;
     }
-}
-
-/// The smallest of 1, 2, 5 times a power of ten that is `rough` or longer.
-pub(crate) fn tick_length(rough: f64) -> f64 {
-    let power = 10_f64.powf(rough.log10().floor());
-    let factors = [1.0, 2.0, 5.0, 10.0];
-    let factor = factors.into_iter().find(|factor| factor * power >= rough);
-    factor.unwrap_or(10.0) * power
 }
 
 /// Seconds to pixels.

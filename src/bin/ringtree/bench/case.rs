@@ -1,0 +1,35 @@
+//! What is measured: one call on buffers of one size.
+
+use ringtree::device::{Device, Stream};
+use ringtree::plan::{Algorithm, Collective};
+use ringtree::{Dtype, ReduceOp};
+use std::sync::Arc;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: Dtype,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
+    /// Bytes of the whole buffer, as asked for.
+    pub(crate) bytes: usize,
+    pub(crate) iterations: Option<usize>,
+    pub(crate) in_place: bool,
+    pub(crate) memory: Memory,
+    /// None leaves the choice to the library.
+    pub(crate) algorithm: Option<Algorithm>,
+}
+
+/// Where the buffers live.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// On the host.
+    Host,
+    /// On the host, in memory that peers read.
+    Shared,
+    /// On a device, used on a stream.
+    Device((Arc<dyn Device>, Arc<dyn Stream>)),
+    /// On a device, in memory that peers on the same device read.
+    Registered((Arc<dyn Device>, Arc<dyn Stream>)),
+}
