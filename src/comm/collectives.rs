@@ -440,7 +440,6 @@ impl Communicator {
             root,
             forced: None,
             lends: false,
-            on_device: false,
         })
     }
 

@@ -5,7 +5,6 @@ use crate::limits::{DEVICE_LOOKS, DEVICE_NAP};
 use crate::protocol::session::To;
 use crate::sys::shared::{OwnRegion, PeerRegion};
 use crate::transport::Transport;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// How the host spent the time it was given.
@@ -43,6 +42,14 @@ pub(crate) trait Host: Send + Sync {
         Waited::Asleep
     }
 
+    /// Between two looks of a thread, without the token, at what a device does.
+    fn await_device(&self, looks: u32) {
+        match looks <= DEVICE_LOOKS {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(DEVICE_NAP),
+        }
+    }
+
     /// Ends a sleep in `give_way` early.
     fn wake(&self);
 
@@ -71,23 +78,6 @@ pub(crate) trait Host: Send + Sync {
         at_most: Duration,
     ) -> Result<[Box<dyn Transport>; 2]>;
 
-    /// A third transport of a group, to all ranks, once in its life: for what is acknowledged of
-    /// device memory. As [`Host::transports`] otherwise.
-    ///
-    /// # Errors
-    /// As there.
-    fn acknowledgements(
-        &self,
-        group: u32,
-        world_size: usize,
-        at_most: Duration,
-    ) -> Result<Box<dyn Transport>>;
-
-    /// The ranks that share memory with this one, itself included, ascending.
-    fn neighbours(&self) -> Vec<usize> {
-        Vec::new()
-    }
-
     /// Memory of `bytes` bytes that the group's ranks on this host can read, and theirs; `None`
     /// where there is nobody to share with. All of them ask, one allocation after the other, and
     /// wait for each other, at most `at_most`.
@@ -96,22 +86,6 @@ pub(crate) trait Host: Send + Sync {
     /// Memory that was to be shared was not.
     fn allocate(&self, _group: u32, _bytes: usize, _at_most: Duration) -> Result<Option<Shared>> {
         Ok(None)
-    }
-
-    /// Gives a sealed file of `bytes` bytes to the group's other ranks on this host, and returns
-    /// theirs, by rank. All of them do so, one file after the other with a barrier between, and
-    /// wait for each other, at most `at_most`.
-    ///
-    /// # Errors
-    /// They did not all do so; or the system's.
-    fn hand_out(
-        &self,
-        _group: u32,
-        _file: BorrowedFd<'_>,
-        _bytes: usize,
-        _at_most: Duration,
-    ) -> Result<Vec<(usize, OwnedFd)>> {
-        Ok(Vec::new())
     }
 
     /// Sends a control message.

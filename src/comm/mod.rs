@@ -40,7 +40,7 @@ use on_device::Attached;
 use runtime::Runtime;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
@@ -398,16 +398,12 @@ fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let issued = self.issued.get_mut();
-        let attached = issued.unwrap_or_else(PoisonError::into_inner);
-        let words = attached.attached.as_mut().and_then(Attached::farewell);
         let Parts {
             runtime,
             group,
             timeout,
             ..
         } = &self.parts;
-        runtime.part(*group, *timeout, words);
         runtime.leave(*group, *timeout);
     }
 }

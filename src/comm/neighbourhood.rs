@@ -41,11 +41,6 @@ impl Neighbourhood {
         })
     }
 
-    /// The ranks, ascending.
-    pub(super) fn ranks(&self) -> &[usize] {
-        &self.ranks
-    }
-
     pub(super) fn size(&self) -> usize {
         self.ranks.len()
     }

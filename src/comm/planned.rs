@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 use crate::limits::{LENT_BYTES_MIN, LENT_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::ir::{ChunkRange, Request, Step};
-use crate::plan::on_device;
 use crate::plan::select::{self, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
@@ -31,8 +30,6 @@ pub(crate) struct Wanted {
     pub(crate) forced: Option<Algorithm>,
     /// Whether the buffer lies where peers can read it.
     pub(crate) lends: bool,
-    /// Whether the buffer is a device's.
-    pub(crate) on_device: bool,
 }
 
 /// A call, ready to be posted but for its sequence number.
@@ -53,6 +50,7 @@ impl Planned {
             buffer,
             progress: Progress::default(),
             timeout,
+            gate: None,
         }
     }
 
@@ -136,7 +134,7 @@ pub(crate) fn make(
     let call = Call {
         sequence: 0,
         collective: collective.name().into(),
-        algorithm: named(algorithm, &wanted),
+        algorithm: algorithm.name().into(),
         pieces: narrow(pieces),
         count: count as u64,
         dtype,
@@ -175,34 +173,16 @@ fn choose(
         forced,
         ..
     } = *wanted;
-    if wanted.on_device {
-        let world_size = topology.world_size;
-        let chosen = forced.unwrap_or_else(|| on_device::choose(collective, world_size, bytes));
-        // The device's engine cuts messages into segments; what it takes was never measured.
-        return Ok((chosen, 1, 0.0));
-    }
     let choice = select::choose(collective, topology, bytes, dtype.size(), tuning, forced);
     let choice = choice.map_err(Error::Usage)?;
     Ok((choice.algorithm, choice.pieces, choice.predicted_s))
-}
-
-/// What ranks must agree on. Segments travel otherwise than messages between hosts: with a host's
-/// buffer it is another call.
-fn named(algorithm: Algorithm, wanted: &Wanted) -> std::borrow::Cow<'static, str> {
-    if wanted.on_device {
-        format!("{algorithm} on devices").into()
-    } else {
-        algorithm.name().into()
-    }
 }
 
 fn program(plan: &Plan, wanted: &Wanted) -> Program {
     let program = Program::bind(plan, wanted.count, wanted.dtype.size());
     if wanted.lends {
         let bytes = wanted.count * wanted.dtype.size();
-        // A device's cache is all readers' cache.
-        let overwritten_too = wanted.on_device || bytes >= LENT_OVERWRITTEN_BYTES_MIN;
-        program.lending(LENT_BYTES_MIN, overwritten_too)
+        program.lending(LENT_BYTES_MIN, bytes >= LENT_OVERWRITTEN_BYTES_MIN)
     } else {
         program
     }

@@ -13,7 +13,6 @@ use crate::transport::stream::StreamTransport;
 use crate::transport::tcp::{Inbox, Reactor, TcpConnector};
 use mio::net::TcpStream;
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,10 +20,6 @@ use std::time::{Duration, Instant};
 fn channel_number(group: u32, channel: u32) -> u32 {
     group * 2 + channel
 }
-
-/// Beside a group's number, the wire's number of its channel for acknowledgements: no other
-/// channel's has both bits, nor what else ranks of a host hand over.
-const ACKNOWLEDGEMENTS: u32 = 3 << 30;
 
 /// What the threads of the process share.
 pub(super) struct Links {
@@ -150,37 +145,10 @@ impl Host for ProcessHost {
         Ok([transport(0)?, transport(1)?])
     }
 
-    fn acknowledgements(
-        &self,
-        group: u32,
-        world_size: usize,
-        at_most: Duration,
-    ) -> Result<Box<dyn Transport>> {
-        let channel = ACKNOWLEDGEMENTS | group;
-        self.links.transport(channel, world_size, at_most)
-    }
-
-    fn neighbours(&self) -> Vec<usize> {
-        let neighbourhood = self.links.neighbourhood.as_ref();
-        neighbourhood.map_or_else(Vec::new, |one| one.ranks().to_vec())
-    }
-
     fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<Option<Shared>> {
         let neighbourhood = self.links.neighbourhood.as_ref();
         let shared = neighbourhood.map(|one| one.allocate(group, bytes, at_most));
         shared.transpose()
-    }
-
-    fn hand_out(
-        &self,
-        group: u32,
-        file: BorrowedFd<'_>,
-        bytes: usize,
-        at_most: Duration,
-    ) -> Result<Vec<(usize, OwnedFd)>> {
-        let neighbourhood = self.links.neighbourhood.as_ref();
-        let theirs = neighbourhood.map(|one| one.hand_out(group, file, bytes, at_most));
-        theirs.unwrap_or_else(|| Ok(Vec::new()))
     }
 
     fn linger(&self, fruitless: u32) -> bool {

@@ -6,9 +6,7 @@
 
 mod leaving;
 
-use super::host::{Host, Shared, Waited};
-use crate::engine::device::OnDevice;
-use crate::engine::device::links::DeviceLinks;
+use super::host::{Host, Waited};
 use crate::engine::group::{ChannelKind, Group};
 use crate::engine::posting::{Posting, Prepared, Progress};
 use crate::engine::{Engine, Ticket};
@@ -17,10 +15,7 @@ use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
 use crate::protocol::session::Agreement;
 use crate::sys::memory::Region;
 use crate::sys::shared::OwnRegion;
-use crate::transport::Transport;
 use crate::transport::shm::lent::{Allocation, Own};
-use leaving::Estate;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,8 +32,6 @@ pub(crate) struct Runtime {
     /// Threads that want the engine or the token while another polls.
     others: AtomicUsize,
     unfinished: AtomicBool,
-    /// Memory that peers may have mapped.
-    estates: Mutex<Vec<Estate>>,
     host: Box<dyn Host>,
 }
 
@@ -65,7 +58,6 @@ impl Runtime {
             token: AtomicBool::new(false),
             others: AtomicUsize::new(0),
             unfinished: AtomicBool::new(false),
-            estates: Mutex::default(),
             host,
         }
     }
@@ -111,29 +103,6 @@ impl Runtime {
         Ok(())
     }
 
-    /// The ranks that share memory with this one.
-    pub(crate) fn neighbours(&self) -> Vec<usize> {
-        self.host.neighbours()
-    }
-
-    /// A transport for a group's acknowledgements, to all ranks: that of the device it had before,
-    /// which has none any more, or a new one.
-    ///
-    /// # Errors
-    /// As [`Runtime::add_group`].
-    pub(crate) fn acknowledgements(
-        &self,
-        group: u32,
-        world_size: usize,
-        at_most: Duration,
-    ) -> Result<Box<dyn Transport>> {
-        let before = self.with_group(group, Group::detach).flatten();
-        match before.and_then(DeviceLinks::into_acknowledgements) {
-            Some(acknowledgements) => Ok(acknowledgements),
-            None => self.host.acknowledgements(group, world_size, at_most),
-        }
-    }
-
     /// Does something to a group; nothing if it is gone.
     pub(crate) fn with_group<R>(&self, group: u32, act: impl FnOnce(&mut Group) -> R) -> Option<R> {
         self.lock_beside_poller().group(group).map(act)
@@ -165,25 +134,6 @@ impl Runtime {
         Ok(Some(own))
     }
 
-    /// See [`Host::hand_out`].
-    pub(crate) fn hand_out(
-        &self,
-        group: u32,
-        file: BorrowedFd<'_>,
-        bytes: usize,
-        at_most: Duration,
-    ) -> Result<Vec<(usize, OwnedFd)>> {
-        self.host.hand_out(group, file, bytes, at_most)
-    }
-
-    /// Words that the ranks of this host tell each other something by, as [`Runtime::allocate`].
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn words(&self, group: u32, at_most: Duration) -> Result<Option<Shared>> {
-        self.host.allocate(group, 1, at_most)
-    }
-
     /// Starts an operation and leaves it to whoever polls.
     pub(crate) fn post(
         &self,
@@ -191,25 +141,8 @@ impl Runtime {
         channel: ChannelKind,
         posting: Posting,
     ) -> std::result::Result<Ticket, (Error, Region)> {
-        self.leave_to_pollers(|engine| engine.post(group, channel, posting))
-    }
-
-    /// The same on a device.
-    pub(crate) fn post_on_device(
-        &self,
-        group: u32,
-        posting: Posting,
-        on: OnDevice,
-    ) -> Result<Ticket> {
-        self.leave_to_pollers(|engine| engine.post_on_device(group, posting, on))
-    }
-
-    fn leave_to_pollers<E>(
-        &self,
-        post: impl FnOnce(&mut Engine) -> std::result::Result<Ticket, E>,
-    ) -> std::result::Result<Ticket, E> {
         let mut engine = self.lock_beside_poller();
-        let ticket = post(&mut engine)?;
+        let ticket = engine.post(group, channel, posting)?;
         engine.poll();
         self.stamp(&mut engine);
         self.send_controls(&mut engine);
@@ -329,7 +262,7 @@ impl Runtime {
                 return outcome;
             }
             self.stamp(&mut engine);
-            let awaits_device = !advanced && engine.awaits_device();
+            let awaits_gate = !advanced && engine.awaits_gate();
             drop(engine);
             self.let_others_look();
             if advanced {
@@ -338,7 +271,7 @@ impl Runtime {
                 waited = Waited::Briefly;
             } else {
                 idle_passes = idle_passes.saturating_add(1);
-                waited = match awaits_device {
+                waited = match awaits_gate {
                     true => self.host.give_way_to_device(idle_passes),
                     false => self.host.give_way(idle_passes),
                 };
@@ -373,7 +306,7 @@ impl Runtime {
             engine = self.lock_beside_poller();
             is_unfinished = engine.poll();
         }
-        if engine.awaits_device() {
+        if engine.awaits_gate() {
             // A device wakes nobody: this thread comes back at once, after a nap.
             if !is_unfinished {
                 // Callers have the engine meanwhile.
@@ -391,6 +324,21 @@ impl Runtime {
         self.send_controls(&mut engine);
         drop(engine);
         drop(token);
+    }
+
+    /// Waits until `is_so`, which a device's stream brings about, for `at_most`; says whether it
+    /// is. What is under way goes on meanwhile in the control thread.
+    pub(crate) fn wait_for_stream(&self, is_so: impl Fn() -> bool, at_most: Duration) -> bool {
+        let end = self.host.now().saturating_add(at_most);
+        let mut looks = 0u32;
+        while !is_so() {
+            if self.host.now() >= end {
+                return is_so();
+            }
+            looks = looks.saturating_add(1);
+            self.host.await_device(looks);
+        }
+        true
     }
 
     /// Lets time pass without a call; what is under way goes on, peers are answered.
@@ -438,12 +386,6 @@ impl Runtime {
         drop(engine);
         self.changed.notify_all();
         self.host.wake();
-    }
-
-    /// How an operation ended, if it has.
-    pub(crate) fn take(&self, ticket: Ticket) -> Option<Result<()>> {
-        let taken = self.lock_beside_poller().take(ticket);
-        taken.map(|(_, end)| end)
     }
 
     /// Lets an operation end by itself.
@@ -531,15 +473,6 @@ mod tests {
                 let connector = TcpConnector::new(Arc::clone(&reactor), inbox, dial);
                 Box::new(StreamTransport::new(connector, channel, 0, world_size))
             }))
-        }
-        fn acknowledgements(
-            &self,
-            group: u32,
-            world_size: usize,
-            at_most: Duration,
-        ) -> Result<Box<dyn Transport>> {
-            let [transport, _] = self.transports(group, world_size, at_most)?;
-            Ok(transport)
         }
         fn send_control(&self, _: To, _: u32, _: &[u8]) {
             self.sent.fetch_add(1, Ordering::Relaxed);

@@ -1,9 +1,8 @@
 //! Operations under way, in the order of their calls.
 
-use super::device::DeviceOperation;
-use super::device::links::DeviceLinks;
+use super::gate::Gate;
 use super::operation::Operation;
-use super::posting::{Failure, Posting, Prepared};
+use super::posting::{Broken, Posting, Prepared};
 use super::program::Program;
 use super::turns::Turns;
 use crate::error::{Error, Result};
@@ -16,8 +15,8 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) operation: Operation,
-    /// What is done instead, where the buffer is on a device.
-    pub(super) on_device: Option<Box<DeviceOperation>>,
+    /// What it waits for before it begins, and opens when it has ended.
+    gate: Option<Box<dyn Gate>>,
     pub(super) timeout: Duration,
     /// When time first passed over it.
     pub(super) since: Option<Duration>,
@@ -42,8 +41,6 @@ pub(super) struct Channel {
     /// Operations that have ended and bear no time yet.
     pub(super) unstamped: usize,
     turns: Turns,
-    /// The way over devices, if there is one.
-    pub(super) device: Option<DeviceLinks>,
 }
 
 impl Channel {
@@ -59,7 +56,6 @@ impl Channel {
             queue: VecDeque::new(),
             unstamped: 0,
             turns: Turns::new(world_size),
-            device: None,
         }
     }
 
@@ -102,7 +98,7 @@ impl Channel {
     }
 
     /// Starts an operation, which may have come some way already.
-    pub(super) fn start(&mut self, posting: Posting) -> usize {
+    pub(super) fn start(&mut self, mut posting: Posting) -> usize {
         for peer in posting.prepared.program.peers() {
             self.transport.open(peer);
         }
@@ -112,6 +108,7 @@ impl Channel {
         });
         let slot = &mut self.slots[index];
         slot.timeout = posting.timeout;
+        slot.gate = posting.gate.take();
         slot.operation.start(posting);
         slot.since = None;
         slot.notices = 0;
@@ -122,30 +119,29 @@ impl Channel {
         index
     }
 
-    pub(super) fn poll(&mut self) -> std::result::Result<bool, (usize, Failure)> {
+    pub(super) fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
         let mut advanced = false;
-        if let Some(links) = self.device.as_mut().filter(|_| self.queue.is_empty()) {
-            // What was lent comes back. A link that is broken is told of in the next call.
-            advanced = links.poll().unwrap_or(false);
-        }
         self.turns.begin_pass();
         let mut at = 0;
         while let Some(index) = self.queue.get(at).copied() {
             let slot = &mut self.slots[index];
-            let polled = slot.poll(&mut *self.transport, &mut self.turns, &mut self.device);
+            let polled = match slot.has_begun() {
+                true => slot.operation.poll(&mut *self.transport, &mut self.turns),
+                false => Ok(false),
+            };
             self.transport.settle();
             match polled {
                 Ok(moved) => advanced |= moved,
                 Err(failure) => return Err((index, failure)),
             }
-            if slot.is_done() {
+            if slot.has_begun() && slot.operation.is_done() {
                 self.queue.remove(at);
                 self.finish(index, Ok(()));
                 advanced = true;
             } else {
                 at += 1;
                 if at < self.queue.len() {
-                    slot.claim(&mut self.turns);
+                    slot.operation.claim(&mut self.turns);
                 }
             }
         }
@@ -154,9 +150,10 @@ impl Channel {
 
     pub(super) fn finish(&mut self, index: usize, result: Result<()>) {
         let slot = &mut self.slots[index];
+        if let Some(gate) = slot.gate.take() {
+            gate.open(result.is_ok());
+        }
         slot.result = Some(result);
-        // The user's stream goes on.
-        slot.on_device = None;
         self.unstamped += 1;
         if slot.is_abandoned {
             self.take(index);
@@ -191,47 +188,16 @@ impl Channel {
 }
 
 impl Slot {
-    pub(super) fn poll(
-        &mut self,
-        transport: &mut dyn Transport,
-        turns: &mut Turns,
-        device: &mut Option<DeviceLinks>,
-    ) -> std::result::Result<bool, Failure> {
-        match (&mut self.on_device, device) {
-            (Some(operation), Some(links)) => {
-                let given_back = links.poll()?;
-                let moved = operation.poll(transport, turns, links)?;
-                // What was read meanwhile.
-                Ok(given_back | moved | links.poll()?)
-            }
-            _ => Ok(self.operation.poll(transport, turns)?),
-        }
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        match &self.on_device {
-            Some(operation) => operation.is_done(),
-            None => self.operation.is_done(),
-        }
-    }
-
-    /// Whether this rank takes part already.
+    /// Whether the operation may begin: it has no gate, or its gate is ready.
     pub(super) fn has_begun(&self) -> bool {
-        let on_device = self.on_device.as_ref();
-        on_device.is_none_or(|operation| operation.has_begun())
+        self.gate.as_ref().is_none_or(|gate| gate.is_ready())
     }
 
-    pub(super) fn claim(&self, turns: &mut Turns) {
-        match &self.on_device {
-            Some(operation) => operation.claim(turns),
-            None => self.operation.claim(turns),
-        }
-    }
-
-    pub(super) fn awaited(&self, device: &Option<DeviceLinks>) -> Vec<usize> {
-        match (&self.on_device, device) {
-            (Some(operation), Some(links)) => operation.awaited(links),
-            _ => self.operation.awaited(),
+    /// The ranks that the operation waits for now; none before it has begun.
+    pub(super) fn awaited(&self) -> Vec<usize> {
+        match self.has_begun() {
+            true => self.operation.awaited(),
+            false => Vec::new(),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! The operations of one set of ranks.
 
-mod on_device;
-
 use super::channel::{Channel, Slot};
 use super::in_order;
 use super::operation::Operation;
-use super::posting::{Broken, Failure, Posting, Prepared, Progress};
+use super::posting::{Broken, Posting, Prepared, Progress};
 use crate::error::{Error, Result};
 use crate::limits::WAITING_NOTICE_AFTER;
 use crate::protocol::call::Call;
@@ -71,6 +69,9 @@ impl Group {
         if let Some(error) = self.session.verdict().cloned() {
             // What was run in order may have lent the buffer.
             self.collectives.transport.withdraw();
+            if let Some(gate) = posting.gate {
+                gate.open(false);
+            }
             return Err((error, posting.buffer));
         }
         let Prepared {
@@ -126,12 +127,8 @@ impl Group {
         for kind in [ChannelKind::Collectives, ChannelKind::Pairs] {
             match self.channel(kind).poll() {
                 Ok(moved) => advanced |= moved,
-                Err((slot, Failure::Link(broken))) => {
+                Err((slot, broken)) => {
                     self.broken(kind, slot, broken);
-                    return true;
-                }
-                Err((_, Failure::Own(error))) => {
-                    self.session.failed(error);
                     return true;
                 }
             }
@@ -165,7 +162,7 @@ impl Group {
                 let Some(call) = slot.operation.call() else {
                     continue;
                 };
-                let awaited = slot.awaited(&channel.device);
+                let awaited = slot.awaited();
                 if is_overdue {
                     let error = overdue(self.rank, &call, slot, &awaited, session);
                     session.failed(error);
@@ -185,9 +182,6 @@ impl Group {
         // Before the callers have their buffers back.
         self.collectives.transport.withdraw();
         let ended = self.collectives.fail(&error) | self.pairs.fail(&error);
-        if let Some(links) = &mut self.collectives.device {
-            links.release();
-        }
         self.session.idle();
         ended
     }
@@ -220,7 +214,13 @@ impl Group {
     /// Whether any is, or others depend on this rank to settle a failure.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.is_calling() || self.session.gathers_marks() || self.is_draining() || self.is_lending()
+        self.is_calling() || self.session.gathers_marks()
+    }
+
+    /// Whether an operation's gate is not ready.
+    pub(super) fn awaits_gate(&self) -> bool {
+        let mut slots = self.collectives.queue.iter();
+        slots.any(|slot| !self.collectives.slots[*slot].has_begun())
     }
 
     /// This rank gives up, for a reason that the group does not know.
@@ -295,7 +295,7 @@ impl Group {
         };
         let slot = &self.collectives.slots[*slot];
         if let Some(call) = slot.operation.call() {
-            for peer in slot.awaited(&self.collectives.device) {
+            for peer in slot.awaited() {
                 self.session.left_before(peer, &call);
             }
         }
@@ -339,10 +339,6 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
         slot.timeout.as_secs_f64(),
         if !slot.has_begun() {
             "the buffer's stream has not come to it, held up by what it was told before".into()
-        } else if who.is_empty() && slot.on_device.is_some() {
-            "its own device is not through with it, busy or in a stream whose queue another's \
-             wait holds up (CUDA_DEVICE_MAX_CONNECTIONS=32 makes more queues)"
-                .into()
         } else if who.is_empty() {
             "no rank holds it up".into()
         } else {

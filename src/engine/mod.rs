@@ -11,13 +11,13 @@
 //! later round are offered only while the earlier rounds have none ready. Operations of a channel
 //! use a link in the order they were issued. In the steady state nothing is allocated.
 //!
-//! *May import* `transport`, `device`, `reduce`, `sys`, the pure rooms and the base files.
+//! *May import* `transport`, `reduce`, `sys`, the pure rooms and the base files.
 
 #![forbid(unsafe_code)]
 
 mod channel;
-pub mod device;
 mod fold;
+pub mod gate;
 pub mod group;
 mod in_order;
 mod lending;
@@ -31,7 +31,6 @@ use crate::error::{Error, Result};
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use crate::sys::memory::Region;
-use device::OnDevice;
 use group::{ChannelKind, Group};
 use posting::{Posting, Prepared, Progress};
 use std::time::Duration;
@@ -94,30 +93,10 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::post`], on a device's memory; the posting's buffer means nothing then.
-    ///
-    /// # Errors
-    /// As there; and [`Error::Usage`] where the group has no device.
-    pub fn post_on_device(
-        &mut self,
-        number: u32,
-        posting: Posting,
-        on: OnDevice,
-    ) -> Result<Ticket> {
-        let closed = || Error::Usage("the communicator is closed".into());
-        let group = self.group(number).ok_or_else(closed)?;
-        let slot = group.post_on_device(posting, on)?;
-        Ok(Ticket {
-            group: number,
-            channel: ChannelKind::Collectives,
-            slot,
-        })
-    }
-
-    /// Whether something is under way on a device, which wakes nobody when it is done.
+    /// Whether a gate is not ready: the stream it belongs to wakes no thread when it is.
     #[must_use]
-    pub fn awaits_device(&self) -> bool {
-        self.groups.iter().any(|(_, group)| group.awaits_device())
+    pub fn awaits_gate(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.awaits_gate())
     }
 
     /// Runs a collective on `buffer` step by step while the caller waits, where nothing of the
@@ -301,6 +280,7 @@ mod tests {
             buffer: Region::own(vec![0u8; 3]),
             progress: Progress::default(),
             timeout,
+            gate: None,
         };
         let mut engine = Engine::default();
         let group = Group::new(1, 3, Box::new(Unconnected), Box::new(Unconnected));

@@ -1,7 +1,7 @@
 //! What is handed to the engine: a call that was prepared, and what it takes to carry it out.
 
+use super::gate::Gate;
 use super::program::Program;
-use crate::error::Error;
 use crate::protocol::call::Call;
 use crate::reduce::Kernel;
 use crate::sys::memory::Region;
@@ -44,6 +44,8 @@ pub struct Posting {
     pub progress: Progress,
     /// How long it may take.
     pub timeout: Duration,
+    /// What it waits for before it begins, and opens when it has ended.
+    pub gate: Option<Box<dyn Gate>>,
 }
 
 /// What an operation does to bytes: its kernel, its element size and what `avg` divides by.
@@ -72,18 +74,4 @@ pub struct Progress {
 pub(super) struct Broken {
     pub(super) peer: usize,
     pub(super) error: LinkError,
-}
-
-/// Why an operation cannot go on.
-pub(super) enum Failure {
-    /// A link failed.
-    Link(Broken),
-    /// This rank's device did, or it was asked for what it cannot do.
-    Own(Error),
-}
-
-impl From<Broken> for Failure {
-    fn from(broken: Broken) -> Self {
-        Self::Link(broken)
-    }
 }

@@ -6,7 +6,7 @@ use super::schedule::Baton;
 use crate::comm::host::{Host, Waited};
 use crate::comm::runtime::Runtime;
 use crate::comm::{Communicator, Parts};
-use crate::limits::{DEADLINE_DEFAULT, DEVICE_NAP, SIMULATED_DEVICE_NAP};
+use crate::limits::DEADLINE_DEFAULT;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::session::To;
@@ -167,15 +167,6 @@ impl Host for SimHost {
         Waited::Asleep
     }
 
-    fn give_way_to_device(&self, _idle_passes: u32) -> Waited {
-        // The device takes real time, while it may need another rank's turn; and all of this must
-        // not use up a call's time.
-        std::thread::sleep(DEVICE_NAP);
-        let until = self.baton.now() + SIMULATED_DEVICE_NAP;
-        let _ = self.baton.wait(self.rank, until);
-        Waited::Asleep
-    }
-
     fn wake(&self) {}
 
     fn background_work(&self) {}
@@ -191,20 +182,6 @@ impl Host for SimHost {
             let connector = SimConnector::new(Arc::clone(&self.network), channel, self.rank);
             Box::new(StreamTransport::new(connector, channel, 0, world_size))
         }))
-    }
-
-    fn acknowledgements(
-        &self,
-        group: u32,
-        world_size: usize,
-        _at_most: Duration,
-    ) -> crate::error::Result<Box<dyn Transport>> {
-        // Above those of all groups.
-        let channel = 3 << 30 | group;
-        let connector = SimConnector::new(Arc::clone(&self.network), channel, self.rank);
-        Ok(Box::new(StreamTransport::new(
-            connector, channel, 0, world_size,
-        )))
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {

@@ -324,7 +324,6 @@ impl Rank {
             op,
             root: call.root,
             lends: false,
-            on_device: false,
             forced: call
                 .algorithm
                 .or(usual.filter(|usual| entry(collective, *usual).is_some())),
