@@ -22,19 +22,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("sys", &[]),
     ("reduce", &["sys"]),
-    ("device", &["reduce", "sys"]),
+    ("device", &["sys"]),
     ("transport", &["sys", "wire"]),
     (
         "engine",
-        &[
-            "transport",
-            "device",
-            "reduce",
-            "sys",
-            "plan",
-            "wire",
-            "protocol",
-        ],
+        &["transport", "reduce", "sys", "plan", "wire", "protocol"],
     ),
     ("bootstrap", &["transport", "sys", "wire", "protocol"]),
     (

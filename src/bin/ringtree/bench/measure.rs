@@ -4,10 +4,9 @@ use super::buffers::{Buffers, OfDevice, OfHost, zeros};
 use crate::promise::Promise;
 use half::{bf16, f16};
 use ringtree::device::{Device, Stream};
-use ringtree::plan::{Algorithm, Collective, on_device};
+use ringtree::plan::{Algorithm, Collective};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -31,8 +30,6 @@ pub(crate) struct Case {
     pub(crate) iterations: Option<usize>,
     pub(crate) in_place: bool,
     pub(crate) memory: Memory,
-    /// The one to use, if it is not to be chosen.
-    pub(crate) algorithm: Option<Algorithm>,
 }
 
 /// Where the buffers live.
@@ -43,9 +40,7 @@ pub(crate) enum Memory {
     /// There, where peers can read them.
     Shared,
     /// On a device, used on a stream.
-    Device((Arc<dyn Device>, Arc<dyn Stream>)),
-    /// There, where peers on the same device read it.
-    Registered((Arc<dyn Device>, Arc<dyn Stream>)),
+    Device((Device, Stream)),
 }
 
 /// What was measured.
@@ -107,22 +102,20 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
             let buffers = OfDevice::<T>::new(device, count)?;
             measure_on(comm, case, count, buffers)
         }
-        Memory::Registered((_, stream)) => {
-            let buffers = OfDevice::<T>::registered(comm, stream, count)?;
-            measure_on(comm, case, count, buffers)
-        }
     }
 }
 
 /// What will run, and how long that is expected to take.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
+    let Case {
+        collective,
+        dtype,
+        root,
+        ..
+    } = *case;
     match case.memory {
-        Memory::Device(_) | Memory::Registered(_) => {
-            let bytes = count * case.dtype.size();
-            let choose = || on_device::choose(case.collective, comm.world_size(), bytes);
-            Ok((case.algorithm.unwrap_or_else(choose), 0.0))
-        }
-        _ => comm.preview(case.collective, count, case.dtype, case.root),
+        Memory::Device(_) => comm.preview_on_device(collective, count, dtype, root),
+        _ => comm.preview(collective, count, dtype, root),
     }
 }
 
