@@ -42,7 +42,7 @@
 //! | [`bootstrap`] | settings, the join, the control thread | [`bootstrap::Settings`] |
 //! | [`engine`] | running plans over links | [`engine::program`] |
 //! | [`transport`] | moving the bytes of messages | [`transport::Transport`] |
-//! | [`device`] | memory and streams of a GPU, or of a pretended one | [`device::Device`] |
+//! | [`device`] | memory and streams of a GPU | [`device::Device`] |
 //! | [`reduce`] | folding elements on the CPU | [`reduce::Kernel`] |
 //! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
 //! | [`protocol`] | handshake, calls, the first cause | [`protocol::session`] |

@@ -155,31 +155,27 @@ pub const LINGER_YIELDS: u32 = 100;
 /// Operands of one fold on a device: their addresses travel with the launch. More are folded in
 /// several launches.
 pub const DEVICE_SOURCES_MAX: usize = 64;
-/// Buffers that one fold on a device writes its result to: the ranks of a host that read it there.
+/// Buffers that one fold on a device writes its result to.
 pub const DEVICE_DESTINATIONS_MAX: usize = 8;
-/// What ranks hand each other of a message on devices at once; a multiple of 16. A hand-over takes
-/// tens of microseconds, in which a GPU moves about this much.
-pub const DEVICE_SEGMENT_BYTES: usize = 4 << 20;
-/// Collectives on device buffers that may be under way at once; another waits for the oldest.
-pub const DEVICE_CALLS_MAX: usize = 256;
+/// Bytes of a piece of a device's buffer, at least and at most: a piece is copied to the host while
+/// the one before it travels and the one before that is copied back.
+pub const DEVICE_PIECE_BYTES_MIN: usize = 1 << 20;
+/// See [`DEVICE_PIECE_BYTES_MIN`]. A little less than 4 MiB: pinned memory comes in powers of two.
+pub const DEVICE_PIECE_BYTES_MAX: usize = (4 << 20) - (64 << 10);
+/// Pieces that are begun together; their pinned memory is one.
+pub const DEVICE_PIECES_MAX: usize = 16;
+/// Entries in each queue of a device that calls of one communicator may have there, of about 1,000
+/// that drivers hold before a call waits for room; another call waits for the oldest.
+pub const DEVICE_ENTRIES_MAX: usize = 256;
+/// Pinned memory that calls of one communicator may use at once.
+pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
 /// Pinned memories that a device buffer keeps for its content to pass through: while the stream
 /// copies from one, the host fills the other.
 pub const BUFFER_AREAS_MAX: usize = 2;
-/// How long the last communicator of a process keeps memory of the device for ranks that have it
-/// mapped and have not left; and how long who leaves waits for its own mappings to be closed.
-pub const DEVICE_FAREWELL: Duration = Duration::from_secs(2);
-/// Likewise after a failure: then ranks may be gone that nobody knows of.
-pub const DEVICE_FAREWELL_FAILED: Duration = Duration::from_millis(500);
-/// Between two looks whether they have.
-pub const FAREWELL_NAP: Duration = Duration::from_millis(1);
 /// Looks at a device that is at work before there are naps between them.
 pub const DEVICE_LOOKS: u32 = 100;
 /// Between two looks at a device that is at work.
 pub const DEVICE_NAP: Duration = Duration::from_micros(20);
-/// So many naps a communicator that goes waits for its stream to come to its end, after a failure.
-pub const DEVICE_DRAIN_NAPS: u32 = 50_000;
-/// What a nap takes of a simulated rank's time: virtual time passes faster than the device's,
-/// or a late rank would be waited for in real time.
-pub const SIMULATED_DEVICE_NAP: Duration = Duration::from_millis(1);
-/// Memory that a pretended device has.
-pub const FAKE_DEVICE_BYTES: usize = 4 << 30;
+/// How long a communicator that goes waits for its streams to come to their end, which they do by
+/// themselves; what they use is leaked after that.
+pub const DEVICE_FAREWELL: Duration = Duration::from_millis(200);

@@ -57,7 +57,7 @@ impl fmt::Display for Version {
 pub(crate) enum Path {
     /// TCP on the loopback interface, as if each rank had a host of its own.
     Sockets,
-    /// Memory of the GPU that the ranks map from each other.
+    /// Memory that the ranks share: the GPU's in NCCL, the host's in ringtree.
     Ipc,
 }
 
@@ -105,7 +105,7 @@ impl Path {
     pub(crate) fn over(self) -> &'static str {
         match self {
             Self::Sockets => "tcp",
-            Self::Ipc => "cuda",
+            Self::Ipc => "shm",
         }
     }
 

@@ -5,8 +5,7 @@ use crate::arrangement::Version;
 use crate::rank::say;
 use crate::world::Players;
 use ringtree::Error;
-use ringtree::device::Device as _;
-use ringtree::device::cuda::Cuda;
+use ringtree::device::Device;
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -86,7 +85,7 @@ pub(crate) fn describe_nccl() -> Result<(), String> {
 
 /// What the process does that looks at the GPU.
 pub(crate) fn describe_gpu() -> Result<(), String> {
-    let gpu = match Cuda::describe(0) {
+    let gpu = match Device::open(0) {
         Ok(gpu) => gpu,
         Err(error @ Error::NoDevice(_)) => {
             say(&format!("none {error}"));

@@ -2,28 +2,25 @@
 
 use crate::arrangement::{Case, OVER, Path};
 use crate::rank::Library;
-use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::cuda::Cuda;
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// What ringtree does on `path`, in words for the table.
 pub(crate) fn offer(path: Path) -> &'static str {
     match path {
         Path::Sockets => "ringtree by TCP, staged in pinned memory",
-        Path::Ipc => "ringtree by segments in memory of the GPU",
+        Path::Ipc => "ringtree by shared memory, staged in pinned memory",
     }
 }
 
 /// A rank of ringtree.
 pub(crate) struct Own {
     comm: Communicator,
-    device: Arc<dyn Device>,
-    stream: Arc<dyn Stream>,
+    device: Device,
+    stream: Stream,
     case: Case,
     /// All collectives are in place, so it is as long as what all ranks have. NCCL's all-gather and
     /// reduce-scatter are not: cudarc's safe calls lend no buffer twice.
@@ -41,14 +38,14 @@ impl Own {
     }
 
     fn try_join() -> ringtree::Result<Self> {
-        let device: Arc<dyn Device> = Arc::new(Cuda::open(0)?);
+        let device = Device::open(0)?;
         let stream = device.stream()?;
         let comm = Communicator::from_env()?;
-        comm.attach_with(&device, AttachOptions::from_env()?)?;
+        comm.attach(&device)?;
         let over = comm.device_transport().unwrap_or_default();
         if std::env::var(OVER).is_ok_and(|expected| expected != over) {
             return Err(Error::Device(format!(
-                "segments travel over {over}: GPU memory of another process cannot be mapped here"
+                "pieces travel over {over}: ranks cannot share memory here"
             )));
         }
         Ok(Self {

@@ -1,19 +1,18 @@
 //! The door by which memory comes in.
 
-use crate::device::{Span, Stream};
+use crate::device::{self, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use std::sync::Arc;
 
 /// Memory of a device that a collective works on.
 #[derive(Clone, Debug)]
 pub struct DeviceMemory {
     /// Where the elements are, from the first byte on.
-    pub span: Span,
+    pub memory: device::Memory,
     /// How many there are.
     pub count: usize,
     /// What uses of it are ordered by.
-    pub stream: Arc<dyn Stream>,
+    pub stream: Stream,
 }
 
 /// Memory that a collective can read.

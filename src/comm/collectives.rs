@@ -481,7 +481,7 @@ fn call_on<B: Buffer + ?Sized>(collective: Collective, buffer: &B) -> Call {
 }
 
 /// A forced algorithm holds where it can carry out the collective; the rest is chosen.
-fn forced(algorithm: Option<Algorithm>, call: Call) -> Option<Algorithm> {
+pub(super) fn forced(algorithm: Option<Algorithm>, call: Call) -> Option<Algorithm> {
     let collective = call.collective()?;
     algorithm.filter(|algorithm| entry(collective, *algorithm).is_some())
 }
@@ -493,11 +493,4 @@ fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
     Err(Error::Usage(format!(
         "{what} has {length} elements, but must have {wanted}"
     )))
-}
-
-// TEMPORARY until devices come back
-impl Communicator {
-    fn on_device(&self, _: &mut Issued, _: Call, _: super::buffer::DeviceMemory) -> Result<()> {
-        Err(Error::Usage("devices".into()))
-    }
 }

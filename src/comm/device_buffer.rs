@@ -1,10 +1,11 @@
 //! Buffers on a device.
 
 use super::buffer::{Buffer, BufferMut, DeviceMemory, Memory, MemoryMut};
-use crate::device::{self, Device, Event, Pinned, Stream};
+use crate::device::{self, Device, Stream};
 use crate::dtype::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::BUFFER_AREAS_MAX;
+use crate::sys::cuda::{Pinned, Rows};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,21 +14,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// that stream: they begin when what was enqueued before is done, and what is enqueued after begins
 /// when they have ended.
 ///
-/// ```
+/// ```no_run
 /// use ringtree::comm::device_buffer::DeviceBuffer;
-/// use ringtree::device::{Device, fake::Fake};
-/// use std::sync::Arc;
+/// use ringtree::device::Device;
 ///
 /// # fn main() -> ringtree::Result<()> {
-/// let device: Arc<dyn Device> = Arc::new(Fake::new());
+/// let device = Device::open(0)?;
 /// let stream = device.stream()?;
 /// let mut buffer = DeviceBuffer::new(&device, &stream, &[1.0f32, 2.0])?;
 /// assert_eq!(buffer.read()?, [1.0, 2.0]);
 /// # Ok(()) }
 /// ```
 pub struct DeviceBuffer<T: Element> {
-    device: Arc<dyn Device>,
-    stream: Arc<dyn Stream>,
+    device: Device,
+    stream: Stream,
     memory: device::Memory,
     count: usize,
     /// What content passed through, kept for the next time.
@@ -35,16 +35,28 @@ pub struct DeviceBuffer<T: Element> {
     elements: PhantomData<T>,
 }
 
-/// Pinned memory, and an event behind its last copy to the device.
+/// Pinned memory, and behind its bytes a word that becomes `number` when the stream's last copy
+/// from or to it is done.
 struct Area {
-    pinned: Pinned,
-    event: Event,
+    pinned: Arc<Pinned>,
+    bytes: usize,
+    number: u32,
 }
 
 impl Area {
-    /// Whether no stream uses it any more.
-    fn is_free(&mut self) -> Result<bool> {
-        Ok(self.event.is_done()? && self.pinned.bytes_mut().is_ok())
+    fn word_at(&self) -> usize {
+        self.bytes
+    }
+
+    fn is_free(&self) -> bool {
+        let word = self.pinned.load(self.word_at());
+        word.is_ok_and(|word| word == self.number)
+    }
+
+    /// The word says so when the stream has done what it was told so far.
+    fn mark(&mut self, stream: &Stream) -> Result<()> {
+        self.number = self.number.wrapping_add(1);
+        stream.write_word(&self.pinned, self.word_at(), self.number)
     }
 }
 
@@ -53,35 +65,21 @@ impl<T: Element> DeviceBuffer<T> {
     ///
     /// # Errors
     /// The device's.
-    pub fn new(device: &Arc<dyn Device>, stream: &Arc<dyn Stream>, content: &[T]) -> Result<Self> {
+    pub fn new(device: &Device, stream: &Stream, content: &[T]) -> Result<Self> {
         // A device has no memory of no bytes.
-        let bytes = size_of_val(content).max(1);
-        let mut buffer = Self {
-            memory: device.allocate(bytes)?,
-            count: content.len(),
-            device: Arc::clone(device),
-            stream: Arc::clone(stream),
-            areas: Mutex::default(),
-            elements: PhantomData,
-        };
-        if !content.is_empty() {
-            buffer.write(content)?;
-        }
-        // Most buffers are never written by the host again.
-        buffer.areas = Mutex::default();
+        let memory = device.allocate(size_of_val(content).max(1))?;
+        let mut buffer = Self::from_memory(device, stream, memory);
+        buffer.count = content.len();
+        buffer.write(content)?;
         Ok(buffer)
     }
 
     /// A buffer that is `memory`, whole, such as a slice of cudarc's that was wrapped.
     #[must_use]
-    pub fn from_memory(
-        device: &Arc<dyn Device>,
-        stream: &Arc<dyn Stream>,
-        memory: device::Memory,
-    ) -> Self {
+    pub fn from_memory(device: &Device, stream: &Stream, memory: device::Memory) -> Self {
         Self {
-            device: Arc::clone(device),
-            stream: Arc::clone(stream),
+            device: device.clone(),
+            stream: stream.clone(),
             count: memory.bytes() / size_of::<T>(),
             memory,
             areas: Mutex::default(),
@@ -98,7 +96,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// The memory, such as a slice of cudarc's that is to be unwrapped.
     #[must_use]
     pub fn into_memory(self) -> device::Memory {
-        self.memory
+        self.memory.clone()
     }
 
     /// How many elements.
@@ -118,15 +116,25 @@ impl<T: Element> DeviceBuffer<T> {
     /// the stream still uses it, more is pinned, which is cheap neither in time nor in memory.
     ///
     /// # Errors
-    /// [`crate::Error::Usage`] if it is longer than the buffer; the device's.
+    /// [`Error::Usage`] if it is longer than the buffer; the device's.
     pub fn write(&mut self, content: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(content);
-        let to = self.memory.span(0, bytes.len())?;
+        if content.len() > self.count {
+            return Err(Error::Usage(format!(
+                "{} elements for a buffer of {}",
+                content.len(),
+                self.count
+            )));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let mut area = self.area(bytes.len())?;
-        area.pinned.bytes_mut()?[..bytes.len()].copy_from_slice(bytes);
-        let from = area.pinned.span(0, bytes.len())?;
-        self.stream.copy_from_host(&from, &to)?;
-        self.stream.record(&area.event)?;
+        let mut region = area.pinned.region(0, bytes.len())?;
+        region.bytes_mut().copy_from_slice(bytes);
+        let rows = Rows::one(0, 0, bytes.len());
+        self.stream.copy_out(&area.pinned, &self.memory, &rows)?;
+        area.mark(&self.stream)?;
         self.keep(area);
         Ok(())
     }
@@ -136,58 +144,43 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// The device's.
     pub fn read(&self) -> Result<Vec<T>> {
-        let bytes = self.len() * size_of::<T>();
-        if bytes == 0 {
-            return Ok(Vec::new());
-        }
-        let mut area = match self.kept(bytes)? {
-            Some(area) => area,
-            None => {
-                // This waits for the stream anyway, and then what was kept is free.
-                self.stream.synchronize()?;
-                self.area(bytes)?
-            }
-        };
-        let from = self.memory.span(0, bytes)?;
-        self.stream
-            .copy_to_host(&from, &area.pinned.span(0, bytes)?)?;
-        self.stream.synchronize()?;
         let mut content = vec![T::zeroed(); self.len()];
-        let read = &area.pinned.bytes_mut()?[..bytes];
-        bytemuck::cast_slice_mut(&mut content).copy_from_slice(read);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut content);
+        if bytes.is_empty() {
+            return Ok(content);
+        }
+        let area = self.area(bytes.len())?;
+        let rows = Rows::one(0, 0, bytes.len());
+        self.stream.copy_in(&self.memory, &area.pinned, &rows)?;
+        self.stream.synchronize()?;
+        bytes.copy_from_slice(area.pinned.region(0, bytes.len())?.bytes());
         self.keep(area);
         Ok(content)
     }
 
     /// Pinned memory of at least `bytes` bytes that no stream uses: what was kept, or more.
     fn area(&self, bytes: usize) -> Result<Area> {
-        if let Some(area) = self.kept(bytes)? {
-            return Ok(area);
-        }
-        Ok(Area {
-            pinned: self.device.pin(bytes)?,
-            event: self.device.event()?,
-        })
-    }
-
-    /// What was kept, is free and long enough; what is free and too short makes room.
-    fn kept(&self, bytes: usize) -> Result<Option<Area>> {
         let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut short = None;
-        for at in 0..areas.len() {
-            if areas[at].is_free()? {
-                if areas[at].pinned.bytes() >= bytes {
-                    return Ok(Some(areas.swap_remove(at)));
-                }
-                short = Some(at);
+        let free = areas.iter().position(Area::is_free);
+        if let Some(area) = free.map(|at| areas.swap_remove(at)) {
+            if area.bytes >= bytes {
+                return Ok(area);
             }
+            area.pinned.give_back(self.device.gpu());
         }
-        if let Some(short) = short {
-            areas.swap_remove(short);
-        }
-        Ok(None)
+        drop(areas);
+        let bytes = bytes.next_multiple_of(64);
+        let pinned = Pinned::take(self.device.gpu(), bytes + size_of::<u32>())?;
+        let area = Area {
+            pinned,
+            bytes,
+            number: 0,
+        };
+        area.pinned.store(area.word_at(), 0)?;
+        Ok(area)
     }
 
+    /// Keeps it for the next time; it is leaked where a stream uses it and there are enough.
     fn keep(&self, area: Area) {
         let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
         if areas.len() < BUFFER_AREAS_MAX {
@@ -197,9 +190,18 @@ impl<T: Element> DeviceBuffer<T> {
 
     fn part(&self) -> DeviceMemory {
         DeviceMemory {
-            span: self.memory.whole(),
+            memory: self.memory.clone(),
             count: self.len(),
-            stream: Arc::clone(&self.stream),
+            stream: self.stream.clone(),
+        }
+    }
+}
+
+impl<T: Element> Drop for DeviceBuffer<T> {
+    fn drop(&mut self) {
+        let areas = self.areas.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for area in areas.drain(..).filter(Area::is_free) {
+            area.pinned.give_back(self.device.gpu());
         }
     }
 }

@@ -14,10 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attach;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;
+pub mod device_buffer;
 mod measure;
+mod on_device;
 pub mod pairs;
 pub mod scope;
 pub mod shared_buffer;
@@ -33,6 +36,7 @@ use crate::plan::spec::Algorithm;
 use crate::runtime::Runtime;
 use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
+use on_device::Attached;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -85,6 +89,8 @@ struct Issued {
     /// Allocations so far, and where those that are there lie.
     allocations: u64,
     extents: Vec<Extent>,
+    /// The device that buffers may be on.
+    attached: Option<Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
     duplicates: u32,
@@ -113,6 +119,7 @@ impl Communicator {
             cache: Cache::new(parts.rank, topology, parts.tuning, local),
             allocations: 0,
             extents: Vec::new(),
+            attached: None,
             algorithm: parts.algorithm,
             duplicates: 0,
         };

@@ -13,17 +13,17 @@ use std::ops::Range;
 /// ([`DataParallel::place`](super::DataParallel::place)), has the carrier write it there, and marks
 /// it as [`ready`](super::DataParallel::ready).
 ///
-/// ```
+/// ```no_run
 /// use ringtree::comm::device_buffer::DeviceBuffer;
 /// use ringtree::ddp::{BucketInfo, Carrier, DataParallel, Options, Parameter};
-/// use ringtree::device::{Device, Stream, Unheld, fake::Fake};
+/// use ringtree::device::{Device, Stream};
 /// use ringtree::{Communicator, Dtype, ReduceOp, Result};
 /// use std::sync::{Arc, Mutex};
 ///
 /// /// A bucket of f32 on a device. The trainer shares it.
 /// struct OnDevice {
-///     device: Arc<dyn Device>,
-///     stream: Arc<dyn Stream>,
+///     device: Device,
+///     stream: Stream,
 ///     buckets: Arc<Mutex<Vec<DeviceBuffer<f32>>>>,
 /// }
 ///
@@ -47,8 +47,8 @@ use std::ops::Range;
 /// }
 ///
 /// # fn rank(comm: &Communicator) -> Result<()> {
-/// let device: Arc<dyn Device> = Arc::new(Fake::new());
-/// let stream: Arc<dyn Stream> = Arc::new(Unheld::new(device.stream()?));
+/// let device = Device::open(comm.local_rank())?;
+/// let stream = device.stream()?;
 /// let buckets = Arc::default();
 /// let carrier = OnDevice { device, stream, buckets: Arc::clone(&buckets) };
 /// let weight = vec![Parameter::new("weight", &[2], Dtype::F32)];
@@ -61,8 +61,6 @@ use std::ops::Range;
 /// let averages = buckets.lock().unwrap();
 /// assert_eq!(averages[bucket].read()?[0], 1.0);
 /// # Ok(()) }
-/// # let builder = Communicator::builder().rank(0).world_size(1);
-/// # rank(&builder.rendezvous("127.0.0.1:0").connect().unwrap()).unwrap();
 /// ```
 pub trait Carrier: Send {
     /// Prepares to average buckets over `comm`, which only the carrier uses for device buffers. All

@@ -21,7 +21,6 @@ pub mod draw;
 pub mod export;
 pub mod ir;
 pub mod layout;
-pub mod on_device;
 pub mod price;
 pub mod select;
 pub mod spec;

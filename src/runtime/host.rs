@@ -42,6 +42,14 @@ pub(crate) trait Host: Send + Sync {
         Waited::Asleep
     }
 
+    /// Between two looks of a thread, without the token, at what a device does.
+    fn await_device(&self, looks: u32) {
+        match looks <= DEVICE_LOOKS {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(DEVICE_NAP),
+        }
+    }
+
     /// Ends a sleep in `give_way` early.
     fn wake(&self);
 

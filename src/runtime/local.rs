@@ -41,13 +41,9 @@ impl LocalRanks {
         })
     }
 
-    /// The ranks, ascending.
+    /// The ranks, this one included, ascending.
     pub(super) fn ranks(&self) -> &[usize] {
         &self.ranks
-    }
-
-    pub(super) fn size(&self) -> usize {
-        self.ranks.len()
     }
 
     /// Passes a region for `channel` to the local ranks, maps theirs, and links them.

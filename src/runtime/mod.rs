@@ -334,6 +334,21 @@ impl Runtime {
         drop(token);
     }
 
+    /// Waits until `is_so`, which a device's stream brings about, for `at_most`; says whether it
+    /// is. What is under way goes on meanwhile in the control thread.
+    pub(crate) fn wait_for_stream(&self, is_so: impl Fn() -> bool, at_most: Duration) -> bool {
+        let end = self.host.now().saturating_add(at_most);
+        let mut looks = 0u32;
+        while !is_so() {
+            if self.host.now() >= end {
+                return is_so();
+            }
+            looks = looks.saturating_add(1);
+            self.host.await_device(looks);
+        }
+        true
+    }
+
     /// Lets time pass without a call; what is under way goes on, peers are answered.
     pub(crate) fn pass_time(&self, time: Duration) {
         let end = self.host.now().saturating_add(time);
@@ -379,12 +394,6 @@ impl Runtime {
         drop(engine);
         self.changed.notify_all();
         self.host.wake();
-    }
-
-    /// How an operation ended, if it has.
-    pub(crate) fn take(&self, ticket: Ticket) -> Option<Result<()>> {
-        let taken = self.with_group(ticket.group, |group| group.take(ticket.order, ticket.slot));
-        taken.flatten().map(|(_, end)| end)
     }
 
     /// Lets an operation end by itself.

@@ -5,7 +5,7 @@ use super::network::{Network, NetworkConfig};
 use super::schedule::Baton;
 use crate::comm::{Communicator, Parts};
 use crate::engine::medium::host::Links;
-use crate::limits::{DEADLINE_DEFAULT, DEVICE_NAP, SIMULATED_DEVICE_NAP};
+use crate::limits::DEADLINE_DEFAULT;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::session::To;
@@ -162,15 +162,6 @@ impl Host for SimHost {
     fn give_way(&self, _idle_passes: u32) -> Waited {
         let until = self.baton.now() + NAP;
         // With a timer for every waiting rank there is no deadlock; deadlines end what is stuck.
-        let _ = self.baton.wait(self.rank, until);
-        Waited::Asleep
-    }
-
-    fn give_way_to_device(&self, _idle_passes: u32) -> Waited {
-        // The device takes real time, while it may need another rank's turn; and all of this must
-        // not use up a call's time.
-        std::thread::sleep(DEVICE_NAP);
-        let until = self.baton.now() + SIMULATED_DEVICE_NAP;
         let _ = self.baton.wait(self.rank, until);
         Waited::Asleep
     }

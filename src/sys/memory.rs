@@ -6,9 +6,11 @@
 //! returns (and ends the process if it cannot), [`Region::own`] keeps the memory inside.
 
 use crate::dtype::{Dtype, Element};
+use std::any::Any;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Access to the bytes of a buffer of elements: exclusive, unless it was lent for reading only. It
 /// cannot be cloned: who holds it owns the bytes for as long as it is held.
@@ -26,6 +28,8 @@ enum Owner {
     Lent,
     /// The same, to be read only.
     LentShared,
+    /// Bytes of something that is kept meanwhile.
+    Kept(#[expect(dead_code, reason = "it is there to be dropped")] Arc<dyn Any + Send + Sync>),
     /// A vector's memory, of this capacity in elements, freed with the region.
     Vector {
         capacity: usize,
@@ -55,6 +59,24 @@ impl Region {
             bytes: slice.len() * size_of::<T>(),
             dtype: T::DTYPE,
             owner,
+        }
+    }
+
+    /// Bytes of something that `keeper` keeps.
+    ///
+    /// # Safety
+    /// There are so many bytes, initialised, as long as `keeper` is there, and nobody else touches
+    /// them while the region's owner does.
+    pub(super) unsafe fn of_bytes(
+        pointer: NonNull<u8>,
+        bytes: usize,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            pointer,
+            bytes,
+            dtype: Dtype::U8,
+            owner: Owner::Kept(keeper),
         }
     }
 

@@ -16,7 +16,6 @@ pub mod cuda;
 pub mod inherit;
 pub mod interfaces;
 pub mod memory;
-pub mod pages;
 pub mod process;
 pub mod shared;
 pub(crate) mod simd;

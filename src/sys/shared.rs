@@ -49,7 +49,7 @@ pub(super) struct Mapping {
 
 // SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
 // through `OwnRegion` and `PeerRegion`, neither of which can be cloned, and whose borrows the
-// compiler checks, or, in `sys::pages`, through atomics alone.
+// compiler checks.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; a shared `Mapping` reaches its words as atomics only.
 unsafe impl Sync for Mapping {}

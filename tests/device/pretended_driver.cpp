@@ -2,8 +2,11 @@
 // what the driver's manual says of each of them, in host memory, as unkindly as it allows.
 //
 // - A stream is a thread. A copy or kernel that finds its memory freed ends the process.
-// - Freeing anything waits for everything, as the manual says it may. If a stream is waiting for a
-//   word then, that would be for ever, so it ends the process instead.
+// - Freeing anything waits for everything, as the manual says it may.
+// - By variables it does what real drivers were seen to do; each is named where it is read:
+//   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC, NO_RANGE. And it tells on the library:
+//   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
+//   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says).
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
 // - There are three GPUs. The first two reach each other's memory, if the context was told to, or
 //   opened it; who uses memory that its GPU does not reach ends the process.
@@ -21,6 +24,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
+#include <sys/syscall.h>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -65,7 +70,13 @@ static int gpu_of(const void *context) {
     return -1;
 }
 
-static int current_gpu() { return current.empty() ? -1 : gpu_of(current.back()); }
+// ONE_THREAD: whoever initialised the driver is the only one to enter it.
+static std::atomic<long> first_thread{0};
+static int current_gpu() {
+    static const bool IS_ONE = std::getenv("ONE_THREAD") != nullptr;
+    if (IS_ONE && first_thread != syscall(SYS_gettid)) die("another thread has entered the driver");
+    return current.empty() ? -1 : gpu_of(current.back());
+}
 
 #define NEEDS_CONTEXT                                                                            \
     if (current_gpu() < 0) return INVALID_CONTEXT
@@ -120,7 +131,9 @@ static bool is_host(u64 address, u64 bytes) {
     return holds(host_blocks, address, bytes, [](const u64 &length) -> u64 { return length; });
 }
 
+// Whether a stream can reach a word there: registered, or pinned.
 static bool is_registered(u64 address) {
+    if (is_host(address, 4)) return true;
     std::lock_guard<std::mutex> guard(memory_lock);
     return holds(registered, address, 4, [](const u64 &length) -> u64 { return length; });
 }
@@ -129,6 +142,8 @@ static bool is_registered(u64 address) {
 
 struct Stream {
     int gpu;
+    // The highest priority is what the library's own streams have.
+    bool is_librarys = false;
     std::mutex lock;
     std::condition_variable changed;
     std::deque<std::function<void()>> orders;
@@ -138,8 +153,6 @@ struct Stream {
 
 static std::mutex streams_lock;
 static std::vector<std::shared_ptr<Stream>> streams;
-static std::atomic<int> waiting{0};
-
 static void work(std::shared_ptr<Stream> stream) {
     u32 pause = 1;
     for (;;) {
@@ -153,6 +166,7 @@ static void work(std::shared_ptr<Stream> stream) {
             order = std::move(stream->orders.front());
             stream->orders.pop_front();
             stream->is_busy = true;
+            stream->changed.notify_all();
         }
         pause = pause * 1664525 + 1013904223;
         if (pause >> 30 == 0) usleep(pause >> 22 & 0xff);
@@ -160,19 +174,54 @@ static void work(std::shared_ptr<Stream> stream) {
     }
 }
 
+// With CHANNELS set, the streams of a GPU (of one priority, unless it is "one") share one queue of it.
+static std::map<void *, std::shared_ptr<Stream>> handles;
+static std::map<std::pair<int, int>, std::shared_ptr<Stream>> channels;
 static std::shared_ptr<Stream> known(void *handle) {
     std::lock_guard<std::mutex> guard(streams_lock);
+    auto shared = handles.find(handle);
+    if (shared != handles.end()) return shared->second;
     for (auto &stream : streams) {
         if (stream.get() == handle) return stream;
     }
     return nullptr;
 }
 
+// --- STRICT: what real drivers were seen to do -------------------------------------------------
+// Calls share the context's lock; a call that waits for the GPU inside the driver holds it alone.
+static std::shared_mutex context_lock;
+static const bool STRICT = std::getenv("STRICT") != nullptr;
+static const size_t QUEUE_MAX = std::getenv("QMAX") ? std::atoi(std::getenv("QMAX")) : 1000;
+struct Shared {
+    std::shared_lock<std::shared_mutex> held;
+    Shared() : held(context_lock, std::defer_lock) { if (STRICT) held.lock(); }
+};
+struct Alone {
+    std::unique_lock<std::shared_mutex> held;
+    Alone() : held(context_lock, std::defer_lock) { if (STRICT) held.lock(); }
+};
+
 static Result enqueue(void *handle, std::function<void()> order) {
     NEEDS_CONTEXT;
     auto stream = known(handle);
     if (!stream || stream->gpu != current_gpu()) return INVALID_HANDLE;
-    std::lock_guard<std::mutex> guard(stream->lock);
+    {
+        Shared shared;
+        std::lock_guard<std::mutex> guard(stream->lock);
+        static const char *const LIBRARY_MAX = std::getenv("LIBRARY_QUEUE_MAX");
+        if (LIBRARY_MAX && stream->is_librarys && stream->orders.size() > std::strtoul(LIBRARY_MAX, nullptr, 10)) {
+            die("the library has enqueued too much");
+        }
+        if (!STRICT || stream->orders.size() < QUEUE_MAX) {
+            stream->orders.push_back(std::move(order));
+            stream->changed.notify_all();
+            return SUCCESS;
+        }
+    }
+    // The stream's queue is full: the call waits for room, and with it whoever wants the context.
+    Alone alone;
+    std::unique_lock<std::mutex> guard(stream->lock);
+    stream->changed.wait(guard, [&] { return stream->orders.size() < QUEUE_MAX; });
     stream->orders.push_back(std::move(order));
     stream->changed.notify_all();
     return SUCCESS;
@@ -185,7 +234,6 @@ static void wait_for(const std::shared_ptr<Stream> &stream) {
 
 // Streams that were destroyed with work to do are among them.
 static void wait_for_everything() {
-    if (waiting != 0) die("memory is freed while a stream waits for a word");
     std::vector<std::shared_ptr<Stream>> all;
     {
         std::lock_guard<std::mutex> guard(streams_lock);
@@ -251,11 +299,27 @@ static void run_kernel(const std::string &name, const u8 *bytes, u64 threads, in
     die("no such kernel");
 }
 
+// ---- capture ----
+
+static std::atomic<void *> captured{nullptr};
+static std::atomic<long> capturing_thread{0};
+static std::atomic<bool> is_invalidated{false};
+static thread_local int capture_mode = 0; // GLOBAL
+// What the manual calls potentially unsafe, in a thread of mode GLOBAL, while any capture of that mode is under way.
+static bool is_prohibited() {
+    if (!captured || capture_mode == 2) return false;
+    if (capture_mode == 1 && capturing_thread != syscall(SYS_gettid)) return false;
+    return is_invalidated = true;
+}
 // ---- the driver's calls ----
 
 extern "C" {
 
-Result cuInit(unsigned) { return SUCCESS; }
+Result cuInit(unsigned) {
+    long none = 0;
+    first_thread.compare_exchange_strong(none, syscall(SYS_gettid));
+    return SUCCESS;
+}
 Result cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
 Result cuDeviceGetCount(int *count) { return *count = GPUS, SUCCESS; }
 Result cuDeviceGet(int *device, int ordinal) {
@@ -321,6 +385,9 @@ Result cuCtxPopCurrent_v2(void **context) {
 
 Result cuMemAlloc_v2(u64 *address, size_t bytes) {
     NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    if (const char *code = std::getenv("STRANGE_CODE")) return std::atoi(code);
+    Alone alone;
     if (bytes == 0) return INVALID_VALUE;
     std::lock_guard<std::mutex> guard(memory_lock);
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
@@ -338,6 +405,8 @@ Result cuMemAlloc_v2(u64 *address, size_t bytes) {
 
 static Result unmap(u64 address, bool is_peers) {
     NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    Alone alone;
     wait_for_everything();
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = device_blocks.find(address);
@@ -365,6 +434,7 @@ Result cuMemGetAddressRange_v2(u64 *base, size_t *bytes, u64 address) {
     if (after == device_blocks.begin()) return INVALID_VALUE;
     --after;
     if (address >= after->first + after->second.bytes) return INVALID_VALUE;
+    if (std::getenv("NO_RANGE") && after->second.opened > 0) return NOT_FOUND;
     *base = after->first;
     *bytes = after->second.bytes;
     return SUCCESS;
@@ -383,11 +453,18 @@ static_assert(sizeof(Handle) == 64, "the driver's handles have 64 bytes");
 
 Result cuIpcGetMemHandle(Handle *handle, u64 address) {
     NEEDS_CONTEXT;
+    if (std::getenv("NO_IPC")) return 801;
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = device_blocks.find(address);
     if (found == device_blocks.end() || found->second.opened > 0) return INVALID_VALUE;
     *handle = {"memory", getpid(), found->second.file, found->second.inode, found->second.bytes, found->second.gpu, {}};
     return SUCCESS;
+}
+
+// The export by descriptor, of memory that cuMemCreate made; so far it is only refused.
+Result cuMemExportToShareableHandle(void *, u64, int, u64) {
+    NEEDS_CONTEXT;
+    return std::getenv("NO_IPC") ? 801 : INVALID_VALUE;
 }
 
 Result cuIpcOpenMemHandle_v2(u64 *address, Handle handle, unsigned flags) {
@@ -416,6 +493,8 @@ Result cuIpcOpenMemHandle_v2(u64 *address, Handle handle, unsigned flags) {
 
 Result cuMemHostAlloc(void **start, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    Alone alone;
     *start = std::malloc(bytes);
     std::memset(*start, 0xa5, bytes);
     std::lock_guard<std::mutex> guard(memory_lock);
@@ -464,7 +543,19 @@ Result cuStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
     if (flags != 1 || priority > 0 || priority < -5) return INVALID_VALUE;
     auto stream = std::make_shared<Stream>();
     stream->gpu = current_gpu();
+    stream->is_librarys = priority == -5;
     std::lock_guard<std::mutex> guard(streams_lock);
+    if (const char *how = std::getenv("CHANNELS")) {
+        auto &channel = channels[{stream->gpu, std::string(how) == "one" ? 0 : priority}];
+        if (!channel) {
+            channel = stream;
+            streams.push_back(stream);
+            std::thread(work, stream).detach();
+        }
+        *handle = new char;
+        handles[*handle] = channel;
+        return SUCCESS;
+    }
     streams.push_back(stream);
     std::thread(work, stream).detach();
     return *handle = stream.get(), SUCCESS;
@@ -478,6 +569,7 @@ Result cuStreamDestroy_v2(void *handle) {
     NEEDS_CONTEXT;
     auto stream = known(handle);
     if (!stream) return INVALID_HANDLE;
+    if (std::getenv("CHANNELS")) return SUCCESS;
     std::lock_guard<std::mutex> guard(stream->lock);
     if (stream->is_destroyed) die("a stream is destroyed twice");
     stream->is_destroyed = true;
@@ -489,12 +581,30 @@ Result cuStreamSynchronize(void *handle) {
     NEEDS_CONTEXT;
     auto stream = known(handle);
     if (!stream) return INVALID_HANDLE;
+    if (std::getenv("CHANNELS")) {
+        auto done = std::make_shared<std::atomic<bool>>(false);
+        const Result result = enqueue(handle, [done] { *done = true; });
+        while (result == SUCCESS && !*done) usleep(50);
+        return result;
+    }
     return wait_for(stream), SUCCESS;
 }
 
-Result cuStreamIsCapturing(void *, int *status) {
+Result cuThreadExchangeStreamCaptureMode(int *mode) { std::swap(*mode, capture_mode); return SUCCESS; }
+Result cuStreamBeginCapture_v2(void *stream, int) {
     NEEDS_CONTEXT;
-    return *status = 0, SUCCESS;
+    is_invalidated = false;
+    capturing_thread = syscall(SYS_gettid);
+    return captured = stream, SUCCESS;
+}
+Result cuStreamEndCapture(void *, void **graph) {
+    *graph = nullptr;
+    captured = nullptr;
+    return is_invalidated ? 901 : SUCCESS;
+}
+Result cuStreamIsCapturing(void *stream, int *status) {
+    NEEDS_CONTEXT;
+    return *status = captured && captured == stream, SUCCESS;
 }
 
 Result cuEventCreate(void **handle, unsigned flags) {
@@ -528,6 +638,8 @@ Result cuEventRecord(void *handle, void *stream) {
 
 Result cuEventQuery(void *handle) {
     NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    Shared shared;
     auto event = known_event(handle);
     if (!event) return INVALID_HANDLE;
     std::lock_guard<std::mutex> guard(event->lock);
@@ -550,7 +662,6 @@ Result cuStreamWaitEvent(void *stream, void *handle, unsigned flags) {
 
 Result cuStreamWaitValue32_v2(void *stream, u64 address, u32 value, unsigned flags) {
     if (flags != 0 || !is_registered(address)) return INVALID_VALUE;
-    waiting += 1;
     return enqueue(stream, [=] {
         auto *word = reinterpret_cast<std::atomic<u32> *>(address);
         for (;;) {
@@ -558,7 +669,6 @@ Result cuStreamWaitValue32_v2(void *stream, u64 address, u32 value, unsigned fla
             if (i32(word->load() - value) >= 0) break;
             usleep(50);
         }
-        waiting -= 1;
     });
 }
 
@@ -588,7 +698,9 @@ static Result copy(u64 to, bool to_host, u64 from, bool from_host, size_t bytes,
             if (!is_device(from, bytes, gpu)) die("a copy's memory was freed");
             std::memcpy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
         });
-        return result == SUCCESS ? cuStreamSynchronize(stream) : result;
+        if (result != SUCCESS) return result;
+        Alone alone;
+        return wait_for(its), SUCCESS;
     }
     return enqueue(stream, [=] {
         const auto is_there = [=](u64 start, bool on_host) { return on_host ? is_host(start, bytes) : is_device(start, bytes, gpu); };
@@ -609,8 +721,58 @@ Result cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, void *stream
     return copy(to, false, reinterpret_cast<u64>(from), true, bytes, stream);
 }
 
+Result cuMemsetD8Async(u64 to, u8 value, size_t bytes, void *stream) {
+    auto its = known(stream);
+    if (!its) return INVALID_HANDLE;
+    const int gpu = its->gpu;
+    return enqueue(stream, [=] {
+        if (!is_device(to, bytes, gpu)) die("memory that is set was freed");
+        std::memset(reinterpret_cast<void *>(to), value, bytes);
+    });
+}
+
+struct Copy2D {
+    size_t from_x, from_y;
+    unsigned from_kind;
+    const void *from_host;
+    u64 from_device;
+    void *from_array;
+    size_t from_pitch;
+    size_t to_x, to_y;
+    unsigned to_kind;
+    void *to_host;
+    u64 to_device;
+    void *to_array;
+    size_t to_pitch;
+    size_t width, height;
+};
+
+// Between pinned memory (1) and the device's (2), row by row.
+Result cuMemcpy2DAsync_v2(const Copy2D *given, void *stream) {
+    const Copy2D rows = *given;
+    const bool to_host = rows.to_kind == 1;
+    auto its = known(stream);
+    if (!its || rows.width == 0 || rows.from_kind + rows.to_kind != 3) return INVALID_VALUE;
+    if (rows.from_pitch < rows.width || rows.to_pitch < rows.width) return INVALID_VALUE;
+    if (rows.from_pitch > 0x7fffffff || rows.to_pitch > 0x7fffffff) return INVALID_VALUE;
+    const u64 from = to_host ? rows.from_device : reinterpret_cast<u64>(rows.from_host);
+    const u64 to = to_host ? reinterpret_cast<u64>(rows.to_host) : rows.to_device;
+    const int gpu = its->gpu;
+    return enqueue(stream, [=] {
+        for (size_t row = 0; row < rows.height; row++) {
+            const u64 source = from + row * rows.from_pitch, target = to + row * rows.to_pitch;
+            const u64 host = to_host ? target : source, device = to_host ? source : target;
+            if (!is_host(host, rows.width) || !is_device(device, rows.width, gpu)) die("a copy's memory was freed, or is none");
+            std::memcpy(reinterpret_cast<void *>(target), reinterpret_cast<void *>(source), rows.width);
+        }
+    });
+}
+
 Result cuModuleLoadData(void **module, const void *image) {
     NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    Alone alone;
+    if (STRICT) wait_for_everything();
     return *module = new std::string(static_cast<const char *>(image)), SUCCESS;
 }
 

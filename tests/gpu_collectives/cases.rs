@@ -1,85 +1,162 @@
-//! One collective on device buffers whose result is known exactly.
+//! Collectives on device buffers whose results are known exactly.
 
-use crate::ranks::Rank;
+use crate::world::{Act, Rank};
 use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::plan::layout::part_start;
-use ringtree::plan::{Algorithm, Collective};
+use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Dtype, Element, ReduceOp, Result};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
-    pub(crate) collective: Collective,
-    pub(crate) algorithm: Option<Algorithm>,
-    pub(crate) dtype: Dtype,
-    pub(crate) op: ReduceOp,
-    pub(crate) count: usize,
-    pub(crate) root: usize,
-    pub(crate) seed: u64,
-    /// Whether the others may read the buffer where it lies.
-    pub(crate) is_registered: bool,
+struct Case {
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    dtype: Dtype,
+    op: ReduceOp,
+    count: usize,
+    root: usize,
+    seed: u64,
 }
 
-impl Rank {
-    /// Makes the call; how many elements of this rank are not what was promised.
-    pub(crate) fn check(&self, case: &Case) -> Result<usize> {
-        match case.dtype {
-            Dtype::I8 => self.check_as::<i8>(case),
-            Dtype::U8 => self.check_as::<u8>(case),
-            Dtype::I16 => self.check_as::<i16>(case),
-            Dtype::U16 => self.check_as::<u16>(case),
-            Dtype::I32 => self.check_as::<i32>(case),
-            Dtype::U32 => self.check_as::<u32>(case),
-            Dtype::I64 => self.check_as::<i64>(case),
-            Dtype::U64 => self.check_as::<u64>(case),
-            Dtype::F16 => self.check_as::<f16>(case),
-            Dtype::Bf16 => self.check_as::<bf16>(case),
-            Dtype::F32 => self.check_as::<f32>(case),
-            Dtype::F64 => self.check_as::<f64>(case),
-        }
-    }
+pub(crate) fn act(role: &str) -> Option<Act> {
+    Some(match role {
+        "algorithms" => |rank| check_all(rank, every_algorithm(rank.comm.world_size())),
+        "types" => |rank| check_all(rank, every_type()),
+        "large" => |rank| check_all(rank, large(rank.comm.world_size())),
+        _ => return None,
+    })
+}
 
-    fn check_as<T: Element>(&self, case: &Case) -> Result<usize> {
-        let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
-        let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
-        let mut content = vec![T::zeroed(); case.count];
-        inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut content));
-        let mut buffer = if case.is_registered {
-            let mut buffer = self.comm.alloc_on_device(&self.stream, case.count)?;
-            buffer.write(&content)?;
-            buffer
-        } else {
-            DeviceBuffer::new(&self.device, &self.stream, &content)?
-        };
-        self.comm.use_algorithm(case.algorithm)?;
-        match case.collective {
-            Collective::AllReduce => self.comm.all_reduce(&mut buffer, case.op)?,
-            Collective::Broadcast => self.comm.broadcast(&mut buffer, case.root)?,
-            Collective::Reduce => self.comm.reduce(&mut buffer, case.op, case.root)?,
-            Collective::ReduceScatter => self.comm.reduce_scatter(&mut buffer, case.op)?,
-            Collective::AllGather => self.comm.all_gather(&mut buffer)?,
-            Collective::Barrier => self.comm.barrier()?,
+fn check_all(rank: &Rank, cases: Vec<Case>) -> Result<String> {
+    for case in cases {
+        let wrong = check(rank, &case)?;
+        if wrong > 0 {
+            return Ok(format!("{wrong} wrong elements in {case:?}"));
         }
-        // The stream alone makes this wait for the result.
-        let result = buffer.read()?;
-        if case.count > 0 {
-            // Whoever still reads it gets nonsense.
-            buffer.write(&vec![T::zeroed(); case.count])?;
-        }
-        let result: &[u8] = bytemuck::cast_slice(&result[..case.count]);
-        let part = |rank| part_start(case.count, world_size, rank);
-        let size = size_of::<T>();
-        let block = |rank| &result[part(rank) * size..part(rank + 1) * size];
-        Ok(match case.collective {
-            Collective::AllReduce => inputs.count_wrong(0, result),
-            Collective::Reduce if rank == case.root => inputs.count_wrong(0, result),
-            Collective::Reduce | Collective::Barrier => 0,
-            Collective::Broadcast => inputs.count_wrong_input(case.root, 0, result),
-            Collective::ReduceScatter => inputs.count_wrong(part(rank), block(rank)),
-            Collective::AllGather => (0..world_size)
-                .map(|from| inputs.count_wrong_input(from, part(from), block(from)))
-                .sum(),
-        })
     }
+    rank.comm.synchronize()?;
+    rank.comm.barrier()?;
+    Ok("ok".into())
+}
+
+/// Every algorithm with every collective that device buffers take part in: none, one, some.
+fn every_algorithm(world_size: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for entry in REGISTRY {
+        for collective in entry.collectives {
+            if *collective == Collective::Barrier {
+                continue;
+            }
+            for (nth, count) in [0, 1, 3, 1025, 30_001].into_iter().enumerate() {
+                cases.push(Case {
+                    collective: *collective,
+                    algorithm: Some(entry.algorithm),
+                    dtype: Dtype::F32,
+                    op: [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][nth % 3],
+                    count,
+                    root: nth % world_size,
+                    seed: cases.len() as u64,
+                });
+            }
+        }
+    }
+    cases
+}
+
+/// Every type with every operator that it has.
+fn every_type() -> Vec<Case> {
+    let types = Dtype::ALL.iter();
+    let pairs = types.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
+    let supported = pairs.filter(|(dtype, op)| op.supports(*dtype));
+    let case = |(dtype, op)| Case {
+        collective: Collective::AllReduce,
+        algorithm: None,
+        dtype,
+        op,
+        count: 2501,
+        root: 0,
+        seed: 1,
+    };
+    supported.map(case).collect()
+}
+
+fn large(world_size: usize) -> Vec<Case> {
+    let all = [
+        Collective::AllReduce,
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+    ];
+    let counts = [1_500_001, 3_000_005, 40_000_007];
+    let pairs = all
+        .into_iter()
+        .flat_map(|one| counts.map(|count| (one, count)));
+    let case = |(collective, count)| Case {
+        collective,
+        algorithm: None,
+        dtype: Dtype::I16,
+        op: ReduceOp::Sum,
+        count,
+        root: world_size - 1,
+        seed: 5,
+    };
+    pairs.map(case).collect()
+}
+
+fn check(rank: &Rank, case: &Case) -> Result<usize> {
+    match case.dtype {
+        Dtype::I8 => check_as::<i8>(rank, case),
+        Dtype::U8 => check_as::<u8>(rank, case),
+        Dtype::I16 => check_as::<i16>(rank, case),
+        Dtype::U16 => check_as::<u16>(rank, case),
+        Dtype::I32 => check_as::<i32>(rank, case),
+        Dtype::U32 => check_as::<u32>(rank, case),
+        Dtype::I64 => check_as::<i64>(rank, case),
+        Dtype::U64 => check_as::<u64>(rank, case),
+        Dtype::F16 => check_as::<f16>(rank, case),
+        Dtype::Bf16 => check_as::<bf16>(rank, case),
+        Dtype::F32 => check_as::<f32>(rank, case),
+        Dtype::F64 => check_as::<f64>(rank, case),
+    }
+}
+
+/// Makes the call; how many elements of this rank are not what was promised.
+fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
+    let Rank {
+        comm,
+        device,
+        stream,
+    } = rank;
+    let (own, world_size) = (comm.rank(), comm.world_size());
+    let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
+    let mut content = vec![T::zeroed(); case.count];
+    inputs.fill(own, 0, bytemuck::cast_slice_mut(&mut content));
+    let mut buffer = DeviceBuffer::new(device, stream, &content)?;
+    comm.use_algorithm(case.algorithm)?;
+    match case.collective {
+        Collective::AllReduce => comm.all_reduce(&mut buffer, case.op)?,
+        Collective::Broadcast => comm.broadcast(&mut buffer, case.root)?,
+        Collective::Reduce => comm.reduce(&mut buffer, case.op, case.root)?,
+        Collective::ReduceScatter => comm.reduce_scatter(&mut buffer, case.op)?,
+        Collective::AllGather => comm.all_gather(&mut buffer)?,
+        Collective::Barrier => comm.barrier()?,
+    }
+    // The stream alone makes this wait for the result.
+    let result = buffer.read()?;
+    let result: &[u8] = bytemuck::cast_slice(&result);
+    let part = |rank| part_start(case.count, world_size, rank);
+    let size = size_of::<T>();
+    let block = |rank| &result[part(rank) * size..part(rank + 1) * size];
+    Ok(match case.collective {
+        Collective::AllReduce => inputs.count_wrong(0, result),
+        Collective::Reduce if own == case.root => inputs.count_wrong(0, result),
+        Collective::Reduce | Collective::Barrier => 0,
+        Collective::Broadcast => inputs.count_wrong_input(case.root, 0, result),
+        Collective::ReduceScatter => inputs.count_wrong(part(own), block(own)),
+        Collective::AllGather => (0..world_size)
+            .map(|from| inputs.count_wrong_input(from, part(from), block(from)))
+            .sum(),
+    })
 }

@@ -1,335 +1,472 @@
-//! How calls end that cannot end well.
+//! How calls on devices end that cannot end well, and what is refused.
 
-use crate::SEGMENT_BYTES;
-use crate::ranks::{Rank, Way, device, options, rendezvous, transport};
-use ringtree::comm::attach::AttachOptions;
+use crate::world::{Act, Rank, World, ok};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::fake::{Fake, Options};
-use ringtree::device::{Device, Stream};
-use ringtree::limits::DEVICE_CALLS_MAX;
+use ringtree::device::Device;
 use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-/// Ranks that give up early, each a thread; what their scripts return.
-fn some<R: Send>(
-    world_size: usize,
-    way: Way,
-    device: &Arc<dyn Device>,
-    script: impl Fn(&Rank) -> Result<R> + Sync,
-) -> Vec<Result<R>> {
-    let rendezvous = rendezvous();
-    let rank = |rank: usize| {
-        let builder = Communicator::builder().rank(rank).world_size(world_size);
-        let builder = builder.rendezvous(&rendezvous);
-        let builder = builder.timeout(Duration::from_secs(3));
-        let comm = builder.transport(transport(way)).connect()?;
-        script(&Rank::with(comm, device, options(way))?)
-    };
-    std::thread::scope(|scope| {
-        let rank = &rank;
-        let ranks: Vec<_> = (0..world_size)
-            .map(|number| scope.spawn(move || rank(number)))
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+pub(crate) fn act(role: &str) -> Option<Act> {
+    Some(match role {
+        "deadline" => deadline,
+        "killed" => killed,
+        "beside" => beside,
+        "stuck" => stuck,
+        "many" => many,
+        "strange" => strange,
+        "mismatch" => mismatch,
+        "refused" => refused,
+        "left alone" => left_alone,
+        "good" => good,
+        "again" => again,
+        "leaving" => leaving,
+        _ => return None,
     })
 }
 
-/// Two of them.
-fn pair<R: Send>(way: Way, script: impl Fn(&Rank) -> Result<R> + Sync) -> Vec<Result<R>> {
-    some(2, way, &device(Options::default()).unwrap(), script)
+const DRIVERS: [&[(&str, &str)]; 3] = [
+    &[],
+    &[("STRICT", "1"), ("ONE_THREAD", "1")],
+    &[("STRICT", "1"), ("CHANNELS", "one")],
+];
+
+/// On every driver.
+fn everywhere(world: impl Fn() -> World, role: &str, expected: &[&str]) {
+    for settings in DRIVERS {
+        let settings = settings.iter();
+        let world = settings.fold(world(), |world, (name, value)| world.with(name, value));
+        world.expect(role, expected.to_vec());
+    }
 }
 
 fn buffer(rank: &Rank) -> Result<DeviceBuffer<f32>> {
     DeviceBuffer::new(&rank.device, &rank.stream, &[1.0; 3000])
 }
 
-#[test]
-fn at_the_deadline_the_stream_goes_on_and_the_failure_is_told() {
-    for way in Way::ALL {
-        let ends = pair(way, |rank| {
-            if rank.comm.rank() == 1 {
-                // Stays, and does not call.
-                std::thread::sleep(Duration::from_secs(5));
-                return Ok(Ok(()));
-            }
-            let mut buffer = buffer(rank)?;
-            rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-            buffer.read()?;
-            let first = rank.comm.synchronize();
-            assert_eq!(rank.comm.synchronize(), first, "told once, told always");
-            Ok(first)
-        });
-        assert!(matches!(ends[0], Ok(Err(Error::Deadline(_)))), "{ends:?}");
+/// A stream that stands still until the word is 1, with a buffer on it.
+struct Held {
+    user: Arc<CudaStream>,
+    word: &'static AtomicU32,
+}
+
+impl Held {
+    fn new() -> Self {
+        let context = CudaContext::new(0).unwrap();
+        let user = context.new_stream().unwrap();
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the context is current; the memory is never freed, and is a word from here on.
+        let word = unsafe {
+            let code = sys::cuMemHostAlloc(&raw mut start, 4096, 3);
+            assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+            &*start.cast::<AtomicU32>()
+        };
+        word.store(0, Ordering::Release);
+        Self { user, word }
+    }
+
+    fn hold(&self) {
+        let address = self.word.as_ptr() as u64;
+        // SAFETY: the stream is alive, the word is pinned for good.
+        let code = unsafe { sys::cuStreamWaitValue32_v2(self.user.cu_stream(), address, 1, 0) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    }
+
+    fn buffer<T: ringtree::Element>(&self, rank: &Rank, content: &[T]) -> Result<DeviceBuffer<T>> {
+        let stream = rank.device.wrap_stream(self.user.clone())?;
+        DeviceBuffer::new(&rank.device, &stream, content)
     }
 }
 
 #[test]
+fn at_the_deadline_streams_go_on_and_the_failure_is_told() {
+    everywhere(
+        || World::new(2, "shm").impatient(),
+        "deadline",
+        &["deadline", "late"],
+    );
+    World::new(2, "tcp")
+        .impatient()
+        .expect("deadline", vec!["deadline", "late"]);
+}
+
+/// Also where the caller is in the driver, which waits for the stream, with its lock held.
+fn deadline(rank: &Rank) -> Result<String> {
+    if rank.comm.rank() == 1 {
+        // Stays, and does not call.
+        std::thread::sleep(Duration::from_secs(5));
+        return Ok("late".into());
+    }
+    let held = Held::new();
+    let mut buffer = held.buffer(rank, &[1.0f32; 3000])?;
+    let loss = held.user.clone_htod(&[0.5f32]).unwrap();
+    rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    held.user.clone_dtoh(&loss).unwrap();
+    let first = rank.comm.synchronize();
+    assert!(matches!(first, Err(Error::Deadline(_))), "{first:?}");
+    assert_eq!(rank.comm.synchronize(), first, "told once, told always");
+    assert_eq!(rank.comm.all_reduce(&mut buffer, ReduceOp::Sum), first);
+    buffer.read()?;
+    Ok("deadline".into())
+}
+
+#[test]
+fn a_killed_rank_is_told_of_and_nothing_behind_it_is_good() {
+    let gone = "rank 2 is gone";
+    everywhere(
+        || World::new(3, "shm"),
+        "killed",
+        &[gone, gone, "nothing: "],
+    );
+    World::new(3, "tcp").expect("killed", vec![gone, gone, "nothing: "]);
+}
+
+fn killed(rank: &Rank) -> Result<String> {
+    let mut buffer = buffer(rank)?;
+    rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    rank.comm.synchronize()?;
+    rank.comm.barrier()?;
+    if rank.comm.rank() == 2 {
+        std::thread::sleep(Duration::from_millis(100));
+        // SAFETY: ends the process, as a kill does.
+        unsafe { libc::_exit(0) };
+    }
+    let start = Instant::now();
+    rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    buffer.read()?;
+    let Err(Error::PeerLost { rank: 2, .. }) = rank.comm.synchronize() else {
+        return Ok("good, or something else".into());
+    };
+    rank.comm
+        .all_reduce(&mut buffer, ReduceOp::Sum)
+        .unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(15));
+    Ok("rank 2 is gone".into())
+}
+
+/// A stream stands still, so a collective cannot begin; those of hosts go on.
+#[test]
+fn collectives_of_hosts_do_not_wait_for_a_gpu() {
+    everywhere(|| World::new(2, "shm"), "beside", &ok(2));
+}
+
+fn beside(rank: &Rank) -> Result<String> {
+    let other = rank.comm.duplicate()?;
+    let held = Held::new();
+    let mut buffer = held.buffer(rank, &[1.0f32; 3000])?;
+    if rank.comm.rank() == 0 {
+        held.hold();
+    }
+    rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    for _ in 0..100 {
+        let mut sum = [1u32; 1000];
+        other.all_reduce(&mut sum, ReduceOp::Sum)?;
+        assert_eq!(sum, [2; 1000]);
+    }
+    held.word.store(1, Ordering::Release);
+    rank.comm.synchronize()?;
+    assert_eq!(buffer.read()?, [2.0; 3000]);
+    rank.comm.barrier()?;
+    Ok("ok".into())
+}
+
+/// Rank 0's own stream is late, and no other rank is to blame; and nothing waits for it when buffer
+/// and communicator go.
+#[test]
+fn a_stream_that_never_comes_is_told_of_and_not_waited_for() {
+    everywhere(|| World::new(1, "shm").impatient(), "stuck", &["ok"]);
+}
+
+fn stuck(rank: &Rank) -> Result<String> {
+    let builder = Communicator::builder().rank(0).world_size(1);
+    let builder = builder.rendezvous("127.0.0.1:0");
+    let comm = builder.timeout(Duration::from_millis(500)).connect()?;
+    comm.attach(&rank.device)?;
+    let held = Held::new();
+    let mut buffer = held.buffer(rank, &[1.0f32; 3000])?;
+    comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    comm.synchronize()?;
+    held.hold();
+    comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    let Err(Error::Deadline(text)) = comm.synchronize() else {
+        return Ok("good, or something else".into());
+    };
+    assert!(text.contains("the buffer's stream"), "{text}");
+    let start = Instant::now();
+    drop(comm);
+    drop(buffer);
+    assert!(start.elapsed() < Duration::from_secs(3));
+    Ok("ok".into())
+}
+
+/// Hundreds of calls, and a long one, while a stream stands still: the library's queues stay short.
+#[test]
+fn what_is_enqueued_is_bounded_and_a_full_queue_locks_nothing_up() {
+    let world = || World::new(2, "shm").with("STRICT", "1");
+    world()
+        .with("LIBRARY_QUEUE_MAX", "256")
+        .expect("many", ok(2));
+    // What the library has in all its streams, and in the user's, in one.
+    world()
+        .with("LIBRARY_QUEUE_MAX", "768")
+        .with("CHANNELS", "one")
+        .expect("many", ok(2));
+    world()
+        .with("QMAX", "40")
+        .with("STRICT", "1")
+        .expect("many", ok(2));
+}
+
+fn many(rank: &Rank) -> Result<String> {
+    let held = Held::new();
+    let mut buffer = held.buffer(rank, &[1u64; 3])?;
+    let mut long = held.buffer(rank, &vec![1u8; 90_000_001])?;
+    held.hold();
+    let word = held.word;
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        word.store(1, Ordering::Release);
+    });
+    for _ in 0..300 {
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Avg)?;
+    }
+    rank.comm.all_reduce(&mut long, ReduceOp::Sum)?;
+    for _ in 0..10 {
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    }
+    rank.comm.synchronize()?;
+    assert_eq!(buffer.read()?, [1024; 3]);
+    assert!(long.read()?.iter().all(|one| *one == 2));
+    rank.comm.barrier()?;
+    Ok("ok".into())
+}
+
+/// A driver newer than this library has codes that it does not know.
+#[test]
+fn an_unknown_error_is_a_number() {
+    World::new(1, "shm")
+        .with("STRANGE_CODE", "99999")
+        .expect("strange", vec!["ok"]);
+}
+
+fn strange(rank: &Rank) -> Result<String> {
+    // And a communicator without a device refuses a device's buffer.
+    let alone = Communicator::builder().rank(0).world_size(1);
+    let alone = alone.rendezvous("127.0.0.1:0").connect()?;
+    assert_eq!((alone.device_path(), alone.synchronize()), (None, Ok(())));
+    let Err(Error::Device(text)) = rank.device.allocate(100) else {
+        return Ok("no error".into());
+    };
+    assert!(text.contains("99999"), "{text}");
+    Ok("ok".into())
+}
+
+/// The call is named as the user made it, and not by its pieces.
+#[test]
 fn a_host_buffer_where_others_have_a_devices_is_another_call() {
-    for way in Way::ALL {
-        let ends = pair(way, |rank| {
-            if rank.comm.rank() == 1 {
-                return rank.comm.all_reduce(&mut [1.0f32; 3000], ReduceOp::Sum);
-            }
-            let mut buffer = buffer(rank)?;
+    for transport in ["shm", "tcp"] {
+        World::new(2, transport).expect("mismatch", ok(2));
+    }
+}
+
+fn mismatch(rank: &Rank) -> Result<String> {
+    const COUNT: usize = 3_000_001;
+    let end = match rank.comm.rank() {
+        0 => {
+            let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1.0f32; COUNT])?;
             rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
             rank.comm.synchronize()
-        });
-        for end in ends {
-            let Err(Error::Mismatch(text)) = end else {
-                panic!("{end:?}");
-            };
-            assert!(text.contains("on devices"), "{text}");
         }
-    }
+        _ => rank
+            .comm
+            .all_reduce(&mut vec![1.0f32; COUNT], ReduceOp::Sum),
+    };
+    let Err(Error::Mismatch(text)) = end else {
+        return Ok(format!("{end:?}"));
+    };
+    assert!(text.contains("on devices"), "{text}");
+    assert_eq!(
+        text.matches("all-reduce #2 of 3000001 f32").count(),
+        2,
+        "{text}"
+    );
+    Ok("ok".into())
 }
 
 #[test]
 fn what_devices_do_not_do_is_refused_and_nothing_is_lost() {
-    let captured: Arc<dyn Stream> = Fake::new().captured_stream().unwrap();
-    let ends = pair(Way::Mapped, |rank| {
-        let comm = &rank.comm;
-        let mut buffer = buffer(rank)?;
-        let refused = [
-            comm.send(&buffer, 1 - comm.rank()),
-            comm.scope(|scope| scope.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()),
-            comm.all_gather_into(&[1.0f32; 1500], &mut buffer),
-            comm.all_reduce(&mut buffer, ReduceOp::Band),
-            comm.broadcast(&mut buffer, 7),
-            comm.attach_with(&rank.device, AttachOptions::new().segment_bytes(100)),
-            DeviceBuffer::new(&rank.device, &rank.stream, &[1.0f32])
-                .map(|one| {
-                    DeviceBuffer::<f32>::from_memory(
-                        &rank.device,
-                        &captured,
-                        one.device_memory().clone(),
-                    )
-                })
-                .and_then(|mut one| comm.all_reduce(&mut one, ReduceOp::Sum)),
-        ];
-        for (nth, end) in refused.into_iter().enumerate() {
-            assert!(matches!(end, Err(Error::Usage(_))), "{nth}: {end:?}");
-        }
-        comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        comm.synchronize()?;
-        let sum = buffer.read()?;
-        comm.barrier()?;
-        Ok(sum[2999])
-    });
-    assert_eq!(ends, [Ok(2.0), Ok(2.0)]);
+    World::new(2, "shm").expect("refused", ok(2));
 }
 
-#[test]
-fn without_a_device_a_devices_buffer_is_refused() {
-    let device = device(Options::default()).unwrap();
-    let builder = Communicator::builder().rank(0).world_size(1);
-    let comm = builder.rendezvous("127.0.0.1:0").connect().unwrap();
-    let stream = device.stream().unwrap();
-    let mut buffer = DeviceBuffer::new(&device, &stream, &[1.0f32]).unwrap();
-    let end = comm.all_reduce(&mut buffer, ReduceOp::Sum);
-    assert!(matches!(end, Err(Error::Usage(_))), "{end:?}");
-    assert_eq!(comm.synchronize(), Ok(()));
-    // Several of them, with a segment that many fit in.
-    comm.attach_with(&device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))
-        .unwrap();
-    for _ in 0..600 {
-        comm.all_reduce(&mut buffer, ReduceOp::Avg).unwrap();
+fn refused(rank: &Rank) -> Result<String> {
+    let comm = &rank.comm;
+    let mut own = buffer(rank)?;
+    let elsewhere = Device::open(1)?;
+    let mut other = DeviceBuffer::new(&elsewhere, &elsewhere.stream()?, &[1.0f32; 10])?;
+    let refused = [
+        comm.send(&own, 1 - comm.rank()),
+        comm.scope(|scope| scope.all_reduce(&mut own, ReduceOp::Sum)?.wait()),
+        comm.all_gather_into(&[1.0f32; 1500], &mut own),
+        comm.all_reduce(&mut own, ReduceOp::Band),
+        comm.broadcast(&mut own, 7),
+        comm.all_reduce(&mut other, ReduceOp::Sum),
+        own.write(&[1.0; 3001]),
+    ];
+    for (nth, end) in refused.into_iter().enumerate() {
+        assert!(matches!(end, Err(Error::Usage(_))), "{nth}: {end:?}");
     }
-    comm.synchronize().unwrap();
-    assert_eq!(buffer.read().unwrap(), [1.0]);
-}
-
-/// Rank 0's own stream is late: no other rank is to blame.
-#[test]
-fn a_stream_that_does_not_come_to_the_call_is_told_of() {
-    let ends = pair(Way::Mapped, |rank| {
-        let words = rank.device.words(1)?;
-        let mut buffer = buffer(rank)?;
-        if rank.comm.rank() == 0 {
-            rank.stream.wait_word(&words.word(0)?, 1)?;
-        } else {
-            // The other's time runs out first.
-            std::thread::sleep(Duration::from_secs(1));
-        }
-        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        let end = rank.comm.synchronize();
-        words.word(0)?.store(1);
-        Ok(end)
-    });
-    let Ok(Err(Error::Deadline(text))) = &ends[0] else {
-        panic!("{ends:?}");
-    };
-    assert!(text.contains("the buffer's stream"), "{text}");
-}
-
-/// A call that ends before an older one does not let the older one's stream go on, however many
-/// calls with other buffers lie between them.
-#[test]
-fn a_stream_waits_for_its_own_call() {
-    let device = device(Options::default()).unwrap();
-    let ends = some(3, Way::Signalled, &device, |rank| {
-        let comm = &rank.comm;
-        let (words, other) = (rank.device.words(1)?, rank.device.stream()?);
-        let content = [comm.rank() as f32; 100];
-        let mut older = DeviceBuffer::new(&rank.device, &rank.stream, &content)?;
-        let mut younger = DeviceBuffer::new(&rank.device, &other, &content)?;
-        comm.use_algorithm(Some(Algorithm::Flat))?;
-        if comm.rank() == 0 {
-            rank.stream.wait_word(&words.word(0)?, 1)?;
-        }
-        comm.broadcast(&mut older, 1)?;
-        for _ in 1..DEVICE_CALLS_MAX {
-            comm.broadcast(&mut [0u8], 2)?;
-        }
-        comm.broadcast(&mut younger, 2)?;
-        let younger = younger.read()?[0];
-        words.word(0)?.store(1);
-        let older = older.read()?[0];
-        comm.synchronize()?;
-        comm.barrier()?;
-        Ok([older, younger])
-    });
-    assert_eq!(ends, vec![Ok([1.0, 2.0]); 3]);
+    comm.all_reduce(&mut own, ReduceOp::Sum)?;
+    comm.synchronize()?;
+    assert_eq!(own.read()?, [2.0; 3000]);
+    let path = comm.device_path().unwrap();
+    assert!(
+        path.starts_with("staged: ") && !path.contains('\n'),
+        "{path}"
+    );
+    comm.barrier()?;
+    Ok("ok".into())
 }
 
 /// What a failed call had begun is not written over what comes after it.
 #[test]
 fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
-    let ways = [Way::Mapped, Way::Signalled];
-    for (seed, way) in (0..8).flat_map(|seed| ways.map(|way| (seed, way))) {
-        let options = Options {
-            pauses: Some(seed),
-            ..Options::default()
-        };
-        let Some(device) = device(options) else {
-            return;
-        };
-        let ends = some(2, way, &device, |rank| {
-            let (comm, stream) = (&rank.comm, &rank.stream);
-            let mut buffer = DeviceBuffer::new(&rank.device, stream, &vec![1i64; 100_000])?;
-            comm.use_algorithm(Some(Algorithm::Flat))?;
-            stream.synchronize()?;
-            // Where the machine is slow, the other has failed by now.
-            let _ = comm.all_reduce(&mut buffer, ReduceOp::Sum);
-            if comm.rank() == 1 {
-                // Somewhere in the middle.
-                std::thread::sleep(Duration::from_millis(6));
-                comm.fail(&Error::System("enough".into()));
-            }
-            let _ = comm.synchronize();
-            buffer.write(&vec![7; 100_000])?;
-            stream.synchronize()?;
-            std::thread::sleep(Duration::from_millis(30));
-            Ok(buffer.read()?.iter().all(|element| *element == 7))
-        });
-        assert_eq!(ends, [Ok(true), Ok(true)], "{seed}, {way:?}");
-    }
+    everywhere(|| World::new(2, "shm"), "left alone", &ok(2));
 }
 
-/// Streams go on over whatever is there when a rank has given up, and hand it on; whoever says that
-/// a call was good has the right sum all the same. Rank 0 waits for the slow rank 2 when it gives
-/// up, and rank 1 has all it waits for before it hears of that.
+fn left_alone(rank: &Rank) -> Result<String> {
+    let comm = &rank.comm;
+    let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1i64; 1_000_000])?;
+    comm.barrier()?;
+    // Where the machine is slow, the other has failed by now.
+    let _ = comm.all_reduce(&mut buffer, ReduceOp::Sum);
+    if comm.rank() == 1 {
+        // Somewhere in the middle.
+        std::thread::sleep(Duration::from_millis(6));
+        comm.fail(&Error::System("enough".into()));
+    }
+    let _ = comm.synchronize();
+    buffer.write(&vec![7; 1_000_000])?;
+    rank.stream.synchronize()?;
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(buffer.read()?.iter().all(|element| *element == 7));
+    Ok("ok".into())
+}
+
+/// Whoever says that a call was good has the right sum, whoever gives up meanwhile.
 #[test]
 fn what_is_reported_good_is_good_whoever_gives_up_meanwhile() {
-    let Some(common) = device(Options {
-        pauses: Some(0),
-        ..Options::default()
-    }) else {
-        return;
-    };
-    for (seed, way) in (0..20).flat_map(|seed| Way::ALL.map(|way| (seed, way))) {
-        // Most of them fail, some before the call.
-        let _ends = some(3, way, &common, |rank| {
-            let comm = &rank.comm;
-            let pauses = (comm.rank() == 2).then_some(seed);
-            let device: Arc<dyn Device> = Arc::new(Fake::with(Options {
-                pauses,
-                ..Options::default()
-            }));
-            comm.attach_with(&device, options(way))?;
-            let stream = device.stream()?;
-            let mut buffer = DeviceBuffer::new(&device, &stream, &[1i64; 100])?;
-            comm.use_algorithm(Some(Algorithm::Ring))?;
-            stream.synchronize()?;
-            let called = comm.all_reduce(&mut buffer, ReduceOp::Sum);
-            if comm.rank() == 0 {
-                std::thread::sleep(Duration::from_micros(500));
-                comm.fail(&Error::System("enough".into()));
-            }
-            if called.and_then(|()| comm.synchronize()).is_ok() {
-                assert_eq!(buffer.read()?, [3; 100], "{seed}, {way:?}");
-            }
-            Ok(())
-        });
+    for pause in ["0", "1", "3", "10"] {
+        World::new(3, "shm")
+            .with("PAUSE_MS", pause)
+            .expect("good", ok(3));
     }
 }
 
+fn good(rank: &Rank) -> Result<String> {
+    let comm = &rank.comm;
+    let pause = std::env::var("PAUSE_MS").unwrap().parse().unwrap();
+    let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1i64; 300_000])?;
+    comm.use_algorithm(Some(Algorithm::Ring))?;
+    comm.barrier()?;
+    let called = comm.all_reduce(&mut buffer, ReduceOp::Sum);
+    if comm.rank() == 0 {
+        std::thread::sleep(Duration::from_millis(pause));
+        comm.fail(&Error::System("enough".into()));
+    }
+    if called.and_then(|()| comm.synchronize()).is_ok() {
+        assert!(buffer.read()?.iter().all(|one| *one == 3));
+    }
+    Ok("ok".into())
+}
+
+/// A communicator may be given its device again, or another, between calls.
 #[test]
 fn attaching_again_loses_no_call() {
-    let device = device(Options::default()).unwrap();
-    let ends = some(1, Way::Staged, &device, |rank| {
-        let words = rank.device.words(1)?;
-        let mut buffer = buffer(rank)?;
-        rank.stream.wait_word(&words.word(0)?, 1)?;
-        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        // The call cannot end; so it ends here, and badly.
-        let end = rank.comm.attach_with(
-            &rank.device,
-            AttachOptions::new().segment_bytes(SEGMENT_BYTES),
-        );
-        words.word(0)?.store(1);
-        Ok(end)
-    });
-    assert!(matches!(ends[0], Ok(Err(Error::Deadline(_)))), "{ends:?}");
+    everywhere(|| World::new(2, "shm"), "again", &ok(2));
 }
 
-/// Whoever leaves in a call that cannot end is in it until its deadline.
+fn again(rank: &Rank) -> Result<String> {
+    let mut buffer = buffer(rank)?;
+    for _ in 0..3 {
+        rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        rank.comm.attach(&rank.device)?;
+    }
+    let mut more = rank.comm.alloc_on_device::<f32>(&rank.stream, 10)?;
+    rank.comm.all_reduce(&mut more, ReduceOp::Sum)?;
+    rank.comm.synchronize()?;
+    assert_eq!(
+        (buffer.read()?, more.read()?),
+        (vec![8.0; 3000], vec![0.0; 10])
+    );
+    let other = Device::open(1)?;
+    rank.comm.attach(&other)?;
+    let mut on_other = DeviceBuffer::new(&other, &other.stream()?, &[1.0f32])?;
+    rank.comm.all_reduce(&mut on_other, ReduceOp::Sum)?;
+    assert_eq!(on_other.read()?, [2.0]);
+    rank.comm.barrier()?;
+    Ok("ok".into())
+}
+
+/// A rank may leave as soon as it has called: its part of the call is done before it is gone.
 #[test]
 fn a_call_has_ended_before_its_rank_is_gone() {
-    for way in Way::ALL {
-        let ends = pair(way, |rank| {
-            let mut buffer = buffer(rank)?;
-            if rank.comm.rank() == 0 {
-                rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-            } else {
-                // Stays, and does not call.
-                std::thread::sleep(Duration::from_secs(5));
-            }
-            Ok(buffer)
-        });
-        for buffer in ends {
-            // Its stream has gone on.
-            buffer.unwrap().read().unwrap();
-        }
+    everywhere(|| World::new(2, "shm"), "leaving", &ok(2));
+}
+
+fn leaving(rank: &Rank) -> Result<String> {
+    let own = rank.comm.duplicate()?;
+    own.attach(&rank.device)?;
+    let mut buffer = buffer(rank)?;
+    if own.rank() == 1 {
+        std::thread::sleep(Duration::from_millis(300));
     }
+    own.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    drop(own);
+    assert_eq!(buffer.read()?, [2.0; 3000]);
+    rank.comm.barrier()?;
+    Ok("ok".into())
 }
 
-/// Simulated ranks take turns, also while they wait for devices.
 #[test]
-fn simulated_ranks_wait_for_devices_and_for_each_other() {
-    let ends: Vec<Result<i32>> = ringtree::simulate(3, |comm| {
-        let device: Arc<dyn Device> = Arc::new(Fake::with(Options {
-            pauses: Some(comm.rank() as u64),
-            ..Options::default()
-        }));
-        comm.attach_with(&device, AttachOptions::new().segment_bytes(SEGMENT_BYTES))?;
-        let mut buffer = DeviceBuffer::new(&device, &device.stream()?, &[1i32; 30_000])?;
-        comm.use_algorithm(Some(Algorithm::Ring))?;
-        for _ in 0..3 {
-            comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        }
-        comm.synchronize()?;
-        Ok(buffer.read()?[29_999])
+fn ranks_that_are_threads_of_one_process_are_refused_in_one_line() {
+    if Device::open(0).is_err() {
+        // There is no device here: in a process that has one, then.
+        let here = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["ranks_that_are_threads", "--nocapture"])
+            .env("LD_LIBRARY_PATH", crate::driver::folder())
+            .status();
+        assert!(here.unwrap().success());
+        return;
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let rank = |rank: usize| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+        let end = comm.attach(&Device::open(0).unwrap());
+        comm.barrier().unwrap();
+        end
+    };
+    let ends = std::thread::scope(|scope| {
+        let other = scope.spawn(|| rank(1));
+        [rank(0), other.join().unwrap()]
     });
-    assert_eq!(ends, vec![Ok(27); 3]);
-}
-
-#[test]
-fn an_empty_buffer_of_bytes_is_empty() {
-    let device = device(Options::default()).unwrap();
-    let stream = device.stream().unwrap();
-    let buffer = DeviceBuffer::<u8>::new(&device, &stream, &[]).unwrap();
-    assert!(buffer.is_empty());
-    assert!(buffer.read().unwrap().is_empty());
+    for end in ends {
+        let Err(Error::Usage(text)) = end else {
+            panic!("{end:?}");
+        };
+        assert!(
+            text.contains("threads of one process") && !text.contains('\n'),
+            "{text}"
+        );
+    }
+    let simulated = ringtree::simulate(1, |comm| comm.attach(&Device::open(0).unwrap()));
+    assert!(
+        matches!(simulated[0], Err(Error::Usage(_))),
+        "{simulated:?}"
+    );
 }

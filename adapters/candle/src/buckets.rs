@@ -4,7 +4,6 @@
 use crate::elements::for_element;
 use crate::lane::Lane;
 use candle_core::{DType, Device, Result, Shape, Tensor};
-use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::ddp::{BucketInfo, Carrier, Place};
 use ringtree::device::Memory;
@@ -131,7 +130,7 @@ impl State {
 
 impl Carrier for Buckets {
     fn attach(&mut self, comm: &Communicator) -> ringtree::Result<()> {
-        comm.attach_with(self.lock().lane.device(), AttachOptions::from_env()?)
+        comm.attach(self.lock().lane.device())
     }
 
     fn begin(&mut self, buckets: &[BucketInfo]) -> ringtree::Result<()> {
@@ -147,7 +146,7 @@ impl Carrier for Buckets {
     }
 
     fn land(&mut self, comm: &Communicator, bucket: &BucketInfo) -> ringtree::Result<()> {
-        // The streams did not wait for the collectives; this does, for all that are under way.
+        // Until this has seen the collective's end, it has the memory too.
         comm.synchronize()?;
         match bucket.count {
             0 => Ok(()),

@@ -6,64 +6,65 @@ use crate::lane::Lane;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CpuStorage, CudaDevice, InplaceOp1, Layout, Tensor};
-use ringtree::device::cuda::Cuda;
-use ringtree::device::{Device, Memory, Stream, Unheld};
-use std::sync::{Arc, Mutex, PoisonError};
+use ringtree::device::{Device, Memory, Stream};
+use std::sync::{Mutex, PoisonError};
 
 /// candle's GPU, with candle's stream.
 pub(crate) struct CudaLane {
-    cuda: Cuda,
-    device: Arc<dyn Device>,
-    stream: Arc<dyn Stream>,
+    device: Device,
+    /// candle's, on which it computes.
+    computing: Stream,
+    /// For the collectives, beside which candle computes the gradients of other layers.
+    carrying: Stream,
 }
 
 impl CudaLane {
     /// The GPU of `device`. Both use its primary context, in which candle's memory is.
     pub(crate) fn new(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
-        let cuda = Cuda::open(stream.context().ordinal())?;
-        let stream = cuda.wrap_stream(stream)?;
+        let device = Device::open(stream.context().ordinal())?;
         Ok(Self {
-            device: Arc::new(cuda.clone()),
-            // candle computes the gradients of other layers meanwhile.
-            stream: Arc::new(Unheld::new(stream)),
-            cuda,
+            computing: device.wrap_stream(stream)?,
+            carrying: device.stream()?,
+            device,
         })
     }
 }
 
 impl Lane for CudaLane {
-    fn device(&self) -> &Arc<dyn Device> {
+    fn device(&self) -> &Device {
         &self.device
     }
 
-    fn stream(&self) -> &Arc<dyn Stream> {
-        &self.stream
+    fn stream(&self) -> &Stream {
+        &self.carrying
     }
 
     fn take(&self, flat: &Tensor) -> candle_core::Result<Memory> {
-        let swap = Swap::new(&self.cuda, None);
+        let swap = Swap::new(&self.device, None);
         flat.inplace_op1(&swap)?;
+        let behind = self.carrying.wait_for(&self.computing);
+        behind.map_err(candle_core::Error::wrap)?;
         let taken = swap.into_memory();
         taken.ok_or_else(|| candle_core::Error::Msg("a bucket has no memory".into()))
     }
 
     fn give_back(&self, flat: &Tensor, memory: Memory) -> candle_core::Result<()> {
-        flat.inplace_op1(&Swap::new(&self.cuda, Some(memory)))
+        flat.inplace_op1(&Swap::new(&self.device, Some(memory)))
     }
 }
 
 /// Exchanges a tensor's whole memory: with `memory` if there is some, else with a placeholder. This
 /// is candle's one way to a storage that may be changed.
 struct Swap<'a> {
-    cuda: &'a Cuda,
+    device: &'a Device,
     memory: Mutex<Option<Memory>>,
 }
 
 impl<'a> Swap<'a> {
-    fn new(cuda: &'a Cuda, memory: Option<Memory>) -> Self {
+    fn new(device: &'a Device, memory: Option<Memory>) -> Self {
         let memory = Mutex::new(memory);
-        Self { cuda, memory }
+        Self { device, memory }
     }
 
     fn into_memory(self) -> Option<Memory> {
@@ -88,7 +89,7 @@ impl InplaceOp1 for Swap<'_> {
             match memory.take() {
                 Some(memory) => {
                     // Behind `synchronize`, which has seen all operations done.
-                    let slice = Cuda::unwrap_slice::<T>(memory).map_err(|memory| {
+                    let slice = Device::unwrap_slice::<T>(memory).map_err(|memory| {
                         candle_core::Error::Msg(format!("a collective still uses {memory:?}"))
                     })?;
                     *storage.as_cuda_slice_mut::<T>()? = slice;
@@ -98,7 +99,7 @@ impl InplaceOp1 for Swap<'_> {
                     let placeholder = storage.device.alloc_zeros::<T>(1)?;
                     let own = storage.as_cuda_slice_mut::<T>()?;
                     let slice = std::mem::replace(own, placeholder);
-                    let taken = self.cuda.wrap_slice(slice, &stream);
+                    let taken = self.device.wrap_slice(slice, &stream);
                     *memory = Some(taken.map_err(candle_core::Error::wrap)?);
                 }
             }
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn tensors_on_a_gpu_are_averaged_where_they_lie() {
-        if let Err(error) = ringtree::device::cuda::count() {
+        if let Err(error) = ringtree::device::count() {
             eprintln!("skipped: {error}");
             return;
         }

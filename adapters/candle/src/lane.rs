@@ -4,18 +4,17 @@ use crate::builder::Hooked;
 use crate::error::{Error, Result};
 use candle_core::{Device, Tensor};
 use ringtree::device::{self, Memory, Stream};
-use std::sync::Arc;
 
 /// What collectives need of the device that tensors lie on.
 pub(crate) trait Lane: Send {
     /// The device.
-    fn device(&self) -> &Arc<dyn device::Device>;
+    fn device(&self) -> &device::Device;
 
-    /// The stream on which candle computes, which does not wait for collectives.
-    fn stream(&self) -> &Arc<dyn Stream>;
+    /// The stream of the collectives, not that on which candle computes.
+    fn stream(&self) -> &Stream;
 
     /// Takes its memory from `flat`, a contiguous tensor that nobody else has, where it holds what
-    /// [`Lane::stream`] was told so far.
+    /// candle's stream was told so far.
     fn take(&self, flat: &Tensor) -> candle_core::Result<Memory>;
 
     /// Gives the memory back, once no collective uses it.

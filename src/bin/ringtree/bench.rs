@@ -12,10 +12,8 @@ use case::{Case, Memory};
 use measure::Measurement;
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
-use ringtree::comm::attach::AttachOptions;
 use ringtree::comm::builder::Builder;
-use ringtree::device::cuda;
-use ringtree::device::fake::Options;
+use ringtree::device;
 use ringtree::plan::algorithms::required;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
@@ -29,8 +27,7 @@ pub(crate) struct Arguments {
     /// How many ranks to spawn; among ranks already (RANK is set) it must agree
     #[arg(long)]
     ranks: Option<usize>,
-    /// What the bytes travel over: auto, tcp, shm, or cuda: memory of a GPU that all ranks use;
-    /// without it RINGTREE_TRANSPORT decides
+    /// What the bytes travel over: auto, tcp or shm; without it RINGTREE_TRANSPORT decides
     #[arg(long)]
     transport: Option<String>,
     /// auto, all, or the name of one
@@ -64,8 +61,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     in_place: bool,
     /// Where the buffers live: host, shared: in memory that peers read where it lies, device: on
-    /// the GPU number LOCAL_RANK, modulo how many there are, and in place, or registered: the same
-    /// where ranks on that GPU read it where it lies
+    /// the GPU number LOCAL_RANK, modulo how many there are, and in place
     #[arg(long, default_value = "host")]
     memory: String,
     /// table, csv or json
@@ -79,13 +75,6 @@ enum Place {
     Host,
     Shared,
     Device,
-    Registered,
-}
-
-impl Place {
-    fn is_on_device(self) -> bool {
-        matches!(self, Self::Device | Self::Registered)
-    }
 }
 
 /// What the arguments ask for.
@@ -100,8 +89,6 @@ struct Wanted {
     iterations: Option<usize>,
     in_place: bool,
     place: Place,
-    /// Whether all ranks must have memory of one GPU in common.
-    must_map: bool,
     report: Report,
 }
 
@@ -125,9 +112,8 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
         // Reported once here, instead of by every rank.
-        if wanted.place.is_on_device()
-            && !gpu::is_fake()
-            && let Err(error) = cuda::count()
+        if wanted.place == Place::Device
+            && let Err(error) = device::count()
         {
             return refused(&error);
         }
@@ -160,17 +146,12 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         "host" => Place::Host,
         "shared" => Place::Shared,
         "device" => Place::Device,
-        "registered" => Place::Registered,
         other => {
             return Err(format!(
-                "--memory {other}: no such memory; there are host shared device registered"
+                "--memory {other}: no such memory; there are host shared device"
             ));
         }
     };
-    let must_map = arguments.transport.as_deref() == Some("cuda");
-    if must_map && !place.is_on_device() {
-        return Err("--transport cuda is for buffers on a GPU: add --memory device".into());
-    }
     if arguments.ranks == Some(0) || arguments.iters == Some(0) {
         return Err("--ranks and --iters must be at least 1".into());
     }
@@ -190,23 +171,16 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         op,
         root: arguments.root,
         iterations: arguments.iters,
-        in_place: arguments.in_place || place.is_on_device(),
+        in_place: arguments.in_place || (place == Place::Device),
         place,
-        must_map,
         report: arguments.format.parse()?,
     })
 }
 
 /// The transport asked for here; `None` leaves it to the environment.
 fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
-    match arguments.transport.as_deref() {
-        // Ranks that share a GPU are of one host.
-        Some("cuda") => Ok(Some(TransportChoice::Shm)),
-        asked => {
-            let choice = asked.map(str::parse).transpose();
-            choice.map_err(|why: String| format!("--transport {why}"))
-        }
-    }
+    let choice = arguments.transport.as_deref().map(str::parse).transpose();
+    choice.map_err(|why: String| format!("--transport {why}"))
 }
 
 /// The algorithms to measure; `None` is the chooser's.
@@ -271,7 +245,6 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
                 iterations: wanted.iterations,
                 in_place: wanted.in_place,
                 memory: memory.clone(),
-                algorithm: *algorithm,
             };
             let measurement: Measurement = measure::measure(&comm, &case)?;
             total_wrong += measurement.wrong;
@@ -289,23 +262,18 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
     Ok(match wanted.place {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
-        Place::Device | Place::Registered => {
-            let fake = gpu::is_fake().then(Options::default);
-            let device = gpu::open(comm.local_rank(), fake)?;
-            comm.attach_with(&device, AttachOptions::from_env()?)?;
-            let over = comm.device_transport();
-            if wanted.must_map && over.as_deref() != Some("cuda") {
-                let over = over.as_deref().unwrap_or("nothing");
-                return Err(Error::Device(format!(
-                    "--transport cuda: not all ranks share memory of one GPU; without it segments \
-                     travel over {over}"
-                )));
+        Place::Device => {
+            let device = gpu::open(comm.local_rank())?;
+            comm.attach(&device)?;
+            if comm.rank() == 0 {
+                // Beside the table, which may be for a program.
+                eprintln!(
+                    "device buffers are {}",
+                    comm.device_path().unwrap_or_default()
+                );
             }
             let stream = device.stream()?;
-            match wanted.place {
-                Place::Registered => Memory::Registered((device, stream)),
-                _ => Memory::Device((device, stream)),
-            }
+            Memory::Device((device, stream))
         }
     })
 }

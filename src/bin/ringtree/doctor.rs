@@ -2,12 +2,14 @@
 
 use ringtree::bootstrap::sharing::Findings;
 use ringtree::bootstrap::{TransportChoice, TuningSource};
-use ringtree::comm::attach::AttachOptions;
-use ringtree::device::Device;
-use ringtree::device::cuda::{self, Cuda};
+use ringtree::device::{self, Device};
 use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
 use std::process::ExitCode;
+
+/// Which way collectives on device buffers go here, and why.
+const GPU_PATH: &str =
+    "staged: through pinned memory of the hosts; the way through GPUs' memory is not built";
 
 /// The arguments of `ringtree doctor`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,6 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             choice,
             &tuning(setting("RINGTREE_TUNING").as_deref()),
             &gpus(),
-            &attaching(),
         )
     );
     match (findings.place(), choice) {
@@ -64,7 +65,6 @@ fn report(
     choice: TransportChoice,
     tuning: &str,
     gpus: &str,
-    attaching: &str,
 ) -> String {
     let origin = if is_chosen {
         "RINGTREE_TRANSPORT"
@@ -103,14 +103,14 @@ fn report(
         text += &format!("{name:<19}{found}\n");
     }
     format!(
-        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{attaching}\n",
-        "tuning", "GPU", "segments on GPUs"
+        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{GPU_PATH}\n",
+        "tuning", "GPU", "buffers on GPUs"
     )
 }
 
 /// The GPUs that this process may use, or why there is none, in one line.
 fn gpus() -> String {
-    let one = |ordinal| match Cuda::describe(ordinal) {
+    let one = |ordinal| match Device::open(ordinal) {
         Ok(gpu) => {
             let found = gpu.description();
             let (gib, version) = (found.memory_bytes >> 30, found.driver_version);
@@ -124,16 +124,8 @@ fn gpus() -> String {
         }
         Err(error) => format!("{ordinal}: {error}"),
     };
-    match cuda::count() {
+    match device::count() {
         Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
-        Err(error) => error.to_string(),
-    }
-}
-
-/// How programs that ask the environment attach GPUs.
-fn attaching() -> String {
-    match AttachOptions::from_env() {
-        Ok(options) => format!("{options} (RINGTREE_HAND_OVER, RINGTREE_PEER_ACCESS)"),
         Err(error) => error.to_string(),
     }
 }

@@ -15,7 +15,6 @@ mod run;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use ringtree::bootstrap::settings::check_environment;
-use ringtree::comm::attach::AttachOptions;
 use std::process::ExitCode;
 
 /// Collective communication for data-parallel training.
@@ -47,7 +46,7 @@ fn main() -> ExitCode {
         Err(error) => return misread(&error),
     };
     let setting = |name: &str| std::env::var(name).ok();
-    let checked = check_environment(setting).and_then(|()| AttachOptions::from_env());
+    let checked = check_environment(setting);
     if let Err(error) = checked {
         eprintln!("ringtree: {error}");
         return ExitCode::from(2);

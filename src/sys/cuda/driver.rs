@@ -1,76 +1,113 @@
-//! Whether there is a driver that can be used, found out once.
+//! Whether there is a driver that can be used, found out once; and its functions.
 
 use super::text;
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self as raw, CUresult};
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
-/// The names that the bindings try and that there are on Linux, in their order.
-const LIBRARIES: &[&CStr] = &[
-    c"libcuda.so",
-    c"libcuda.so.12",
-    c"libcuda.so.11",
-    c"libcuda.so.10",
-    c"libcuda.so.9",
-    c"libcuda.so.1",
-];
+/// The names of the driver's library on Linux. The first is what a test puts in its place.
+const LIBRARIES: &[&CStr] = &[c"libcuda.so", c"libcuda.so.1"];
 
 /// The oldest version of CUDA that the driver may know: that of drivers 550.
 const VERSION_MIN: i32 = 12_040;
 
-/// Every symbol that is called; a test compares this with the sources.
-const SYMBOLS: &[&CStr] = &[
-    c"cuCtxEnablePeerAccess",
-    c"cuCtxGetCurrent",
-    c"cuCtxPopCurrent_v2",
-    c"cuCtxPushCurrent_v2",
-    c"cuDeviceCanAccessPeer",
-    c"cuDeviceGet",
-    c"cuDeviceGetAttribute",
-    c"cuDeviceGetCount",
-    c"cuDeviceGetName",
-    c"cuDeviceGetUuid_v2",
-    c"cuDevicePrimaryCtxRetain",
-    c"cuDeviceTotalMem_v2",
-    c"cuDriverGetVersion",
-    c"cuEventCreate",
-    c"cuEventDestroy_v2",
-    c"cuEventQuery",
-    c"cuEventRecord",
-    c"cuFuncLoad",
-    c"cuGetErrorString",
-    c"cuInit",
-    c"cuIpcCloseMemHandle",
-    c"cuIpcGetMemHandle",
-    c"cuIpcOpenMemHandle_v2",
-    c"cuLaunchKernel",
-    c"cuMemAlloc_v2",
-    c"cuMemFreeHost",
-    c"cuMemFree_v2",
-    c"cuMemGetAddressRange_v2",
-    c"cuMemHostAlloc",
-    c"cuMemHostGetDevicePointer_v2",
-    c"cuMemHostRegister_v2",
-    c"cuMemHostUnregister",
-    c"cuMemcpyDtoDAsync_v2",
-    c"cuMemcpyDtoHAsync_v2",
-    c"cuMemcpyHtoDAsync_v2",
-    c"cuModuleGetFunction",
-    c"cuModuleLoadData",
-    c"cuStreamCreateWithPriority",
-    c"cuCtxGetStreamPriorityRange",
-    c"cuStreamDestroy_v2",
-    c"cuStreamIsCapturing",
-    c"cuStreamSynchronize",
-    c"cuStreamWaitEvent",
-    c"cuStreamWaitValue32_v2",
-    c"cuStreamWriteValue32_v2",
-];
+/// The driver's own names for things.
+pub(super) type Context = *mut c_void;
+pub(super) type RawStream = *mut c_void;
+pub(super) type RawEvent = *mut c_void;
+pub(super) type Address = u64;
+
+/// A copy of rows between the host's memory and the device's (`CUDA_MEMCPY2D`).
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Copy2D {
+    pub(super) from_x: usize,
+    pub(super) from_y: usize,
+    pub(super) from_kind: u32,
+    pub(super) from_host: *const c_void,
+    pub(super) from_device: Address,
+    pub(super) from_array: *mut c_void,
+    pub(super) from_pitch: usize,
+    pub(super) to_x: usize,
+    pub(super) to_y: usize,
+    pub(super) to_kind: u32,
+    pub(super) to_host: *mut c_void,
+    pub(super) to_device: Address,
+    pub(super) to_array: *mut c_void,
+    pub(super) to_pitch: usize,
+    pub(super) width: usize,
+    pub(super) height: usize,
+}
+
+macro_rules! functions {
+    ($($name:ident $symbol:literal ($($argument:ty),*);)*) => {
+        /// The driver's functions, of the types that its manual gives them. Each returns a code,
+        /// which is 0 where all is well.
+        #[derive(Debug)]
+        pub(super) struct Api {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> i32,)*
+        }
+
+        impl Api {
+            fn find(look_up: impl Fn(&CStr) -> std::result::Result<*mut c_void, String>)
+                -> std::result::Result<Self, String>
+            {
+                $(
+                    let address = look_up($symbol)?;
+                    // SAFETY: the address is that of the driver's function of this name, which has
+                    // this type.
+                    let $name = unsafe {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn($($argument),*) -> i32,
+                        >(address)
+                    };
+                )*
+                Ok(Self { $($name,)* })
+            }
+        }
+    };
+}
+
+functions! {
+    init c"cuInit" (u32);
+    driver_get_version c"cuDriverGetVersion" (*mut i32);
+    get_error_string c"cuGetErrorString" (i32, *mut *const c_char);
+    device_get_count c"cuDeviceGetCount" (*mut i32);
+    device_get c"cuDeviceGet" (*mut i32, i32);
+    device_get_name c"cuDeviceGetName" (*mut c_char, i32, i32);
+    device_get_uuid c"cuDeviceGetUuid_v2" (*mut [u8; 16], i32);
+    device_total_mem c"cuDeviceTotalMem_v2" (*mut usize, i32);
+    device_get_attribute c"cuDeviceGetAttribute" (*mut i32, i32, i32);
+    primary_context_retain c"cuDevicePrimaryCtxRetain" (*mut Context, i32);
+    context_get_current c"cuCtxGetCurrent" (*mut Context);
+    context_push c"cuCtxPushCurrent_v2" (Context);
+    context_pop c"cuCtxPopCurrent_v2" (*mut Context);
+    priority_range c"cuCtxGetStreamPriorityRange" (*mut i32, *mut i32);
+    exchange_capture_mode c"cuThreadExchangeStreamCaptureMode" (*mut i32);
+    mem_alloc c"cuMemAlloc_v2" (*mut Address, usize);
+    mem_free c"cuMemFree_v2" (Address);
+    mem_host_alloc c"cuMemHostAlloc" (*mut *mut c_void, usize, u32);
+    mem_host_get_device_pointer c"cuMemHostGetDevicePointer_v2" (*mut Address, *mut c_void, u32);
+    copy_to_host c"cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, RawStream);
+    copy_to_device c"cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, RawStream);
+    copy_2d c"cuMemcpy2DAsync_v2" (*const Copy2D, RawStream);
+    stream_create c"cuStreamCreateWithPriority" (*mut RawStream, u32, i32);
+    stream_destroy c"cuStreamDestroy_v2" (RawStream);
+    stream_is_capturing c"cuStreamIsCapturing" (RawStream, *mut i32);
+    stream_synchronize c"cuStreamSynchronize" (RawStream);
+    stream_wait_event c"cuStreamWaitEvent" (RawStream, RawEvent, u32);
+    stream_wait_value c"cuStreamWaitValue32_v2" (RawStream, Address, u32, u32);
+    stream_write_value c"cuStreamWriteValue32_v2" (RawStream, Address, u32, u32);
+    event_create c"cuEventCreate" (*mut RawEvent, u32);
+    event_record c"cuEventRecord" (RawEvent, RawStream);
+    module_load_data c"cuModuleLoadData" (*mut *mut c_void, *const c_void);
+}
 
 /// A driver that was found fit; there is one in a process.
 #[derive(Debug)]
 pub(super) struct Driver {
+    pub(super) api: Api,
     /// The newest version of CUDA it knows.
     pub(super) version: u32,
     /// GPUs it shows this process: at least one.
@@ -95,16 +132,16 @@ pub fn gpu_count() -> Result<usize> {
 }
 
 fn find() -> std::result::Result<Driver, String> {
-    look_for_symbols(LIBRARIES, SYMBOLS)?;
-    let works = |code: CUresult, call: &str| match code {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        code => Err(format!("{call}: {}", text(code))),
+    let api = open(LIBRARIES)?;
+    let works = |code: i32, call: &str| match code {
+        0 => Ok(()),
+        code => Err(format!("{call}: {}", text(&api, code))),
     };
-    // SAFETY: the symbol is there, so the bindings will not panic; the call takes no pointer.
-    works(unsafe { raw::cuInit(0) }, "cuInit")?;
+    // SAFETY: the call takes no pointer.
+    works(unsafe { (api.init)(0) }, "cuInit")?;
     let (mut version, mut gpus) = (0, 0);
-    // SAFETY: as above; the driver writes one integer, for which there is room.
-    let code = unsafe { raw::cuDriverGetVersion(&raw mut version) };
+    // SAFETY: the driver writes one integer, for which there is room.
+    let code = unsafe { (api.driver_get_version)(&raw mut version) };
     works(code, "cuDriverGetVersion")?;
     if version < VERSION_MIN {
         let (major, minor) = (version / 1000, version % 1000 / 10);
@@ -113,10 +150,11 @@ fn find() -> std::result::Result<Driver, String> {
         ));
     }
     // SAFETY: as above.
-    let code = unsafe { raw::cuDeviceGetCount(&raw mut gpus) };
+    let code = unsafe { (api.device_get_count)(&raw mut gpus) };
     works(code, "cuDeviceGetCount")?;
     match usize::try_from(gpus) {
         Ok(gpus) if gpus > 0 => Ok(Driver {
+            api,
             version: version as u32,
             gpus,
         }),
@@ -124,8 +162,8 @@ fn find() -> std::result::Result<Driver, String> {
     }
 }
 
-/// Opens the first library there is, for good, and looks for the symbols in it.
-fn look_for_symbols(libraries: &[&CStr], symbols: &[&CStr]) -> std::result::Result<(), String> {
+/// Opens the first library there is, for good, and looks the functions up in it.
+fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
     let open = |name: &&CStr| {
         // SAFETY: the name ends with zero. Opening a library runs its initialisers: these names
         // are the driver's, which programs are meant to open. It is never closed.
@@ -135,9 +173,8 @@ fn look_for_symbols(libraries: &[&CStr], symbols: &[&CStr]) -> std::result::Resu
     let Some((name, handle)) = libraries.iter().find_map(open) else {
         return Err("there is no libcuda.so.1, which the NVIDIA driver brings".into());
     };
-    for symbol in symbols {
-        // SAFETY: the handle is that of an open library, the name ends with zero; the address is
-        // not used.
+    Api::find(|symbol| {
+        // SAFETY: the handle is that of an open library, the name ends with zero.
         let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
         if address.is_null() {
             let symbol = symbol.to_string_lossy();
@@ -145,53 +182,20 @@ fn look_for_symbols(libraries: &[&CStr], symbols: &[&CStr]) -> std::result::Resu
                 "{name} lacks {symbol}: install driver 550 or later"
             ));
         }
-    }
-    Ok(())
+        Ok(address)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_symbol_that_is_called_is_looked_for() {
-        let sources = [
-            include_str!("mod.rs"),
-            include_str!("driver.rs"),
-            include_str!("event.rs"),
-            include_str!("gpu.rs"),
-            include_str!("kernels.rs"),
-            include_str!("ledger.rs"),
-            include_str!("memory.rs"),
-            include_str!("peer.rs"),
-            include_str!("stream.rs"),
-            include_str!("user.rs"),
-        ];
-        let called: BTreeSet<_> = sources
-            .iter()
-            .flat_map(|source| source.split("raw::").skip(1))
-            .filter(|rest| rest.starts_with("cu"))
-            .map(|rest| {
-                let end = rest.find(|letter: char| !(letter.is_alphanumeric() || letter == '_'));
-                rest[..end.unwrap()].to_owned()
-            })
-            .filter(|name| name.len() > "cu".len())
-            .collect();
-        let looked_for: BTreeSet<_> = SYMBOLS
-            .iter()
-            .map(|symbol| symbol.to_str().unwrap().to_owned())
-            .collect();
-        assert_eq!(called, looked_for);
-    }
 
     #[test]
     fn what_is_missing_is_named() {
-        let none = look_for_symbols(&[c"libringtree-none.so"], &[]).unwrap_err();
+        let none = open(&[c"libringtree-none.so"]).unwrap_err();
         assert!(none.contains("libcuda.so.1"), "{none}");
-        let old = look_for_symbols(&[c"libc.so.6"], &[c"malloc", c"cuInit"]).unwrap_err();
-        assert!(old.contains("libc.so.6 lacks cuInit"), "{old}");
-        assert_eq!(look_for_symbols(&[c"libc.so.6"], &[c"malloc"]), Ok(()));
+        let other = open(&[c"libc.so.6"]).unwrap_err();
+        assert!(other.contains("libc.so.6 lacks cuInit"), "{other}");
     }
 
     #[test]

@@ -1,19 +1,20 @@
-//! A GPU: its primary context, what it is, and what waits to be freed.
+//! A GPU: its primary context, what it is, and the pinned memory that nothing uses.
 
-use super::driver::driver;
-use super::kernels::Kernels;
-use super::ledger::Ledger;
+use super::driver::{Api, Context, driver};
+use super::memory::Pinned;
 use super::{check, lock};
 use crate::error::{Error, Result};
-use crate::sys::pages::SharedWords;
-use cudarc::driver::sys::{self as raw, CUdevice_attribute, CUdeviceptr};
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// Room for a name; the driver's are shorter.
 const NAME_BYTES: usize = 256;
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const MULTIPROCESSOR_COUNT: i32 = 16;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_MODE_RELAXED: i32 = 2;
 
 /// What a GPU is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,99 +25,35 @@ pub struct Facts {
     pub ordinal: usize,
     /// Its UUID, or that of the part of it that this process has.
     pub uuid: [u8; 16],
-    /// The newest version of CUDA that the driver knows.
+    /// The newest version of CUDA that the driver knows, as 1000 × major + 10 × minor.
     pub driver_version: u32,
-    /// Bytes of memory.
+    /// Bytes of memory, used or not.
     pub memory_bytes: usize,
     /// Multiprocessors.
-    pub multiprocessors: u32,
-    /// Whether streams write words of 64 bits; those of 32 they do.
-    pub word_operations_64_bit: bool,
+    pub multiprocessors: usize,
 }
 
 /// A GPU of this process.
 pub struct Gpu {
-    pub(super) device: raw::CUdevice,
-    pub(super) context: raw::CUcontext,
+    pub(super) api: &'static Api,
+    context: Context,
     facts: Facts,
-    pub(super) kernels: OnceLock<Kernels>,
-    /// Of all streams that are there, or were dropped with operations under way.
-    pub(super) ledgers: Mutex<Vec<Arc<Ledger>>>,
+    /// Pinned memory that no stream and no operation uses any more.
+    pub(super) idle: Mutex<Vec<Arc<Pinned>>>,
 }
 
 // SAFETY: the context is the primary one, which is never released here and may be made current in
-// any thread; everything else is behind locks.
+// any thread; everything else is constant or behind a lock.
 unsafe impl Send for Gpu {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Gpu {}
 
-/// What may not be freed yet: of all GPUs, as freeing on one may wait for those that reach it.
-struct Garbage {
-    /// Waits for words that are not known to be over.
-    waits: usize,
-    pieces: Vec<(Arc<Gpu>, Piece)>,
-}
-
-static GARBAGE: Mutex<Garbage> = Mutex::new(Garbage {
-    waits: 0,
-    pieces: Vec::new(),
-});
-
-impl Garbage {
-    fn empty(&mut self) {
-        if self.waits > 0 {
-            return;
-        }
-        for (gpu, piece) in std::mem::take(&mut self.pieces) {
-            match gpu.enter() {
-                Ok(_entered) => piece.free(),
-                Err(_) => self.pieces.push((gpu, piece)),
-            }
-        }
-    }
-}
-
-/// Something of the driver's that is nobody's any more.
-pub(super) enum Piece {
-    /// Memory that was allocated.
-    Allocation(CUdeviceptr),
-    /// A peer's memory that was opened; the other is there until it was closed.
-    Imported(
-        CUdeviceptr,
-        #[expect(dead_code, reason = "it is there to be dropped")] Arc<()>,
-    ),
-    /// Pinned memory.
-    Pinned(*mut c_void),
-    /// Words that were registered.
-    Registered(SharedWords),
-}
-
-// SAFETY: the pointer of pinned memory is the only reference to it that is left, and the driver
-// frees it from any thread.
-unsafe impl Send for Piece {}
-
-impl Piece {
-    /// Gives it back to the driver. The GPU's context is current.
-    fn free(self) {
-        // A failure leaves nothing to do: either the context has failed, and with it everything in
-        // it is gone, or the piece leaks.
-        // SAFETY: each piece came from the driver's matching call, is freed once, as it is
-        // consumed, and no operation uses it: its last owner has dropped it, and operations own
-        // what they name until they are done.
-        let _ = unsafe {
-            match &self {
-                Piece::Allocation(address) => raw::cuMemFree_v2(*address),
-                Piece::Imported(address, _) => raw::cuIpcCloseMemHandle(*address),
-                Piece::Pinned(start) => raw::cuMemFreeHost(*start),
-                Piece::Registered(words) => raw::cuMemHostUnregister(words.mapped().0.cast()),
-            }
-        };
-    }
-}
-
-/// While this lives, the GPU's context is this thread's.
+/// While this lives, the GPU's context is this thread's, and what it asks of the driver leaves
+/// captures of graphs alone.
 pub(super) struct Entered {
+    api: &'static Api,
     is_pushed: bool,
+    capture_mode: i32,
     /// It belongs to the thread.
     thread: PhantomData<*const ()>,
 }
@@ -126,8 +63,10 @@ impl Drop for Entered {
         if self.is_pushed {
             let mut popped = std::ptr::null_mut();
             // SAFETY: pops what `enter` pushed on this very thread; there is room for the pointer.
-            let _ = unsafe { raw::cuCtxPopCurrent_v2(&raw mut popped) };
+            let _ = unsafe { (self.api.context_pop)(&raw mut popped) };
         }
+        // SAFETY: the mode is the one that the driver gave for this very thread.
+        let _ = unsafe { (self.api.exchange_capture_mode)(&raw mut self.capture_mode) };
     }
 }
 
@@ -149,18 +88,21 @@ impl Gpu {
                 "there is no GPU {ordinal}: this process may use {gpus}, counted from 0"
             )));
         }
-        let device = device(ordinal)?;
-        let facts = facts(device, ordinal, driver.version)?;
+        let api = &driver.api;
+        let mut device = 0;
+        // SAFETY: the driver writes one integer, for which there is room.
+        let code = unsafe { (api.device_get)(&raw mut device, ordinal as i32) };
+        check(code, "cuDeviceGet")?;
+        let facts = facts(api, device, ordinal, driver.version)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: the device is the driver's; there is room for the pointer.
-        let code = unsafe { raw::cuDevicePrimaryCtxRetain(&raw mut context, device) };
+        let code = unsafe { (api.primary_context_retain)(&raw mut context, device) };
         check(code, "cuDevicePrimaryCtxRetain")?;
         let gpu = Arc::new(Gpu {
-            device,
+            api,
             context,
             facts,
-            kernels: OnceLock::new(),
-            ledgers: Mutex::default(),
+            idle: Mutex::default(),
         });
         gpus.push(gpu.clone());
         Ok(gpu)
@@ -172,122 +114,85 @@ impl Gpu {
         &self.facts
     }
 
+    /// Has the driver compile and load a text of kernels, for good; it may wait for everything that
+    /// the GPU was told to do.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn load_kernels(&self, text: &str) -> Result<()> {
+        let text = CString::new(text).map_err(|_| Error::Usage("kernels with a zero".into()))?;
+        let _entered = self.enter()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the context is current; the text ends with zero; there is room for the pointer.
+        let code = unsafe { (self.api.module_load_data)(&raw mut module, text.as_ptr().cast()) };
+        check(code, "cuModuleLoadData")
+    }
+
     /// Whether `context` is the one used here.
-    pub(super) fn is_context(&self, context: raw::CUcontext) -> bool {
+    pub(super) fn is_context(&self, context: Context) -> bool {
         self.context == context
     }
 
-    /// Makes the context current in this thread.
+    /// Makes the context current in this thread, and its calls harmless to captures.
     pub(super) fn enter(&self) -> Result<Entered> {
-        let mut current = std::ptr::null_mut();
-        // SAFETY: the driver is initialised, or there were no `Gpu`; there is room for the pointer.
-        let code = unsafe { raw::cuCtxGetCurrent(&raw mut current) };
-        check(code, "cuCtxGetCurrent")?;
-        let is_pushed = current != self.context;
-        if is_pushed {
-            // SAFETY: the context is retained for the life of the process.
-            let code = unsafe { raw::cuCtxPushCurrent_v2(self.context) };
-            check(code, "cuCtxPushCurrent")?;
-        }
-        Ok(Entered {
-            is_pushed,
+        let mut capture_mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: the driver swaps one integer, for which there is room.
+        let code = unsafe { (self.api.exchange_capture_mode)(&raw mut capture_mode) };
+        check(code, "cuThreadExchangeStreamCaptureMode")?;
+        let mut entered = Entered {
+            api: self.api,
+            is_pushed: false,
+            capture_mode,
             thread: PhantomData,
-        })
-    }
-
-    /// Frees `piece`, now or when no stream waits for a word.
-    pub(super) fn discard(self: &Arc<Self>, piece: Piece) {
-        let mut garbage = lock(&GARBAGE);
-        garbage.pieces.push((self.clone(), piece));
-        garbage.empty();
-    }
-
-    /// Lets go of what streams keep for operations that are done.
-    pub(super) fn sweep(&self) {
-        let ledgers = lock(&self.ledgers).clone();
-        if let Ok(_entered) = self.enter() {
-            for ledger in &ledgers {
-                ledger.look();
-            }
+        };
+        let mut current = std::ptr::null_mut();
+        // SAFETY: there is room for the pointer.
+        let code = unsafe { (self.api.context_get_current)(&raw mut current) };
+        check(code, "cuCtxGetCurrent")?;
+        if current != self.context {
+            // SAFETY: the context is retained for the life of the process.
+            let code = unsafe { (self.api.context_push)(self.context) };
+            check(code, "cuCtxPushCurrent")?;
+            entered.is_pushed = true;
         }
-        drop(ledgers);
-        lock(&self.ledgers).retain(|ledger| !ledger.is_over());
-    }
-}
-
-/// A stream's wait for a word, counted until the value is dropped.
-pub(super) struct Wait(());
-
-impl Wait {
-    pub(super) fn begin() -> Self {
-        // If something is being freed, this waits for it: the wait must not begin before.
-        lock(&GARBAGE).waits += 1;
-        Self(())
-    }
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        let mut garbage = lock(&GARBAGE);
-        garbage.waits -= 1;
-        garbage.empty();
+        Ok(entered)
     }
 }
 
 impl fmt::Debug for Gpu {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "Gpu({}, {})",
-            self.facts.ordinal, self.facts.name
-        )
+        let Facts { ordinal, name, .. } = &self.facts;
+        write!(formatter, "Gpu({ordinal}, {name})")
     }
 }
 
-/// The driver's name for GPU `ordinal` of this process, which there is.
-pub(super) fn device(ordinal: usize) -> Result<raw::CUdevice> {
-    let mut device = 0;
-    // SAFETY: the driver is initialised; it writes one integer, for which there is room.
-    let code = unsafe { raw::cuDeviceGet(&raw mut device, ordinal as i32) };
-    check(code, "cuDeviceGet").map(|()| device)
-}
-
-pub(super) fn uuid(device: raw::CUdevice) -> Result<[u8; 16]> {
-    let mut uuid = raw::CUuuid { bytes: [0; 16] };
-    // SAFETY: there is room for the value.
-    let code = unsafe { raw::cuDeviceGetUuid_v2(&raw mut uuid, device) };
-    check(code, "cuDeviceGetUuid")?;
-    Ok(uuid.bytes.map(|byte| byte as u8))
-}
-
-fn facts(device: raw::CUdevice, ordinal: usize, driver_version: u32) -> Result<Facts> {
+fn facts(api: &Api, device: i32, ordinal: usize, driver_version: u32) -> Result<Facts> {
     let mut name = [0; NAME_BYTES];
     // SAFETY: the driver writes at most so many characters, the last of them zero.
-    let code = unsafe { raw::cuDeviceGetName(name.as_mut_ptr(), NAME_BYTES as i32, device) };
+    let code = unsafe { (api.device_get_name)(name.as_mut_ptr(), NAME_BYTES as i32, device) };
     check(code, "cuDeviceGetName")?;
     name[NAME_BYTES - 1] = 0;
     // SAFETY: the array holds a zero.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    let mut memory_bytes = 0;
+    let mut uuid = [0; 16];
+    // SAFETY: there is room for the 16 bytes.
+    let code = unsafe { (api.device_get_uuid)(&raw mut uuid, device) };
+    check(code, "cuDeviceGetUuid")?;
+    let (mut memory_bytes, mut multiprocessors) = (0, 0);
     // SAFETY: there is room for the value.
-    let code = unsafe { raw::cuDeviceTotalMem_v2(&raw mut memory_bytes, device) };
+    let code = unsafe { (api.device_total_mem)(&raw mut memory_bytes, device) };
     check(code, "cuDeviceTotalMem")?;
-    let attribute = |attribute: CUdevice_attribute| {
-        let mut value = 0;
-        // SAFETY: there is room for the value.
-        let code = unsafe { raw::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        check(code, "cuDeviceGetAttribute").map(|()| value)
+    // SAFETY: as above.
+    let code = unsafe {
+        (api.device_get_attribute)(&raw mut multiprocessors, MULTIPROCESSOR_COUNT, device)
     };
-    let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    let word_operations_64_bit =
-        attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?;
+    check(code, "cuDeviceGetAttribute")?;
     Ok(Facts {
         name: name.to_string_lossy().into_owned(),
         ordinal,
-        uuid: uuid(device)?,
+        uuid,
         driver_version,
         memory_bytes,
-        multiprocessors: multiprocessors.unsigned_abs(),
-        word_operations_64_bit: word_operations_64_bit != 0,
+        multiprocessors: usize::try_from(multiprocessors).unwrap_or(0),
     })
 }

@@ -1,30 +1,68 @@
 //! Streams: every operation the GPU is told to do.
 
-use super::event::Event;
-use super::gpu::{Facts, Gpu, Wait};
-use super::ledger::{Kept, Ledger};
-use super::memory::{Memory, Pinned, Words};
+use super::driver::{Copy2D, RawEvent, RawStream};
+use super::gpu::Gpu;
+use super::memory::{Memory, Pinned, Rows};
 use super::{check, lock};
 use crate::error::{Error, Result};
-use cudarc::driver::sys::{self as raw, CUresult, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-/// A stream, this library's or a user's.
-pub struct Stream {
+/// `CU_STREAM_NON_BLOCKING`, `CU_EVENT_DISABLE_TIMING`.
+const NON_BLOCKING: u32 = 1;
+const DISABLE_TIMING: u32 = 2;
+/// `CU_STREAM_WAIT_VALUE_GEQ`, `CU_STREAM_WRITE_VALUE_DEFAULT`: the word may be ahead, cyclically;
+/// what the stream did before is seen by whoever sees the word.
+const WAIT_VALUE_GEQ: u32 = 0;
+const WRITE_VALUE_DEFAULT: u32 = 0;
+/// `CU_MEMORYTYPE_HOST`, `CU_MEMORYTYPE_DEVICE`.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+/// Rows that are further apart are copied one by one (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
+const PITCH_MAX: usize = i32::MAX as usize;
+
+/// A queue of operations that are done one after another: a user's, or this library's. Clones are
+/// one.
+#[derive(Clone)]
+pub struct Stream(Arc<Inner>);
+
+struct Inner {
     gpu: Arc<Gpu>,
-    stream: CUstream,
+    stream: RawStream,
     /// What keeps a user's stream alive; none if it is to be destroyed here.
     user: Option<Box<dyn Any + Send + Sync>>,
-    ledger: Arc<Ledger>,
+    /// Recorded for streams that wait for this one.
+    reached: Mutex<Option<Event>>,
 }
 
-// SAFETY: the driver takes operations for a stream from any thread; their numbers are given under
-// the ledger's lock.
-unsafe impl Send for Stream {}
+// SAFETY: the driver takes operations for a stream from any thread.
+unsafe impl Send for Inner {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for Inner {}
+
+/// A point in a stream, for other streams to wait for. It is never destroyed.
+#[derive(Debug)]
+pub struct Event(RawEvent);
+
+// SAFETY: the driver's calls on events may come from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that counts as done until it is recorded.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
+        let _entered = gpu.enter()?;
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the context is current; there is room for the pointer.
+        let code = unsafe { (gpu.api.event_create)(&raw mut event, DISABLE_TIMING) };
+        check(code, "cuEventCreate").map(|()| Self(event))
+    }
+}
 
 impl Stream {
     /// A stream that waits for no other, not even for the default one.
@@ -36,40 +74,36 @@ impl Stream {
         Self::with_priority(gpu, |_| 0)
     }
 
-    /// The same, of the highest priority: its operations go first, and never through the same
-    /// queue of the GPU as those of ordinary streams.
+    /// The same, of the highest priority, so that copies are not held up by computing if that can
+    /// be helped.
     ///
     /// # Errors
     /// The driver's.
-    pub fn urgent(gpu: &Arc<Gpu>) -> Result<Self> {
+    pub(crate) fn urgent(gpu: &Arc<Gpu>) -> Result<Self> {
         Self::with_priority(gpu, |highest| highest)
     }
 
     fn with_priority(gpu: &Arc<Gpu>, of_highest: impl FnOnce(i32) -> i32) -> Result<Self> {
-        gpu.sweep();
         let _entered = gpu.enter()?;
         let (mut lowest, mut highest) = (0, 0);
         // SAFETY: the context is current; there is room for both numbers.
-        let code = unsafe { raw::cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest) };
+        let code = unsafe { (gpu.api.priority_range)(&raw mut lowest, &raw mut highest) };
         check(code, "cuCtxGetStreamPriorityRange")?;
         let mut stream = std::ptr::null_mut();
-        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         let priority = of_highest(highest);
         // SAFETY: the context is current; there is room for the pointer.
-        let code = unsafe { raw::cuStreamCreateWithPriority(&raw mut stream, flags, priority) };
+        let code = unsafe { (gpu.api.stream_create)(&raw mut stream, NON_BLOCKING, priority) };
         check(code, "cuStreamCreateWithPriority")?;
-        Ok(Self::with(gpu, stream, None))
+        Ok(Self::of(gpu, stream, None))
     }
 
-    fn with(gpu: &Arc<Gpu>, stream: CUstream, user: Option<Box<dyn Any + Send + Sync>>) -> Self {
-        let ledger = Arc::new(Ledger::default());
-        lock(&gpu.ledgers).push(ledger.clone());
-        Self {
-            gpu: gpu.clone(),
+    fn of(gpu: &Arc<Gpu>, stream: RawStream, user: Option<Box<dyn Any + Send + Sync>>) -> Self {
+        Self(Arc::new(Inner {
+            gpu: Arc::clone(gpu),
             stream,
             user,
-            ledger,
-        }
+            reached: Mutex::default(),
+        }))
     }
 
     /// A user's stream.
@@ -78,249 +112,234 @@ impl Stream {
     /// It is a stream of this GPU's primary context and lives as long as `user`.
     pub(super) unsafe fn of_user(
         gpu: &Arc<Gpu>,
-        stream: CUstream,
+        stream: RawStream,
         user: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Self::with(gpu, stream, Some(user))
+        Self::of(gpu, stream, Some(user))
     }
 
-    pub(super) fn is_stream(&self, stream: CUstream) -> bool {
-        self.stream == stream
-    }
-
-    /// What its GPU is.
-    #[must_use]
-    pub fn facts(&self) -> &Facts {
-        self.gpu.facts()
-    }
-
-    pub(super) fn gpu(&self) -> &Arc<Gpu> {
-        &self.gpu
-    }
-
-    fn check_gpu(&self, gpu: &Arc<Gpu>) -> Result<()> {
-        if Arc::ptr_eq(&self.gpu, gpu) {
+    /// Refuses what is not this GPU's.
+    pub(crate) fn check_gpu(&self, gpu: &Arc<Gpu>) -> Result<()> {
+        if Arc::ptr_eq(&self.0.gpu, gpu) {
             return Ok(());
         }
-        let (own, other) = (self.gpu.facts().ordinal, gpu.facts().ordinal);
+        let (own, other) = (self.0.gpu.facts().ordinal, gpu.facts().ordinal);
         Err(Error::Usage(format!(
             "a stream of GPU {own} is given something of GPU {other}"
         )))
     }
 
-    fn enqueue(
-        &self,
-        kept: impl IntoIterator<Item = Kept>,
-        what: &str,
-        call: impl FnOnce() -> CUresult,
-    ) -> Result<()> {
-        let _entered = self.gpu.enter()?;
-        self.ledger
-            .enqueue(&self.gpu, self.stream, kept, what, call)
-    }
-
-    /// Copies `bytes` bytes between memories of this GPU.
+    /// Copies rows of the device's memory into pinned memory.
     ///
     /// # Errors
     /// [`Error::Usage`]: out of bounds, or another GPU's; the driver's.
-    pub fn copy(
-        &self,
-        (from, from_at): (Arc<Memory>, usize),
-        (to, to_at): (Arc<Memory>, usize),
-        bytes: usize,
-    ) -> Result<()> {
-        self.check_gpu(from.gpu())?;
-        self.check_gpu(to.gpu())?;
-        let (source, destination) = (from.address(from_at, bytes)?, to.address(to_at, bytes)?);
-        if bytes == 0 {
+    pub(crate) fn copy_in(&self, from: &Memory, to: &Pinned, rows: &Rows) -> Result<()> {
+        self.copy(from, to, rows, true)
+    }
+
+    /// Copies rows of pinned memory into the device's.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_in`].
+    pub(crate) fn copy_out(&self, from: &Pinned, to: &Memory, rows: &Rows) -> Result<()> {
+        self.copy(to, from, rows, false)
+    }
+
+    fn copy(&self, device: &Memory, host: &Pinned, rows: &Rows, to_host: bool) -> Result<()> {
+        self.check_gpu(device.gpu())?;
+        if rows.width == 0 || rows.count == 0 {
             return Ok(());
         }
-        // SAFETY: both ranges lie in memories that live until the operation is done.
-        let call = || unsafe { raw::cuMemcpyDtoDAsync_v2(destination, source, bytes, self.stream) };
-        let kept = [Kept::Memory(from), Kept::Memory(to)];
-        self.enqueue(kept, "cuMemcpyDtoDAsync", call)
-    }
-
-    /// Copies into pinned memory.
-    ///
-    /// # Errors
-    /// As [`Stream::copy`].
-    pub fn copy_to_host(
-        &self,
-        (from, from_at): (Arc<Memory>, usize),
-        (to, to_at): (Arc<Pinned>, usize),
-        bytes: usize,
-    ) -> Result<()> {
-        self.check_gpu(from.gpu())?;
-        let (source, destination) = (from.address(from_at, bytes)?, to.at(to_at, bytes)?);
-        if bytes == 0 {
-            return Ok(());
+        if rows.count > 1 && rows.pitch > PITCH_MAX {
+            let row = |row| {
+                let host_at = rows.host_at + row * rows.width;
+                Rows::one(rows.device_at + row * rows.pitch, host_at, rows.width)
+            };
+            return (0..rows.count).try_for_each(|at| self.copy(device, host, &row(at), to_host));
         }
-        // SAFETY: both ranges lie in memory that lives until the operation is done; as the stream
-        // shares the pinned one, the host does not reach its bytes meanwhile.
-        let call = || unsafe { raw::cuMemcpyDtoHAsync_v2(destination, source, bytes, self.stream) };
-        let kept = [Kept::Memory(from), Kept::Pinned(to)];
-        self.enqueue(kept, "cuMemcpyDtoHAsync", call)
-    }
-
-    /// Copies from pinned memory.
-    ///
-    /// # Errors
-    /// As [`Stream::copy`].
-    pub fn copy_from_host(
-        &self,
-        (from, from_at): (Arc<Pinned>, usize),
-        (to, to_at): (Arc<Memory>, usize),
-        bytes: usize,
-    ) -> Result<()> {
-        self.check_gpu(to.gpu())?;
-        let (source, destination) = (from.at(from_at, bytes)?, to.address(to_at, bytes)?);
-        if bytes == 0 {
-            return Ok(());
+        let address = device.address(rows.device_at, rows.extent())?;
+        let pointer = host.pointer(rows.host_at, rows.width * rows.count)?;
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: the ranges lie in memories, as was checked where the addresses were made. The
+        // pinned one is never freed and, as `Pinned::region` says, not touched meanwhile; freeing
+        // the device's waits for the copy.
+        unsafe {
+            match (rows.count, to_host) {
+                (1, true) => check(
+                    (gpu.api.copy_to_host)(pointer, address, rows.width, *stream),
+                    "cuMemcpyDtoHAsync",
+                ),
+                (1, false) => check(
+                    (gpu.api.copy_to_device)(address, pointer, rows.width, *stream),
+                    "cuMemcpyHtoDAsync",
+                ),
+                _ => {
+                    let copy = copy_2d(address, pointer, rows, to_host);
+                    check(
+                        (gpu.api.copy_2d)(&raw const copy, *stream),
+                        "cuMemcpy2DAsync",
+                    )
+                }
+            }
         }
-        // SAFETY: as in `copy_to_host`.
-        let call = || unsafe { raw::cuMemcpyHtoDAsync_v2(destination, source, bytes, self.stream) };
-        let kept = [Kept::Pinned(from), Kept::Memory(to)];
-        self.enqueue(kept, "cuMemcpyHtoDAsync", call)
     }
 
-    /// Launches the kernel of this name with one argument. Only for the kernels of `reduce::gpu`
-    /// with the arguments made there, whose addresses are of ranges of `memories` that they read
-    /// and write and nothing else.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: another GPU's memory; [`Error::Device`]: there is no such kernel; the
-    /// driver's.
-    pub(crate) fn launch(
-        &self,
-        entry: &str,
-        (blocks, threads): (u32, u32),
-        argument: &[u8],
-        memories: impl Iterator<Item = Arc<Memory>> + Clone,
-    ) -> Result<()> {
-        memories
-            .clone()
-            .try_for_each(|memory| self.check_gpu(memory.gpu()))?;
-        let kernels = self.gpu.kernels.get();
-        let kernels = kernels.ok_or_else(|| Error::Device("no kernels were loaded".into()))?;
-        let function = kernels.function(entry)?;
-        let mut arguments = [argument.as_ptr().cast_mut().cast()];
-        // SAFETY: the function is loaded for good and takes one argument, as long as the bytes
-        // (`reduce::gpu` tests that), which the driver copies before it returns. What the kernel
-        // reads and writes lies in the memories, as the caller says, which live until it is done.
-        let call = || unsafe {
-            raw::cuLaunchKernel(
-                function,
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                0,
-                self.stream,
-                arguments.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        self.enqueue(memories.map(Kept::Memory), entry, call)
-    }
-
-    /// Records the event behind everything enqueued so far.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: another GPU's; the driver's.
-    pub fn record(&self, event: &Event) -> Result<()> {
-        self.check_gpu(event.gpu())?;
-        let _entered = self.gpu.enter()?;
-        event.record(&self.ledger, self.stream)
-    }
-
-    /// What comes waits for the event's latest recording.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: another GPU's; the driver's.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        self.check_gpu(event.gpu())?;
-        let raw_event = event.raw();
-        // SAFETY: stream and event are alive; the driver keeps what the wait needs of the event.
-        let call = || unsafe { raw::cuStreamWaitEvent(self.stream, raw_event, 0) };
-        self.enqueue([], "cuStreamWaitEvent", call)
-    }
-
-    /// Writes a word, after everything before it is visible to whoever reads the word.
+    /// Writes the word at byte `at`, after everything before it is visible to whoever reads it.
     ///
     /// # Errors
     /// [`Error::Usage`]: there is no such word; the driver's.
-    pub fn write_word(&self, words: Arc<Words>, at: usize, value: u32) -> Result<()> {
-        self.check_gpu(words.gpu())?;
+    pub(crate) fn write_word(&self, words: &Pinned, at: usize, value: u32) -> Result<()> {
         let address = words.address(at)?;
-        let flags = raw::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-        // SAFETY: the word is registered until the operation is done; everybody reaches it as an
-        // atomic.
-        let call = || unsafe { raw::cuStreamWriteValue32_v2(self.stream, address, value, flags) };
-        self.enqueue([Kept::Words(words)], "cuStreamWriteValue32", call)
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: the word is never freed; everybody reaches it as an atomic.
+        let code =
+            unsafe { (gpu.api.stream_write_value)(*stream, address, value, WRITE_VALUE_DEFAULT) };
+        check(code, "cuStreamWriteValue32")
     }
 
-    /// What comes waits until the word is at least `value`, cyclically.
+    /// What comes waits until the word at byte `at` is at least `value`: until their difference,
+    /// wrapping, is not negative.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there is no such word; the driver's.
-    pub fn wait_word(&self, words: Arc<Words>, at: usize, value: u32) -> Result<()> {
-        self.check_gpu(words.gpu())?;
+    /// As [`Stream::write_word`].
+    pub(crate) fn wait_word(&self, words: &Pinned, at: usize, value: u32) -> Result<()> {
         let address = words.address(at)?;
-        let flags = raw::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-        let wait = Wait::begin();
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
         // SAFETY: as for `write_word`.
-        let call = || unsafe { raw::cuStreamWaitValue32_v2(self.stream, address, value, flags) };
-        let kept = [Kept::Words(words), Kept::Wait(wait)];
-        self.enqueue(kept, "cuStreamWaitValue32", call)
+        let code = unsafe { (gpu.api.stream_wait_value)(*stream, address, value, WAIT_VALUE_GEQ) };
+        check(code, "cuStreamWaitValue32")
     }
 
-    /// Whether operations are being captured into a graph.
+    /// Records the event, which is this GPU's, behind everything enqueued so far.
     ///
     /// # Errors
     /// The driver's.
-    pub fn is_captured(&self) -> Result<bool> {
-        let _entered = self.gpu.enter()?;
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the stream is alive; there is room for the value, which is one of these three.
-        let code = unsafe { raw::cuStreamIsCapturing(self.stream, &raw mut status) };
-        check(code, "cuStreamIsCapturing")?;
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    pub(crate) fn record(&self, event: &Event) -> Result<()> {
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: stream and event are alive.
+        check(
+            unsafe { (gpu.api.event_record)(event.0, *stream) },
+            "cuEventRecord",
+        )
     }
 
-    /// Waits until everything is done.
+    /// What comes waits for the event's latest recording so far.
     ///
     /// # Errors
-    /// The driver's: an operation failed.
-    pub fn synchronize(&self) -> Result<()> {
-        let _entered = self.gpu.enter()?;
-        let number = self.ledger.number_at("", || CUresult::CUDA_SUCCESS)?;
-        // SAFETY: the stream is alive.
-        let code = unsafe { raw::cuStreamSynchronize(self.stream) };
-        check(code, "cuStreamSynchronize")?;
-        self.ledger.release(number);
+    /// The driver's.
+    pub(crate) fn wait(&self, event: &Event) -> Result<()> {
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: stream and event are alive.
+        check(
+            unsafe { (gpu.api.stream_wait_event)(*stream, event.0, 0) },
+            "cuStreamWaitEvent",
+        )
+    }
+
+    /// What is enqueued here from now on begins when everything that `other` was told so far is
+    /// done: for a stream of its own for collectives, so that computing goes on beside them.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: another GPU's; the driver's.
+    pub fn wait_for(&self, other: &Stream) -> Result<()> {
+        self.check_gpu(&other.0.gpu)?;
+        let mut reached = lock(&other.0.reached);
+        let event = match reached.take() {
+            Some(event) => event,
+            None => Event::new(&other.0.gpu)?,
+        };
+        let event = reached.insert(event);
+        other.record(event)?;
+        self.wait(event)
+    }
+
+    /// Refuses a stream whose operations are being captured into a graph.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if they are; the driver's.
+    pub(crate) fn refuse_capture(&self) -> Result<()> {
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        let mut status = 0;
+        // SAFETY: the stream is alive; there is room for the integer.
+        let code = unsafe { (gpu.api.stream_is_capturing)(*stream, &raw mut status) };
+        check(code, "cuStreamIsCapturing")?;
+        if status != 0 {
+            return Err(Error::Usage(
+                "the stream is being captured into a graph, but a collective needs the host \
+                 while it runs: call it before or after the capture"
+                    .into(),
+            ));
+        }
         Ok(())
+    }
+
+    /// Waits until everything enqueued is done. A stream that waits for something that never comes
+    /// makes this wait for ever.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: an operation failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: the stream is alive.
+        check(
+            unsafe { (gpu.api.stream_synchronize)(*stream) },
+            "cuStreamSynchronize",
+        )
     }
 }
 
-impl Drop for Stream {
+fn copy_2d(address: u64, pointer: *mut std::ffi::c_void, rows: &Rows, to_host: bool) -> Copy2D {
+    let kinds = if to_host {
+        [DEVICE, HOST]
+    } else {
+        [HOST, DEVICE]
+    };
+    let pitches = match to_host {
+        true => [rows.pitch, rows.width],
+        false => [rows.width, rows.pitch],
+    };
+    Copy2D {
+        from_x: 0,
+        from_y: 0,
+        from_kind: kinds[0],
+        from_host: pointer,
+        from_device: address,
+        from_array: std::ptr::null_mut(),
+        from_pitch: pitches[0],
+        to_x: 0,
+        to_y: 0,
+        to_kind: kinds[1],
+        to_host: pointer,
+        to_device: address,
+        to_array: std::ptr::null_mut(),
+        to_pitch: pitches[1],
+        width: rows.width,
+        height: rows.count,
+    }
+}
+
+impl Drop for Inner {
     fn drop(&mut self) {
-        let Ok(_entered) = self.gpu.enter() else {
+        if self.user.is_some() {
             return;
-        };
-        self.ledger.close(&self.gpu, self.stream);
-        if self.user.is_none() {
-            // SAFETY: made by `new`, destroyed once. The driver finishes what was enqueued and
-            // returns at once.
-            let _ = unsafe { raw::cuStreamDestroy_v2(self.stream) };
+        }
+        if let Ok(_entered) = self.gpu.enter() {
+            // SAFETY: made by `with_priority`, destroyed once. The driver finishes what was
+            // enqueued and returns at once.
+            let _ = unsafe { (self.gpu.api.stream_destroy)(self.stream) };
         }
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Stream({:?}, {:?})", self.gpu, self.ledger)
+        write!(formatter, "Stream({:?})", self.0.gpu)
     }
 }

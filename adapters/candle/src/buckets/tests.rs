@@ -1,44 +1,48 @@
-//! Replicas whose gradients are averaged on a pretended device. Their tensors are the CPU's: what
-//! is taken from them lies on the device, and comes back from it.
+//! Replicas whose gradients are averaged on a device: by processes, on a driver that is pretended.
+//! Their tensors are the CPU's: what is taken from them lies on the device, and comes back from it.
+
+#[path = "../../../../tests/device/driver.rs"]
+mod driver;
 
 use super::*;
 use crate::elements::with_slice;
 use crate::{Hooks, Replica, var_builder};
 use candle_core::Var;
 use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear, loss::mse};
-use ringtree::bootstrap::TransportChoice;
 use ringtree::ddp::{BucketSize, HalfHook, Options};
-use ringtree::device::fake::{self, Fake};
-use ringtree::device::{Stream, Unheld};
+use ringtree::device::Stream;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::net::TcpListener;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-/// Long enough for a slow machine, short enough for a test that hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+type Gpu = ringtree::device::Device;
 
-type Pretended = Arc<dyn ringtree::device::Device>;
+/// Which test a process plays a rank of.
+const ROLE: &str = "RINGTREE_TEST_ROLE";
+/// In front of what a rank has to say, among the lines of the test harness.
+const MARK: &str = "says: ";
 
-struct FakeLane {
-    device: Pretended,
-    stream: Arc<dyn Stream>,
+struct StagedLane {
+    device: Gpu,
+    stream: Stream,
 }
 
-impl FakeLane {
-    fn boxed(device: &Pretended) -> Box<dyn Lane> {
+impl StagedLane {
+    fn boxed(device: &Gpu) -> Box<dyn Lane> {
         Box::new(Self {
-            stream: Arc::new(Unheld::new(device.stream().unwrap())),
-            device: Arc::clone(device),
+            stream: device.stream().unwrap(),
+            device: device.clone(),
         })
     }
 }
 
-impl Lane for FakeLane {
-    fn device(&self) -> &Pretended {
+impl Lane for StagedLane {
+    fn device(&self) -> &Gpu {
         &self.device
     }
 
-    fn stream(&self) -> &Arc<dyn Stream> {
+    fn stream(&self) -> &Stream {
         &self.stream
     }
 
@@ -61,59 +65,59 @@ impl Lane for FakeLane {
     }
 }
 
-/// The ranks' devices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    /// One for all, which pauses.
-    Shared,
-    /// Each its own, which pauses: gradients go through the hosts.
-    Own,
-    /// As `Shared`, without streams that wait for words.
-    Wordless,
-}
-
-/// Ranks as threads. (The simulator's clock does not move while a device is waited for.)
-fn on_threads<R: Send>(
+/// Runs `script` on ranks that are processes, which run the same test of this binary, and compares
+/// what each returns, as it is printed, with what is `expected`.
+fn on_processes<R: Debug>(
+    test: &str,
     world_size: usize,
-    kind: Kind,
-    script: impl Fn(&Communicator, &Pretended) -> R + Sync,
-) -> Vec<R> {
+    transport: &str,
+    script: impl Fn(&Communicator, &Gpu) -> R,
+) -> Vec<String> {
+    // Several worlds of one test are told apart.
+    let role = format!("{test}, {world_size} by {transport}");
+    if let Ok(own) = std::env::var(ROLE) {
+        if own != role {
+            return Vec::new();
+        }
+        let comm = Communicator::from_env().unwrap();
+        let end = script(&comm, &Gpu::open(0).unwrap());
+        let _ = comm.barrier();
+        eprintln!("{MARK}{end:?}");
+        std::process::exit(0);
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let fake = |rank: usize| -> Pretended {
-        Arc::new(Fake::with(fake::Options {
-            gpu: if kind == Kind::Own { rank as u8 } else { 0 },
-            pauses: (kind != Kind::Wordless).then_some(rank as u64),
-            word_operations: kind != Kind::Wordless,
-            ..fake::Options::default()
-        }))
+    let start = |rank: usize| {
+        let (rank, ranks) = (rank.to_string(), world_size.to_string());
+        Command::new(std::env::current_exe().unwrap())
+            .args([&format!("buckets::tests::{test}"), "--exact", "--nocapture"])
+            .env("LD_LIBRARY_PATH", driver::folder())
+            .env("STRICT", "1")
+            .env(ROLE, &role)
+            .envs([("RANK", &rank), ("LOCAL_RANK", &rank)])
+            .envs([("WORLD_SIZE", &ranks), ("LOCAL_WORLD_SIZE", &ranks)])
+            .env("RINGTREE_RENDEZVOUS", &rendezvous)
+            .env("RINGTREE_TRANSPORT", transport)
+            .env("RINGTREE_TIMEOUT_MS", "60000")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
-    let shared = fake(0);
-    let rank = |rank: usize| {
-        let builder = Communicator::builder().rank(rank).world_size(world_size);
-        let builder = builder.rendezvous(&rendezvous).timeout(TIMEOUT);
-        let (transport, device) = match kind {
-            Kind::Own => (TransportChoice::Tcp, fake(rank)),
-            Kind::Shared | Kind::Wordless => (TransportChoice::Shm, Arc::clone(&shared)),
-        };
-        let comm = builder.transport(transport).connect().unwrap();
-        let end = script(&comm, &device);
-        let _ = comm.barrier();
-        end
+    let children: Vec<_> = (0..world_size).map(start).collect();
+    let said = |child: std::process::Child| {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = text.lines().find_map(|line| line.strip_prefix(MARK));
+        said.unwrap_or_else(|| panic!("{text}")).to_owned()
     };
-    std::thread::scope(|scope| {
-        let rank = &rank;
-        let ranks: Vec<_> = (0..world_size)
-            .map(|number| scope.spawn(move || rank(number)))
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+    children.into_iter().map(said).collect()
 }
 
-fn replica_on(comm: &Communicator, hooks: Hooks, device: &Pretended) -> Replica {
+fn replica_on(comm: &Communicator, hooks: Hooks, device: &Gpu) -> Replica {
     let buckets = Options::new().buckets(BucketSize::Bytes(100));
-    let lane = Some((Device::Cpu, FakeLane::boxed(device)));
+    let lane = Some((Device::Cpu, StagedLane::boxed(device)));
     Replica::on_lane(comm, hooks, buckets, lane).unwrap()
 }
 
@@ -179,8 +183,9 @@ fn found(varmap: &VarMap, gradients: &candle_core::backprop::GradStore) -> Vec<O
 #[test]
 fn averages_of_all_types_come_back_to_their_places() {
     for world_size in 2..=4 {
-        for kind in [Kind::Shared, Kind::Own, Kind::Wordless] {
-            let steps = on_threads(world_size, kind, |comm, device| {
+        for transport in ["shm", "tcp"] {
+            let test = "averages_of_all_types_come_back_to_their_places";
+            let ends = on_processes(test, world_size, transport, |comm, device| {
                 let varmap = VarMap::new();
                 let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
                 let tensors = tensors_of(&builder);
@@ -199,8 +204,9 @@ fn averages_of_all_types_come_back_to_their_places() {
             let expected: Vec<_> = parameters
                 .map(|number| Some(slopes(number).into_iter().map(mean).collect::<Vec<_>>()))
                 .collect();
-            for step in steps.concat() {
-                assert_eq!(step, expected, "{world_size} ranks, {kind:?}");
+            let expected = format!("{:?}", vec![expected; 3]);
+            for end in ends {
+                assert_eq!(end, expected, "{world_size} ranks, {transport}");
             }
         }
     }
@@ -208,7 +214,8 @@ fn averages_of_all_types_come_back_to_their_places() {
 
 #[test]
 fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
-    let steps = on_threads(2, Kind::Shared, |comm, device| {
+    let test = "gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero";
+    let ends = on_processes(test, 2, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let tensors = tensors_of(&builder);
@@ -227,18 +234,19 @@ fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
                 slopes(number)
                     .into_iter()
                     .map(|slope| slope * 5.0)
-                    .collect(),
+                    .collect::<Vec<_>>(),
             )
         })
         .collect();
-    for step in steps.concat() {
-        assert_eq!(step, expected);
+    for end in ends {
+        assert_eq!(end, format!("{:?}", [&expected, &expected]));
     }
 }
 
 #[test]
 fn where_no_gradient_came_others_count_and_zeros_are_added() {
-    let found = on_threads(3, Kind::Shared, |comm, device| {
+    let test = "where_no_gradient_came_others_count_and_zeros_are_added";
+    let ends = on_processes(test, 3, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let names = ["both", "one", "none"];
@@ -257,9 +265,9 @@ fn where_no_gradient_came_others_count_and_zeros_are_added() {
             .collect();
         steps
     });
-    let expected = [Some(vec![1.0; 2]), Some(vec![1.0; 2]), None];
-    for step in found.concat() {
-        assert_eq!(step, expected);
+    let expected = [Some(vec![1.0f32; 2]), Some(vec![1.0; 2]), None];
+    for end in ends {
+        assert_eq!(end, format!("{:?}", [&expected, &expected]));
     }
 }
 
@@ -303,20 +311,23 @@ fn set(var: &Var, weights: Vec<f32>) {
 #[test]
 fn replicas_train_on_a_device_as_through_host_memory() {
     let host = ringtree::simulate(4, |comm| trained(comm, None));
-    let device = on_threads(4, Kind::Shared, |comm, device| {
-        trained(comm, Some(FakeLane::boxed(device)))
-    });
-    assert!(device.iter().all(|rank| *rank == device[0]));
-    for (name, weights) in &host[0] {
-        for (one, other) in weights.iter().zip(&device[0][name]) {
-            assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
+    let test = "replicas_train_on_a_device_as_through_host_memory";
+    let ends = on_processes(test, 4, "shm", |comm, device| {
+        let weights = trained(comm, Some(StagedLane::boxed(device)));
+        for (name, on_host) in &host[0] {
+            for (one, other) in on_host.iter().zip(&weights[name]) {
+                assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
+            }
         }
-    }
+        weights
+    });
+    assert!(ends.iter().all(|end| *end == ends[0]));
 }
 
 #[test]
 fn a_rank_without_its_gradients_fails_all() {
-    let ends = on_threads(3, Kind::Shared, |comm, device| {
+    let test = "a_rank_without_its_gradients_fails_all";
+    let ends = on_processes(test, 3, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let tensors = tensors_of(&builder);
@@ -328,29 +339,32 @@ fn a_rank_without_its_gradients_fails_all() {
         let again = replica.backward(&sum_of(&tensors, 1.0));
         (failed.unwrap_err().to_string(), again.is_err())
     });
-    for (message, fails_again) in ends {
-        assert!(message.contains("no gradient reached 4 of 7"), "{message}");
-        assert!(fails_again);
+    for end in ends {
+        assert!(end.contains("no gradient reached 4 of 7"), "{end}");
+        assert!(end.ends_with("true)"), "{end}");
     }
 }
 
 #[test]
 fn a_hook_and_ranks_that_differ_are_named() {
-    let device: Pretended = Arc::new(Fake::new());
-    let attempt = |comm: &Communicator, options: Options, is_on_device: bool| {
+    let attempt = |comm: &Communicator, options: Options, device: Option<&Gpu>| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         tensors_of(&builder);
-        let lane = || (Device::Cpu, FakeLane::boxed(&device));
-        let replica = Replica::on_lane(comm, hooks, options, is_on_device.then(lane));
+        let lane = device.map(|device| (Device::Cpu, StagedLane::boxed(device)));
+        let replica = Replica::on_lane(comm, hooks, options, lane);
         replica.err().unwrap().to_string()
     };
-    for message in ringtree::simulate(2, |comm| {
-        attempt(comm, Options::new().hook(HalfHook::bf16()), true)
+    let test = "a_hook_and_ranks_that_differ_are_named";
+    for message in on_processes(test, 2, "shm", |comm, device| {
+        attempt(comm, Options::new().hook(HalfHook::bf16()), Some(device))
     }) {
         assert!(message.contains("choose none"), "{message}");
     }
-    for message in ringtree::simulate(2, |comm| attempt(comm, Options::new(), comm.rank() == 0)) {
+    for message in on_processes(test, 2, "tcp", |comm, device| {
+        let device = (comm.rank() == 0).then_some(device);
+        attempt(comm, Options::new(), device)
+    }) {
         assert!(message.contains("gradients in host memory"), "{message}");
     }
 }

@@ -8,7 +8,6 @@ use ringtree::plan::Collective;
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Element, Error, Result};
 use std::ops::DerefMut;
-use std::sync::Arc;
 
 /// The buffers of a rank.
 pub(super) trait Buffers {
@@ -98,26 +97,11 @@ pub(super) struct OfDevice<T: Element> {
 }
 
 impl<T: Element> OfDevice<T> {
-    pub(super) fn new(
-        (device, stream): &(Arc<dyn Device>, Arc<dyn Stream>),
-        count: usize,
-    ) -> Result<Self> {
+    pub(super) fn new((device, stream): &(Device, Stream), count: usize) -> Result<Self> {
         let content = zeros(count)?;
         Ok(Self {
             buffer: DeviceBuffer::new(device, stream, &content)?,
             content,
-        })
-    }
-
-    /// Where the other ranks on the same device read it; all ranks call this.
-    pub(super) fn registered(
-        comm: &Communicator,
-        stream: &Arc<dyn Stream>,
-        count: usize,
-    ) -> Result<Self> {
-        Ok(Self {
-            buffer: comm.alloc_on_device(stream, count)?,
-            content: zeros(count)?,
         })
     }
 }

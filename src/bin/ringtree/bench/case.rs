@@ -1,9 +1,8 @@
 //! What is measured: one call on buffers of one size.
 
 use ringtree::device::{Device, Stream};
-use ringtree::plan::{Algorithm, Collective};
+use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
-use std::sync::Arc;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -17,8 +16,6 @@ pub(crate) struct Case {
     pub(crate) iterations: Option<usize>,
     pub(crate) in_place: bool,
     pub(crate) memory: Memory,
-    /// None leaves the choice to the library.
-    pub(crate) algorithm: Option<Algorithm>,
 }
 
 /// Where the buffers live.
@@ -29,7 +26,5 @@ pub(crate) enum Memory {
     /// On the host, in memory that peers read.
     Shared,
     /// On a device, used on a stream.
-    Device((Arc<dyn Device>, Arc<dyn Stream>)),
-    /// On a device, in memory that peers on the same device read.
-    Registered((Arc<dyn Device>, Arc<dyn Stream>)),
+    Device((Device, Stream)),
 }

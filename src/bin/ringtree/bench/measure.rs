@@ -4,7 +4,7 @@ use super::buffers::{Buffers, OfDevice, OfHost, zeros};
 use super::case::{Case, Memory};
 use crate::promise::Promise;
 use half::{bf16, f16};
-use ringtree::plan::{Algorithm, on_device};
+use ringtree::plan::Algorithm;
 use ringtree::reduce::exact::Inputs;
 use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
 use std::time::Instant;
@@ -77,22 +77,20 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
             let buffers = OfDevice::<T>::new(device, count)?;
             measure_on(comm, case, count, buffers)
         }
-        Memory::Registered((_, stream)) => {
-            let buffers = OfDevice::<T>::registered(comm, stream, count)?;
-            measure_on(comm, case, count, buffers)
-        }
     }
 }
 
 /// What will run, and how long that is expected to take.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
+    let Case {
+        collective,
+        dtype,
+        root,
+        ..
+    } = *case;
     match case.memory {
-        Memory::Device(_) | Memory::Registered(_) => {
-            let bytes = count * case.dtype.size();
-            let choose = || on_device::choose(case.collective, comm.world_size(), bytes);
-            Ok((case.algorithm.unwrap_or_else(choose), 0.0))
-        }
-        _ => comm.preview(case.collective, count, case.dtype, case.root),
+        Memory::Device(_) => comm.preview_on_device(collective, count, dtype, root),
+        _ => comm.preview(collective, count, dtype, root),
     }
 }
 

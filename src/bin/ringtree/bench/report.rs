@@ -2,7 +2,6 @@
 
 use super::case::{Case, Memory};
 use super::measure::Measurement;
-use crate::gpu;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
 use std::str::FromStr;
@@ -151,13 +150,9 @@ impl Case {
     /// What the bytes travelled over.
     fn transport(&self, comm: &Communicator) -> String {
         match &self.memory {
-            Memory::Device(_) | Memory::Registered(_) if self.collective != Collective::Barrier => {
+            Memory::Device(_) if self.collective != Collective::Barrier => {
                 let over = comm.device_transport();
-                let over = over.unwrap_or_else(|| comm.transport().to_owned());
-                match gpu::is_fake() {
-                    true => over.replace("cuda", "fake"),
-                    false => over,
-                }
+                over.unwrap_or_else(|| comm.transport().to_owned())
             }
             _ => comm.transport().to_owned(),
         }

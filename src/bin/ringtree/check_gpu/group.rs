@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 
 /// Who has closed its output, or was killed, is gone within this.
 const GRACE: Duration = Duration::from_secs(5);
-/// Lines that are kept of a tool's.
-const UNHEARD_MAX: usize = 200;
 
 /// What is done to the last rank once the others wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +28,9 @@ pub(super) struct Job {
     pub(super) ranks: usize,
     /// `RINGTREE_TRANSPORT` of the ranks.
     pub(super) transport: &'static str,
-    /// By whom segments are handed over in memory of the GPU.
-    pub(super) hand_over: &'static str,
     /// How long a call may take.
     pub(super) timeout: Duration,
     pub(super) fate: Option<Fate>,
-    /// What runs the program, if it does not run itself.
-    pub(super) runner: Vec<String>,
 }
 
 /// What has come of it.
@@ -45,8 +39,6 @@ pub(super) struct Outcome {
     pub(super) checked: usize,
     pub(super) found: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
-    /// The first lines on standard output that no rank said: a tool's that runs it.
-    pub(super) unheard: Vec<String>,
 }
 
 enum Event {
@@ -89,8 +81,7 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
             continue;
         }
         let how = status.map_or_else(|| "unseen".into(), |status| status.to_string());
-        let unheard = outcome.unheard.iter().map(String::as_str);
-        let mut lines = unheard.chain(complaint.lines());
+        let mut lines = complaint.lines();
         let last_words = lines.rfind(|line| !line.trim().is_empty());
         let last_words = last_words.map_or(String::new(), |words| format!("; it said: {words}"));
         outcome.found.push(format!(
@@ -157,7 +148,6 @@ impl Group {
                         self.meet_fate(fate);
                     }
                 }
-                None if outcome.unheard.len() < UNHEARD_MAX => outcome.unheard.push(line),
                 None => {}
             }
         }
@@ -292,14 +282,7 @@ impl Job {
     fn command(&self, rank: usize, rendezvous: &str) -> Result<Command> {
         let program = std::env::current_exe()
             .map_err(|error| Error::system("cannot find this program's own file", &error))?;
-        let mut command = match self.runner.split_first() {
-            Some((runner, arguments)) => {
-                let mut command = Command::new(runner);
-                command.args(arguments).arg(program);
-                command
-            }
-            None => Command::new(program),
-        };
+        let mut command = Command::new(program);
         // Settings of the user's own jobs are none of the check's.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -314,7 +297,6 @@ impl Job {
             .envs([("WORLD_SIZE", &ranks), ("LOCAL_WORLD_SIZE", &ranks)])
             .env("RINGTREE_RENDEZVOUS", rendezvous)
             .env("RINGTREE_TRANSPORT", self.transport)
-            .env("RINGTREE_HAND_OVER", self.hand_over)
             .env("RINGTREE_TUNING", "built-in")
             .env("RINGTREE_TIMEOUT_MS", self.timeout.as_millis().to_string())
             .stdin(Stdio::null())

@@ -1,8 +1,8 @@
 //! What is beside the GPU on this machine.
 
 use super::group;
-use ringtree::device::cuda;
-use std::path::{Path, PathBuf};
+use ringtree::device;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Whether there is a GPU, or why not; also if the driver never answers.
 pub(super) fn find_gpu() -> Result<(), String> {
     let (tell, told) = channel();
-    std::thread::spawn(move || tell.send(cuda::count().map(drop)));
+    std::thread::spawn(move || tell.send(device::count().map(drop)));
     match told.recv_timeout(PATIENCE) {
         Ok(found) => found.map_err(|error| error.to_string()),
         Err(_) => Err(format!(
@@ -38,8 +38,6 @@ pub(super) fn facts() -> Vec<Vec<String>> {
         rows.push(row("driver", version.into()));
         rows.push(row("compute mode", mode.into()));
     }
-    let sanitizer = sanitizer().unwrap_or_else(|| "not here".into());
-    rows.push(row("compute-sanitizer", sanitizer));
     rows
 }
 
@@ -57,26 +55,10 @@ fn mps() -> String {
     }
 }
 
-/// Where compute-sanitizer is, if it is.
-pub(super) fn sanitizer() -> Option<String> {
-    let name = "compute-sanitizer";
-    let toolkits = std::env::var_os("CUDA_HOME").map(PathBuf::from);
-    let toolkits = toolkits.into_iter().chain(["/usr/local/cuda".into()]);
-    let mut places = toolkits.flat_map(|toolkit: PathBuf| {
-        [toolkit.join("bin"), toolkit.join("compute-sanitizer")].map(|folder| folder.join(name))
-    });
-    let path = found(name).or_else(|| places.find(|path| is_program(path)))?;
-    Some(path.to_string_lossy().into_owned())
-}
-
 fn found(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(program));
-    paths.find(|path| is_program(path))
-}
-
-fn is_program(path: &Path) -> bool {
-    path.is_file()
+    paths.find(|path| path.is_file())
 }
 
 /// What a program says, if it does so in time.

@@ -1,0 +1,224 @@
+//! How a call on a device's buffer is cut into pieces, each an operation of the host.
+//!
+//! All ranks cut alike: by the collective, the count, the type and constants. A piece of an
+//! all-reduce, a broadcast or a reduce is a part of the buffer. A piece of an all-gather or a
+//! reduce-scatter takes a part of every rank's block, so that it is a small call of the same kind:
+//! blocks are as long as each other but for the first `count mod n`, one element longer, and so are
+//! their last parts; all other parts are equally long.
+
+use crate::device::staging::Piece;
+use crate::limits::{DEVICE_PIECE_BYTES_MAX, DEVICE_PIECE_BYTES_MIN, DEVICE_PIECES_MAX};
+use crate::plan::layout::part_start;
+use crate::plan::spec::Collective;
+use crate::sys::cuda::Rows;
+
+/// What a call's pieces depend on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    pub(super) collective: Collective,
+    pub(super) count: usize,
+    pub(super) element_bytes: usize,
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    pub(super) root: usize,
+}
+
+/// The call's pieces in order, in rounds of at most [`DEVICE_PIECES_MAX`].
+pub(super) fn rounds(whole: &Whole) -> Vec<Vec<Piece>> {
+    let mut rounds: Vec<_> = pieces(whole)
+        .chunks(DEVICE_PIECES_MAX)
+        .map(<[Piece]>::to_vec)
+        .collect();
+    for round in &mut rounds {
+        let mut host_at = 0;
+        for piece in round {
+            piece.host_at = host_at;
+            for rows in piece.inputs.iter_mut().chain(&mut piece.outputs) {
+                rows.host_at += host_at;
+            }
+            // The next begins at a cache line.
+            host_at += piece.bytes.next_multiple_of(64);
+        }
+    }
+    rounds
+}
+
+fn pieces(whole: &Whole) -> Vec<Piece> {
+    let bytes = whole.count * whole.element_bytes;
+    let piece_bytes = bytes
+        .div_ceil(DEVICE_PIECES_MAX)
+        .clamp(DEVICE_PIECE_BYTES_MIN, DEVICE_PIECE_BYTES_MAX);
+    match whole.collective.is_blocked() {
+        true => {
+            let shortest = whole.count / whole.world_size;
+            let parts = bytes.div_ceil(piece_bytes).clamp(1, shortest.max(1));
+            (0..parts)
+                .map(|part| block_piece(whole, part, parts))
+                .collect()
+        }
+        false => {
+            let parts = bytes.div_ceil(piece_bytes).clamp(1, whole.count.max(1));
+            (0..parts)
+                .map(|part| flat_piece(whole, part, parts))
+                .collect()
+        }
+    }
+}
+
+/// A part of the buffer.
+fn flat_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
+    let start = |part| part_start(whole.count, parts, part);
+    let count = start(part + 1) - start(part);
+    let bytes = count * whole.element_bytes;
+    let rows = || vec![Rows::one(start(part) * whole.element_bytes, 0, bytes)];
+    let is_root = whole.rank == whole.root;
+    let (gives, gets) = match whole.collective {
+        Collective::Broadcast => (is_root, !is_root),
+        Collective::Reduce => (true, is_root),
+        _ => (true, true),
+    };
+    Piece {
+        count,
+        host_at: 0,
+        bytes,
+        inputs: if gives { rows() } else { Vec::new() },
+        outputs: if gets { rows() } else { Vec::new() },
+    }
+}
+
+/// A part of every block.
+fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
+    let Whole {
+        count,
+        element_bytes,
+        rank,
+        world_size,
+        ..
+    } = *whole;
+    let (shortest, longer) = (count / world_size, count % world_size);
+    let at = part_start(shortest, parts, part);
+    let length = part_start(shortest, parts, part + 1) - at;
+    // The last part has what longer blocks have more.
+    let extra = if part + 1 == parts { longer } else { 0 };
+    let width = |block: usize| (length + usize::from(block < extra)) * element_bytes;
+    let device_at = |block: usize| (part_start(count, world_size, block) + at) * element_bytes;
+    let host_at = |block: usize| (block * length + block.min(extra)) * element_bytes;
+    let own = vec![Rows::one(device_at(rank), host_at(rank), width(rank))];
+    // Blocks that lie and are cut alike: those that are longer, and the others.
+    let alike = |blocks: std::ops::Range<usize>, block_length: usize| Rows {
+        device_at: device_at(blocks.start),
+        pitch: block_length * element_bytes,
+        host_at: host_at(blocks.start),
+        width: width(blocks.start),
+        count: blocks.len(),
+    };
+    let all = match parts {
+        1 => vec![Rows::one(0, 0, count * element_bytes)],
+        _ => [(0..longer, shortest + 1), (longer..world_size, shortest)]
+            .into_iter()
+            .filter(|(blocks, _)| !blocks.is_empty())
+            .map(|(blocks, block_length)| alike(blocks, block_length))
+            .collect(),
+    };
+    let (inputs, outputs) = match whole.collective {
+        Collective::AllGather => (own, all),
+        _ => (all, own),
+    };
+    let count = world_size * length + extra;
+    Piece {
+        count,
+        host_at: 0,
+        bytes: count * element_bytes,
+        inputs,
+        outputs,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which bytes of the device the pieces name, and where in a piece.
+    fn named(piece: &Piece, rows: &[Rows]) -> Vec<(usize, usize)> {
+        let mut pairs = Vec::new();
+        for rows in rows {
+            assert!(rows.count <= 1 || rows.pitch >= rows.width);
+            for row in 0..rows.count {
+                let (device_at, host_at) = (
+                    rows.device_at + row * rows.pitch,
+                    rows.host_at - piece.host_at + row * rows.width,
+                );
+                pairs.extend((0..rows.width).map(|byte| (device_at + byte, host_at + byte)));
+            }
+        }
+        pairs
+    }
+
+    /// Every element of a rank's part goes into the place that a small call of the same kind has it
+    /// in, once.
+    #[test]
+    fn pieces_are_small_calls_of_the_same_kind() {
+        let mega = 1 << 20;
+        for collective in [Collective::AllGather, Collective::ReduceScatter] {
+            for world_size in [1, 2, 3, 5] {
+                for count in [0, 1, 4, 7, mega + 1, 3 * mega + 4, 5 * mega + 2] {
+                    let whole = |rank| Whole {
+                        collective,
+                        count,
+                        element_bytes: 2,
+                        rank,
+                        world_size,
+                        root: 0,
+                    };
+                    let mut seen = vec![0u8; count * 2];
+                    for rank in 0..world_size {
+                        for piece in rounds(&whole(rank)).concat() {
+                            let (own, all) = match collective {
+                                Collective::AllGather => (&piece.inputs, &piece.outputs),
+                                _ => (&piece.outputs, &piece.inputs),
+                            };
+                            let start = |rank| part_start(piece.count, world_size, rank) * 2;
+                            let places: Vec<_> = named(&piece, own);
+                            let bytes = start(rank + 1) - start(rank);
+                            assert!(
+                                places
+                                    .iter()
+                                    .map(|one| one.1)
+                                    .eq(start(rank)..start(rank) + bytes)
+                            );
+                            let all = named(&piece, all);
+                            assert_eq!(all.len(), piece.bytes);
+                            assert!(places.iter().all(|place| all.contains(place)) || count > 100);
+                            places.iter().for_each(|place| seen[place.0] += 1);
+                        }
+                    }
+                    assert!(
+                        seen.iter().all(|times| *times == 1),
+                        "{count} of {world_size}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_round_is_bounded_however_long_the_call() {
+        for collective in [Collective::AllReduce, Collective::AllGather] {
+            let all = rounds(&Whole {
+                collective,
+                count: 300_000_001,
+                element_bytes: 4,
+                rank: 1,
+                world_size: 3,
+                root: 0,
+            });
+            assert!(all.len() > 10);
+            for round in &all {
+                let entries = crate::device::staging::entries(round);
+                assert!(2 * entries < crate::limits::DEVICE_ENTRIES_MAX, "{entries}");
+            }
+            let total: usize = all.concat().iter().map(|piece| piece.count).sum();
+            assert_eq!(total, 300_000_001);
+        }
+    }
+}
