@@ -39,7 +39,8 @@
 //! | [`comm`] | the calls of training code | [`Communicator`] |
 //! | [`ddp`] | gradients averaged while backward runs | [`ddp::DataParallel`] |
 //! | [`launch`] | starting ranks, standing by them | [`launch::run`], [`launch::spawn_self`] |
-//! | [`bootstrap`] | settings, the join, the control thread | [`bootstrap::Settings`] |
+//! | [`bootstrap`] | settings, the join | [`bootstrap::Settings`] |
+//! | [`control`] | the control thread, local ranks | [`control::ControlHandle`] |
 //! | [`engine`] | running plans over links | [`engine::program`] |
 //! | [`transport`] | moving the bytes of messages | [`transport::Transport`] |
 //! | [`device`] | memory and streams of a GPU, or of a pretended one | [`device::Device`] |
@@ -51,9 +52,9 @@
 //! | [`sys`] | the only unsafe code | |
 //!
 //! [`plan`], [`protocol`] and [`wire`] are pure: no clock, no I/O, no threads. Imports point one
-//! way, `launch → comm → bootstrap, engine → transport, device → reduce → sys`, and a test reads
-//! the `use` lines to keep it so. What every room may know: [`dtype`], [`op`], [`error`], and
-//! [`limits`], where every bound is a constant.
+//! way, `comm → engine → device → reduce → sys` and `comm, launch → bootstrap → control →
+//! transport → sys`, and a test reads the `use` lines to keep it so. What every room may know:
+//! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -66,6 +67,7 @@ compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 
 pub mod bootstrap;
 pub mod comm;
+pub mod control;
 pub mod ddp;
 pub mod device;
 pub mod dtype;

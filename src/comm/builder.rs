@@ -4,9 +4,10 @@ use super::neighbourhood::Neighbourhood;
 use super::process::{Callbacks, Links, ProcessHost};
 use super::runtime::Runtime;
 use super::{Communicator, Parts};
+use crate::bootstrap::TuningSource;
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{Settings, TransportChoice};
-use crate::bootstrap::{Membership, TuningSource};
+use crate::control::Membership;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
 use crate::plan::select::TuningTable;
@@ -233,12 +234,12 @@ fn connect(settings: &Settings) -> Result<Communicator> {
 }
 
 fn neighbourhood(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<Neighbourhood>> {
-    let Some(near) = &membership.near else {
+    let Some(near) = &membership.local else {
         return Ok(None);
     };
     near.end_sleeps_of(reactor)
         .map_err(|error| Error::system("setting up epoll", &error))?;
-    let neighbours = membership.neighbours();
+    let neighbours = membership.local_ranks();
     Ok(Neighbourhood::new(
         Arc::clone(near),
         membership.rank,
@@ -247,7 +248,7 @@ fn neighbourhood(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Opti
 }
 
 fn transport_name(membership: &Membership) -> &'static str {
-    match membership.neighbours().len() {
+    match membership.local_ranks().len() {
         all if all == membership.world_size && all > 1 => "shm",
         0 | 1 => "tcp",
         _ => "shm+tcp",

@@ -1,7 +1,7 @@
 //! The ranks that share this one's memory.
 
 use super::host::Shared;
-use crate::bootstrap::near::Near;
+use crate::control::LocalPeers;
 use crate::error::{Error, Result};
 use crate::sys::barrier::fence_of_sleeper;
 use crate::sys::shared::Bell;
@@ -18,7 +18,7 @@ const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and whether any thread here polls.
 pub(super) struct Neighbourhood {
-    near: Arc<Near>,
+    near: Arc<LocalPeers>,
     /// Ascending, this one included.
     ranks: Vec<usize>,
     /// This rank's place among them.
@@ -30,7 +30,7 @@ pub(super) struct Neighbourhood {
 
 impl Neighbourhood {
     /// `rank` among `ranks`, which meet at `near`.
-    pub(super) fn new(near: Arc<Near>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
+    pub(super) fn new(near: Arc<LocalPeers>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
         let place = ranks.iter().position(|each| *each == rank)?;
         Some(Self {
             near,

@@ -3,7 +3,7 @@
 use super::host::{Host, Shared, Waited};
 use super::neighbourhood::Neighbourhood;
 use super::runtime::Runtime;
-use crate::bootstrap::control::{ControlHandle, Handler};
+use crate::control::{ControlHandle, Handler};
 use crate::error::Result;
 use crate::limits::{IDLE_SLEEP, LINGER_SPINS, LINGER_YIELDS, SPIN_PASSES, YIELD_PASSES};
 use crate::protocol::session::To;

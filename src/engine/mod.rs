@@ -11,7 +11,7 @@
 //! later round are offered only while the earlier rounds have none ready. Operations of a channel
 //! use a link in the order they were issued. In the steady state nothing is allocated.
 //!
-//! *May import* `transport`, `device`, `reduce`, `sys`, the pure rooms and the base files.
+//! *May import* `transport`, `device`, `reduce`, `sys`, `plan`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

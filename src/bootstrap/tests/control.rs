@@ -341,7 +341,7 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
     for _ in 0..enough {
         membership.control.send(1, 1, &payload);
         // Not faster than the thread takes them: this is about the connection's queue.
-        while membership.control.shared.queued_bytes() > 0 {
+        while membership.control.queued_bytes() > 0 {
             thread::yield_now();
         }
     }
