@@ -1,4 +1,4 @@
-//! Which addresses this rank uses, and what it is called.
+//! The addresses and the names of this process: to resolve, to listen on, to be known by.
 
 use super::settings::Settings;
 use crate::error::{Error, Result};
@@ -18,8 +18,8 @@ const BACKLOG: i32 = 4096;
 const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The addresses of `endpoint`, a host and a port, in the system's order; `what` names it in
-/// messages. A name that is not there yet is asked for again for a while. The library resolves no
-/// other name.
+/// messages. A name that does not resolve is tried again for [`RESOLVE_PATIENCE`]. The library
+/// resolves no other name.
 pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
     let wrong = |why: &str| Error::Configuration(format!("{what} {endpoint} {why}"));
     let deadline = deadline.min(Instant::now() + RESOLVE_PATIENCE);
@@ -121,7 +121,7 @@ fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Whether other hosts would need a scope to reach it, which an address alone does not carry.
+/// Whether an address reaches its host only with a scope, which an address alone does not carry.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -137,12 +137,12 @@ pub(crate) fn host_name() -> String {
     first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown host".to_owned())
 }
 
-/// What ranks on this host have in common and ranks on other hosts, or in other containers, do not.
+/// A string that is the same for all ranks of this host and container, and differs elsewhere.
 pub(super) fn host_id() -> String {
     format!("{}/{}", boot_id().unwrap_or_default(), host_name())
 }
 
-/// What changes whenever the kernel starts, and is the same in all its containers.
+/// A string that changes whenever the kernel boots, and is the same in all its containers.
 pub(super) fn boot_id() -> Option<String> {
     first_line("/proc/sys/kernel/random/boot_id")
 }

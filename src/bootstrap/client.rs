@@ -12,6 +12,7 @@ use crate::limits::{FOREIGN_SERVICE_AFTER, HANDSHAKE_TIMEOUT, JOIN_FAILURE_NOTIC
 use crate::protocol::handshake::{Hello, Purpose, Refusal, Secret};
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,10 +21,13 @@ use std::time::{Duration, Instant};
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(200);
 
-/// What a rank other than 0 has after the join.
-pub(super) struct Joined {
-    pub(super) channel: Channel,
+/// What a rank has after the join.
+pub(super) struct Gathered {
+    /// By rank: to rank 0, or at rank 0 to all others.
+    pub(super) channels: BTreeMap<usize, Channel>,
+    /// For data connections.
     pub(super) listener: TcpListener,
+    /// All ranks, by rank.
     pub(super) peers: Vec<Peer>,
 }
 
@@ -31,7 +35,7 @@ pub(super) struct Joined {
 const CHANNEL: Token = Token(16);
 
 /// Joins as a rank other than 0.
-pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Joined> {
+pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
     let Proven { stream, key, .. } = reach(settings, deadline)?;
     let unusable = |error| Error::system("setting up the control connection", &error);
@@ -55,8 +59,8 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
         .send(&Message::Record(record))
         .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
-    Ok(Joined {
-        channel,
+    Ok(Gathered {
+        channels: BTreeMap::from([(0, channel)]),
         listener,
         peers,
     })

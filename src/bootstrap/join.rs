@@ -36,19 +36,17 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
     let (mut poll, control) = thread::prepare()
         .map_err(|error| Error::system("setting up the control thread", &error))?;
-    let mut channels = BTreeMap::new();
     let (place, socket) = sharing::offer(settings);
-    let (peers, listener) = if settings.world_size == 1 {
+    let (channels, listener, peers) = if settings.world_size == 1 {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        (vec![own_peer(settings, nowhere, place)], None)
-    } else if settings.rank == 0 {
-        let gathered = rendezvous::gather(settings, place, &mut poll)?;
-        channels = gathered.channels;
-        (gathered.peers, Some(gathered.listener))
+        let own = own_peer(settings, nowhere, place);
+        (BTreeMap::new(), None, vec![own])
     } else {
-        let joined = client::join(settings, place, &mut poll)?;
-        channels.insert(0, joined.channel);
-        (joined.peers, Some(joined.listener))
+        let gathered = match settings.rank {
+            0 => rendezvous::gather(settings, place, &mut poll)?,
+            _ => client::join(settings, place, &mut poll)?,
+        };
+        (gathered.channels, Some(gathered.listener), gathered.peers)
     };
     if settings.secret.is_none() {
         for peer in &peers {

@@ -5,10 +5,9 @@
 //! rank with a wrong secret.
 
 use super::address;
-use super::client::own_peer;
+use super::client::{Gathered, own_peer};
 use super::messages::{self, Message, Record};
 use super::settings::Settings;
-use crate::control::channel::Channel;
 use crate::control::connections::{Connections, Incoming, Outcome};
 use crate::control::handshake::Failure;
 use crate::control::peer::{Offer, Peer};
@@ -28,13 +27,6 @@ use std::time::{Duration, Instant};
 const RANKS_NAMED_MAX: usize = 16;
 /// How long the last words of a failed join may take to be sent.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-
-/// What rank 0 has after the join.
-pub(super) struct Gathered {
-    pub(super) channels: BTreeMap<usize, Channel>,
-    pub(super) listener: TcpListener,
-    pub(super) peers: Vec<Peer>,
-}
 
 /// Waits as rank 0 for all others.
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
@@ -109,7 +101,7 @@ fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, Socket
     )))
 }
 
-/// The listener that the launcher left open, if it did and it was not used up by an earlier join.
+/// The listener that the launcher passed on, unless an earlier join of this process took it.
 fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
     let Some(descriptor) = settings.listener_fd else {
         return Ok(None);
@@ -141,7 +133,7 @@ struct Arrival {
 
 struct Failed {
     why: String,
-    /// When rank 0 stops telling it to those who come.
+    /// When rank 0 stops telling it to ranks that still come.
     until: Instant,
 }
 
@@ -185,13 +177,13 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// Sleeps until something happens, and takes it in.
+    /// Sleeps until something happens, and handles it.
     fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> Result<()> {
         let end = self
             .failure
             .as_ref()
             .map_or(self.deadline, |failed| failed.until);
-        let next = self.connections.next_deadline();
+        let next = self.connections.acceptor.next_deadline();
         let until = next.into_iter().chain([end, self.next_notice]).min();
         wait(poll, events, until)
             .map_err(|error| Error::system("waiting for the other ranks", &error))?;
@@ -235,7 +227,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// A rank with the job's secret was refused all the same: the job is set up wrongly.
+    /// A rank that holds the job's secret was refused: the job is set up wrongly.
     fn refused(&mut self, remote: SocketAddr, refusal: Refusal, hello: Hello) {
         let rank = hello.from;
         let why = match refusal {
@@ -360,7 +352,7 @@ impl Gathering<'_> {
     }
 
     fn is_complete(&self) -> bool {
-        // No rank is there twice: that would have been a failure.
+        // No rank can be present twice: that would have been a failure.
         let present = self
             .arrived
             .values()

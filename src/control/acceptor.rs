@@ -34,7 +34,7 @@ fn is_unproven(handshake: &Handshake) -> bool {
 }
 
 /// A listener and the handshakes in progress.
-pub(super) struct Acceptor {
+pub(crate) struct Acceptor {
     registry: Registry,
     listener: Option<TcpListener>,
     expected: Expected,
@@ -66,7 +66,7 @@ impl Acceptor {
         })
     }
 
-    /// The key that stands for the job's secret.
+    /// The job's secret, or what stands for it in a job without one.
     pub(super) fn secret(&self) -> Secret {
         self.secret.clone().unwrap_or_else(Secret::absent)
     }
@@ -87,8 +87,8 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Accepts connections while there is room. Called when the listener is
-    /// ready, and by [`Acceptor::expire`] when room was made.
+    /// Accepts connections while there is room. Called when the listener is ready, and by
+    /// [`Acceptor::expire`] when room was made.
     pub(super) fn admit(&mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         self.crowded = false;
@@ -194,8 +194,8 @@ impl Acceptor {
         outcomes
     }
 
-    /// When [`Acceptor::expire`] should be called next.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`Acceptor::expire`], or `Connections::note`, is due even if nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deadline = self
             .handshakes
             .values()

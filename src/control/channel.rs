@@ -1,4 +1,4 @@
-//! One control connection: sealed messages over a non-blocking stream.
+//! One authenticated connection: sealed messages over a non-blocking stream.
 
 use super::message::{decode, encode};
 use crate::limits::{CONTROL_QUEUE_BYTES_MAX, CONTROL_UNACKNOWLEDGED_MAX};
@@ -39,9 +39,10 @@ pub(crate) enum Received<M> {
 impl Channel {
     /// The end that opened the connection, or the one that accepted it.
     pub(crate) fn new(stream: TcpStream, key: ConnectionKey, initiator: bool) -> Self {
-        // A host that vanished with our bytes unacknowledged is given up in seconds, not in the
-        // quarter of an hour that the system would try. Safe here because a control thread always
-        // reads. Without it only that case is noticed later.
+        // If the other host vanishes with our bytes unacknowledged, the connection breaks in
+        // seconds rather than after the quarter of an hour that Linux would try. A healthy peer is
+        // never cut off, because its control thread always reads. If the option is refused, only
+        // that case is noticed later.
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(CONTROL_UNACKNOWLEDGED_MAX));
         let (outward, inward) = if initiator {
             (Direction::FromInitiator, Direction::FromAcceptor)

@@ -6,7 +6,7 @@
 
 use super::acceptor::{Acceptor, FIRST_HANDSHAKE, LISTENER};
 use super::channel::{Channel, Received};
-use super::handshake::{Handshake, Proven};
+use super::handshake::Proven;
 use crate::protocol::handshake::{Expected, Secret};
 use mio::net::TcpListener;
 use mio::{Events, Registry, Token};
@@ -35,7 +35,8 @@ pub(crate) enum Incoming<M> {
 /// A listener, handshakes in progress, and channels by a number.
 pub(crate) struct Connections {
     registry: Registry,
-    acceptor: Acceptor,
+    /// The listener and the handshakes in progress.
+    pub(crate) acceptor: Acceptor,
     channels: BTreeMap<usize, Channel>,
     next_id: usize,
     /// Channels that may have something to read or room to write.
@@ -98,16 +99,6 @@ impl Connections {
         self.channels.is_empty()
     }
 
-    /// Starts an outgoing handshake; its [`Outcome`] arrives later.
-    pub(super) fn start(&mut self, handshake: Handshake) -> io::Result<()> {
-        self.acceptor.start(handshake)
-    }
-
-    /// The secret and the job's attempt that both ends must be of.
-    pub(super) fn identity(&self) -> (Secret, u16) {
-        (self.acceptor.secret(), self.acceptor.attempt())
-    }
-
     /// Takes note of what `events` say is ready, and of handshakes that are late.
     pub(crate) fn note(&mut self, events: &Events) {
         for event in events {
@@ -162,10 +153,11 @@ impl Connections {
     /// Sends what the system takes now; whether nothing is left to send. A channel that breaks has
     /// nothing left: [`Connections::next`] reports its loss.
     pub(crate) fn flush(&mut self) -> bool {
-        let flushed = |channel: &mut Channel| channel.flush().is_err() || channel.is_flushed();
-        self.channels
-            .values_mut()
-            .fold(true, |all, channel| flushed(channel) && all)
+        let mut flushed = true;
+        for channel in self.channels.values_mut() {
+            flushed &= channel.flush().is_err() || channel.is_flushed();
+        }
+        flushed
     }
 
     /// Whether nothing is left to send.
@@ -182,16 +174,6 @@ impl Connections {
                 channel.finish();
             }
         }
-    }
-
-    /// When [`Connections::note`] is due even if nothing happens.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.acceptor.next_deadline()
-    }
-
-    /// Stops listening and drops the handshakes in progress; the channels stay.
-    pub(crate) fn close_listener(&mut self) {
-        self.acceptor.close();
     }
 
     /// Closes everything.

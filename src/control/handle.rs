@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What the control thread calls. Everything is called on that thread, one call at a time, and
-/// must not block long: while it does, no control message moves.
+/// What the control thread calls. All methods are called on that thread, one at a time, and must
+/// not block for long: no control message moves meanwhile.
 pub trait Handler: Send + Sync {
     /// A control message from rank `from`, perhaps this one.
     fn control(&self, from: usize, group: u32, payload: &[u8]);
-    /// The connection to `rank` closed or broke, and why, to be read after "rank 3: ". At rank 0
-    /// any rank; elsewhere only rank 0, by whom all control messages go.
+    /// The connection to `rank` closed or broke; `why` reads on after "rank 3: ". Rank 0 loses any
+    /// rank this way, the others only rank 0, which relays all their control messages.
     fn control_lost(&self, rank: usize, why: String);
     /// A data connection is ready: authenticated, non-blocking, without Nagle's delay, and
     /// registered in no poll. Both ends get theirs, whichever dialed.
@@ -32,7 +32,7 @@ pub trait Handler: Send + Sync {
     fn wants_data_events(&self) -> bool;
 }
 
-/// What the threads of this process ask the control thread to do.
+/// What a thread of this process asks the control thread to do.
 pub(super) enum Command {
     Send {
         to: u32,

@@ -68,13 +68,13 @@ pub struct Place {
 pub struct SharingKey<'a> {
     /// `RINGTREE_HOST_ID`, or what was found.
     pub host_id: &'a str,
-    /// As in [`Place`].
+    /// The kernel's boot.
     pub boot_id: &'a str,
-    /// As in [`Place`].
+    /// The inode of the network namespace.
     pub network: u64,
-    /// As in [`Place`].
+    /// The inode of the user namespace.
     pub users: u64,
-    /// As in [`Place`].
+    /// The user's number.
     pub user: u32,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// A data connection that was asked for and is not there yet.
+/// A data connection that was asked for and is not established yet.
 struct Dial {
     epoch: u16,
     deadline: Instant,
@@ -87,9 +87,9 @@ struct ControlThread {
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
-    /// Set once this process leaves: until when it waits for the others to close.
+    /// Set once this process shuts down: until when it waits for the others to close.
     leaving_until: Option<Instant>,
-    /// Until when it still passes on what others send, for they may be leaving too.
+    /// Until when it still relays, for other ranks may be shutting down too.
     relaying_until: Instant,
 }
 
@@ -162,7 +162,7 @@ impl ControlThread {
         }
     }
 
-    /// What arrived, or was lost, before the thread was there to see it.
+    /// Handles what arrived, or was lost, before the thread ran.
     fn catch_up(&mut self) {
         if self.rank == 0 {
             for rank in 1..self.peers.len() {
@@ -189,7 +189,7 @@ impl ControlThread {
         let left = |at: Instant| at.saturating_duration_since(now);
         let dials = self.dials.values().filter_map(|dial| dial.next_attempt);
         let deadlines = dials
-            .chain(self.connections.next_deadline())
+            .chain(self.connections.acceptor.next_deadline())
             .chain(self.leaving_until);
         let relaying = self
             .leaving_until
@@ -231,7 +231,7 @@ impl ControlThread {
         }
     }
 
-    /// Hands a message to this process, unless it is leaving and may hold locks while it waits.
+    /// Hands a message to this process, unless it is shutting down and may hold locks meanwhile.
     fn deliver(&self, relay: &Relay) {
         if self.leaving_until.is_none() {
             let from = relay.from as usize;
@@ -264,7 +264,7 @@ impl ControlThread {
         }
     }
 
-    // ---- what this process asks for ----
+    // ---- commands of this process ----
 
     fn obey(&mut self) {
         loop {
@@ -304,11 +304,11 @@ impl ControlThread {
         let now = Instant::now();
         self.leaving_until = Some(now + CONTROL_FAREWELL);
         if self.rank == 0 {
-            // All ranks tend to leave together, and their goodbyes go by here. Those that leave
-            // later find the star gone; they know from rank 0's own goodbye.
+            // All ranks tend to shut down together, and their last messages pass rank 0. A rank
+            // that shuts down later finds no relay; rank 0's own last message explained why.
             self.relaying_until = now + CONTROL_RELAY_AFTER;
         }
-        self.connections.close_listener();
+        self.connections.acceptor.close();
         self.dials.clear();
     }
 
@@ -344,18 +344,18 @@ impl ControlThread {
                 continue;
             };
             dial.next_attempt = None;
-            let (secret, attempt) = self.connections.identity();
+            let secret = self.connections.acceptor.secret();
             let hello = Hello {
                 purpose: Purpose::Data,
                 world_size: number(self.peers.len()),
                 group,
                 epoch: dial.epoch,
-                attempt,
+                attempt: self.connections.acceptor.attempt(),
                 from: number(self.rank),
                 to: number(peer),
             };
             let started = Handshake::dial(self.peers[peer].address, &secret, hello)
-                .and_then(|handshake| self.connections.start(handshake));
+                .and_then(|handshake| self.connections.acceptor.start(handshake));
             if let Err(error) = started {
                 self.dial_failed(group, peer, &error.into());
             }
@@ -374,7 +374,7 @@ impl ControlThread {
                 self.handler.stream(group, peer, proven.stream);
             }
             (Some((group, peer)), Err(failure)) => self.dial_failed(group, peer, &failure),
-            // The other end proved nothing; it cost a bounded time and is gone.
+            // The other end proved nothing, and its connection is closed.
             (None, Err(_)) => {}
         }
     }
@@ -383,7 +383,7 @@ impl ControlThread {
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };
-        // The listener's port may belong to another process by now, hence garbage can pass.
+        // Garbage is no final refusal: another process may have the listener's port by now.
         let hopeless = matches!(failure, Failure::Refused(refusal, _)
             if *refusal != Refusal::Garbage);
         let now = Instant::now();
@@ -400,7 +400,7 @@ impl ControlThread {
         self.handler.stream_failed(group, peer, why);
     }
 
-    /// Watches the data sockets exactly while the handler wants it.
+    /// Watches the data sockets while the handler wants it, and only then.
     fn watch_data(&mut self) {
         let Some(descriptor) = self.data_events else {
             return;

@@ -51,7 +51,7 @@ pub(super) enum Status {
     Restart {
         /// The line that every launcher prints.
         text: String,
-        /// From now on, how long the next attempt is held back.
+        /// How long the launchers wait, from now on, before the next attempt.
         pause: Duration,
     },
     /// No rank runs anywhere, and the next attempt may begin: see [`Peers::again`].

@@ -31,8 +31,8 @@ pub struct Job {
     pub arguments: Vec<OsString>,
     /// Ranks on this host.
     pub ranks: usize,
-    /// The job's name: the same on every host, and `TORCHELASTIC_RUN_ID` of the ranks, which
-    /// without one find a made one there.
+    /// The job's name, the same on every host. The ranks find it in `TORCHELASTIC_RUN_ID`; without
+    /// a name, a random one.
     pub id: Option<String>,
     /// How often all ranks are started again after one has failed.
     pub max_restarts: u16,

@@ -51,8 +51,8 @@ impl Restarts {
     }
 }
 
-/// How long the launchers wait before they start attempt `attempt`, so that a job that fails at
-/// once every time does not keep the machine busy, and one that was unlucky goes on at once.
+/// How long the launchers wait before they start attempt `attempt`. A job that failed once goes on
+/// at once; a job that fails again and again does not keep the machine busy.
 fn pause_before(attempt: u16) -> Duration {
     let doublings = u32::from(attempt).saturating_sub(1).min(16);
     (PAUSE_FIRST * 2_u32.pow(doublings)).min(PAUSE_MAX)

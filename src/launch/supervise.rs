@@ -77,7 +77,7 @@ enum State {
 struct Ending {
     cause: Cause,
     decision: Decision,
-    /// Then the ranks that still run are killed.
+    /// When the ranks that still run are killed.
     kill_at: Option<Instant>,
 }
 
@@ -89,11 +89,11 @@ enum Decision {
     Final,
     /// Another attempt.
     Restart {
-        /// Not before this.
+        /// When the next attempt may begin.
         at: Instant,
         /// Whether the others know that no rank is left here.
         told: bool,
-        /// Then the others have taken too long.
+        /// When the other launchers have taken too long.
         until: Instant,
     },
 }
@@ -231,7 +231,7 @@ impl Supervisor {
         self.ranks.iter().all(|rank| !rank.running)
     }
 
-    /// How long there is nothing to do unless something happens.
+    /// How long the supervisor may sleep unless an event arrives.
     fn patience(&self) -> Duration {
         let idle = Duration::from_secs(3600);
         let Some(ending) = &self.ending else {
@@ -323,7 +323,7 @@ impl Supervisor {
     fn take(&mut self, status: Status) {
         match status {
             Status::Undecided => {}
-            // What the coordinator said counts, not that it is gone when it has said it.
+            // The coordinator's decision counts. That it exits afterwards does not.
             Status::Final(_) | Status::Restart { .. } if self.is_final() => {}
             Status::Succeeded => self.state = State::Succeeded,
             Status::Failed(cause) => self.end(cause, FAILURE_GRACE, Signal::TERM),
@@ -341,7 +341,7 @@ impl Supervisor {
         }
     }
 
-    /// Begins the end of the attempt; if it has begun, `cause` may still turn out the better one,
+    /// Begins the end of the attempt. If that has begun, `cause` may still replace the first cause,
     /// or forbid the restart.
     fn end(&mut self, cause: Cause, grace: Duration, signal: Signal) {
         let replaces = match &self.ending {
@@ -366,7 +366,7 @@ impl Supervisor {
     fn restart(&mut self, text: String, pause: Duration) {
         let forbidden = |ending: &Ending| ending.cause.forbids_restart();
         if self.ending.as_ref().is_some_and(forbidden) {
-            // The others learn of it soon.
+            // The other launchers learn of the cause soon.
             return;
         }
         eprintln!("ringtree: {text}");

@@ -22,7 +22,7 @@ pub(super) struct Node {
     gone: bool,
 }
 
-/// Of the ranks of a host.
+/// How far the ranks of a host are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
@@ -52,9 +52,9 @@ pub(super) struct Coordinator {
     own: Join,
     nodes: Vec<Node>,
     links: Links,
-    /// Where the ranks 0 answer.
+    /// Where rank 0 of each attempt answers.
     address: IpAddr,
-    /// Of the ranks of this host.
+    /// How far the ranks of this host are.
     state: State,
     restarts: Restarts,
     /// Whether all ranks are being stopped, to be started again.
@@ -82,7 +82,7 @@ impl Coordinator {
     }
 
     /// What follows from the states of all hosts.
-    fn judge(&mut self) -> Status {
+    fn status(&mut self) -> Status {
         let states = self.nodes.iter().map(|node| node.state);
         let all = |sought| {
             states
@@ -104,7 +104,7 @@ impl Coordinator {
         if let Some(node) = self.node(connection) {
             node.state = state;
         }
-        self.judge()
+        self.status()
     }
 
     fn lost(&mut self, connection: usize) -> Status {
@@ -155,12 +155,12 @@ impl Peers for Coordinator {
 
     fn finished(&mut self) -> Status {
         self.state = State::Finished;
-        self.judge()
+        self.status()
     }
 
     fn stopped(&mut self) -> Status {
         self.state = State::Stopped;
-        self.judge()
+        self.status()
     }
 
     fn again(&mut self) -> Result<Attempt> {

@@ -105,7 +105,7 @@ fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Even
         if open.is_closed() {
             return;
         }
-        let until = open.next_deadline();
+        let until = open.acceptor.next_deadline();
         drop(open);
         if wait(&mut poll, &mut ready, until).is_err() {
             // Without a poll nothing is heard any more, which is as bad as closed connections.
