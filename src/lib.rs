@@ -39,9 +39,11 @@
 //! | [`comm`] | the calls of training code | [`Communicator`] |
 //! | [`ddp`] | gradients averaged while backward runs | [`ddp::DataParallel`] |
 //! | [`launch`] | starting ranks, standing by them | [`launch::run`], [`launch::spawn_self`] |
-//! | [`bootstrap`] | settings, the join, the control thread | [`bootstrap::Settings`] |
-//! | [`engine`] | running plans over links | [`engine::program`] |
-//! | [`transport`] | moving the bytes of messages | [`transport::Transport`] |
+//! | [`bootstrap`] | settings, the join | [`bootstrap::Settings`] |
+//! | [`control`] | the control thread, local ranks | [`control::ControlHandle`] |
+//! | `runtime` | which thread polls, what waits | |
+//! | [`engine`] | running plans over links | [`engine::program`], `engine/run.rs` |
+//! | [`link`] | moving bytes to and from one peer | [`link::Link`] |
 //! | [`device`] | memory and streams of a GPU | [`device::Device`] |
 //! | [`reduce`] | folding elements on the CPU | [`reduce::Kernel`] |
 //! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
@@ -49,10 +51,10 @@
 //! | [`sim`] | ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
 //! | [`sys`] | the only unsafe code | |
 //!
-//! [`plan`] and [`protocol`] are pure: no clock, no I/O, no threads. Imports point one
-//! way, `launch → comm → bootstrap, engine → transport, device → reduce → sys`, and a test reads
-//! the `use` lines to keep it so. What every room may know: [`dtype`], [`op`], [`error`], and
-//! [`limits`], where every bound is a constant.
+//! [`plan`] and [`protocol`] are pure: no clock, no I/O, no threads. Imports point one way,
+//! `comm → runtime → engine → link, reduce → sys` and `comm, launch → bootstrap → control →
+//! link → sys`, and a test reads the `use` lines to keep it so. What every room may know:
+//! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -65,6 +67,7 @@ compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 
 pub mod bootstrap;
 pub mod comm;
+pub mod control;
 pub mod ddp;
 pub mod device;
 pub mod dtype;
@@ -72,6 +75,7 @@ pub mod engine;
 pub mod error;
 pub mod launch;
 pub mod limits;
+pub mod link;
 mod named;
 pub mod op;
 pub mod plan;
@@ -80,7 +84,6 @@ pub mod reduce;
 mod runtime;
 pub mod sim;
 pub mod sys;
-pub mod link;
 
 pub use comm::Communicator;
 pub use comm::shared_buffer::SharedBuffer;

@@ -18,22 +18,23 @@ const PURE: &[&str] = &["plan", "protocol"];
 /// What a room may import besides itself and the base files.
 const ROOMS: &[(&str, &[&str])] = &[
     ("plan", &[]),
-    ("protocol", &[]),
+    ("protocol", &["plan"]),
     ("sys", &[]),
     ("reduce", &["sys"]),
-    ("device", &["reduce", "sys"]),
-    ("transport", &["sys"]),
-    (
-        "engine",
-        &["transport", "device", "reduce", "sys", "plan", "protocol"],
-    ),
-    ("bootstrap", &["transport", "sys", "protocol"]),
+    ("device", &["sys"]),
+    ("link", &["sys"]),
+    ("engine", &["link", "reduce", "sys", "plan", "protocol"]),
+    ("control", &["link", "protocol"]),
+    ("bootstrap", &["control", "link", "sys", "protocol"]),
+    ("runtime", &["engine", "control", "link", "sys", "protocol"]),
     (
         "comm",
         &[
+            "runtime",
             "engine",
             "bootstrap",
-            "transport",
+            "control",
+            "link",
             "device",
             "reduce",
             "sys",
@@ -43,10 +44,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "sim",
-        &["comm", "engine", "transport", "reduce", "plan", "protocol"],
+        &[
+            "comm", "runtime", "engine", "link", "reduce", "sys", "plan", "protocol",
+        ],
     ),
     ("ddp", &["comm", "plan", "reduce"]),
-    ("launch", &["comm", "bootstrap", "sys", "plan", "protocol"]),
+    ("launch", &["bootstrap", "control", "sys", "protocol"]),
 ];
 /// Names that say nothing.
 const EMPTY_NAMES: &[&str] = &[
@@ -274,6 +277,18 @@ fn forbidden_imports(source: &Source) -> Vec<String> {
         .collect()
 }
 
+/// What `rooms` allows a room to import and no file of the room imports.
+fn unused_permissions(sources: &[Source], rooms: &[(&str, &[&str])]) -> Vec<String> {
+    let mut unused = Vec::new();
+    for (room, allowed) in rooms {
+        let files = sources.iter().filter(|source| source.room() == Some(room));
+        let used: BTreeSet<String> = files.flat_map(imports).map(|(_, name)| name).collect();
+        let idle = allowed.iter().filter(|name| !used.contains(**name));
+        unused.extend(idle.map(|name| format!("{room} may import {name}, and does not")));
+    }
+    unused
+}
+
 fn impure(source: &Source) -> Vec<String> {
     if !source.room().is_some_and(|room| PURE.contains(&room)) {
         return Vec::new();
@@ -332,15 +347,12 @@ fn ill_introduced(source: &Source) -> Vec<String> {
 fn said_importable(text: &str) -> Option<BTreeSet<&'static str>> {
     let (_, after) = text.split_once("*May import* ")?;
     let (list, _) = after.split_once("base")?;
-    let mut said: BTreeSet<_> = ROOMS
-        .iter()
-        .map(|(room, _)| *room)
-        .filter(|room| list.contains(&format!("`{room}`")))
-        .collect();
-    if list.contains("the pure rooms") {
-        said.extend(PURE);
-    }
-    Some(said)
+    let rooms = ROOMS.iter().map(|(room, _)| *room);
+    Some(
+        rooms
+            .filter(|room| list.contains(&format!("`{room}`")))
+            .collect(),
+    )
 }
 
 /// All sources under the named folders.
@@ -393,6 +405,12 @@ fn unsafe_code_stands_in_sys_alone() {
 #[test]
 fn imports_point_one_way() {
     assert_tidy(&["src"], forbidden_imports);
+}
+
+#[test]
+fn every_permission_to_import_is_used() {
+    let unused = unused_permissions(&sources(&["src"]), ROOMS);
+    assert!(unused.is_empty(), "\n{}\n", unused.join("\n"));
 }
 
 #[test]
@@ -464,6 +482,17 @@ fn an_import_is_found_in_every_spelling() {
         let found = complaints(forbidden_imports, path, text);
         assert_eq!(found, expected, "{path} {text}");
     }
+}
+
+#[test]
+fn a_permission_that_no_file_uses_is_found() {
+    let files = [
+        ("src/engine/x.rs", "use crate::plan::ir; // crate::reduce"),
+        ("src/plan/x.rs", "use crate::reduce::Kernel;"),
+    ];
+    let files = files.map(|(path, text)| Source::new(path.into(), text.to_owned()));
+    let unused = unused_permissions(&files, &[("engine", &["plan", "reduce"])]);
+    assert_eq!(unused, ["engine may import reduce, and does not"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which addresses this rank uses, and what it is called.
+//! The addresses and the names of this process: to resolve, to listen on, to be known by.
 
 use super::settings::Settings;
 use crate::error::{Error, Result};
@@ -17,30 +17,32 @@ const BACKLOG: i32 = 4096;
 /// Between two attempts to resolve the rendezvous.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 
-/// The addresses of the rendezvous, in the system's order. Only this name is ever resolved.
-pub(super) fn resolve(rendezvous: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
+/// The addresses of `endpoint`, a host and a port, in the system's order; `what` names it in
+/// messages. A name that does not resolve is tried again for [`RESOLVE_PATIENCE`]. The library
+/// resolves no other name.
+pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
+    let wrong = |why: &str| Error::Configuration(format!("{what} {endpoint} {why}"));
     let deadline = deadline.min(Instant::now() + RESOLVE_PATIENCE);
     let addresses: Vec<SocketAddr> = loop {
-        let why = match rendezvous.to_socket_addrs() {
+        let why = match endpoint.to_socket_addrs() {
             Ok(addresses) if addresses.len() > 0 => break addresses.collect(),
             Ok(_) => "it has no address".to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(wrong(&format!("is no HOST:PORT: {error}")));
+            }
             Err(error) => error.to_string(),
         };
         if Instant::now() + RESOLVE_PAUSE >= deadline {
-            let message = format!("the rendezvous {rendezvous} cannot be resolved: {why}");
+            let message = format!("{what} {endpoint} cannot be resolved: {why}");
             return Err(Error::Join(message));
         }
         thread::sleep(RESOLVE_PAUSE);
     };
-    match addresses
-        .iter()
-        .find(|address| address.ip().is_unspecified())
-    {
-        None => Ok(addresses),
-        Some(wildcard) => Err(Error::Configuration(format!(
-            "the rendezvous {wildcard} is no address: give one of rank 0's host"
-        ))),
+    let is_wildcard = |address: &SocketAddr| address.ip().is_unspecified();
+    if addresses.iter().any(is_wildcard) {
+        return Err(wrong("is any address: name one host, where rank 0 is"));
     }
+    Ok(addresses)
 }
 
 /// What to add to a message when the rendezvous can be reached from one host only.
@@ -69,7 +71,7 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
 }
 
 /// A listener on exactly `address`.
-pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     // A restarted job must not wait for the old connections' last minute.
@@ -119,7 +121,7 @@ fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Whether other hosts would need a scope to reach it, which an address alone does not carry.
+/// Whether an address reaches its host only with a scope, which an address alone does not carry.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -131,16 +133,16 @@ fn first_line(path: &str) -> Option<String> {
 }
 
 /// This host's name, for messages to people.
-pub(super) fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown host".to_owned())
 }
 
-/// What ranks on this host have in common and ranks on other hosts, or in other containers, do not.
+/// A string that is the same for all ranks of this host and container, and differs elsewhere.
 pub(super) fn host_id() -> String {
     format!("{}/{}", boot_id().unwrap_or_default(), host_name())
 }
 
-/// What changes whenever the kernel starts, and is the same in all its containers.
+/// A string that changes whenever the kernel boots, and is the same in all its containers.
 pub(super) fn boot_id() -> Option<String> {
     first_line("/proc/sys/kernel/random/boot_id")
 }
@@ -190,7 +192,7 @@ mod tests {
     #[test]
     fn the_wildcard_is_no_rendezvous() {
         assert!(matches!(
-            resolve("0.0.0.0:1", Instant::now()),
+            resolve("the rendezvous", "0.0.0.0:1", Instant::now()),
             Err(Error::Configuration(_))
         ));
     }

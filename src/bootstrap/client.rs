@@ -1,21 +1,19 @@
-//! The join as every rank but 0 sees it: find rank 0, say who we are, wait for the table.
+//! The join of every rank but 0: find rank 0, send it this rank's record, wait for the table.
 
 use super::address;
-use super::channel::{Channel, Received};
-use super::greeting::{Failure, nonce};
-use super::messages::{Message, Peer, Record};
+use super::messages::{Message, Record};
 use super::settings::Settings;
-use super::sharing::Offer;
+use crate::control::channel::{Channel, Received};
+use crate::control::handshake::{Failure, Proven, connect};
+use crate::control::peer::{Offer, Peer};
+use crate::control::wait::wait;
 use crate::error::{Error, Result};
 use crate::limits::{FOREIGN_SERVICE_AFTER, HANDSHAKE_TIMEOUT, JOIN_FAILURE_NOTICE};
-use crate::protocol::handshake::{
-    ConnectionKey, Hello, Initiator, Output, Purpose, Refusal, Secret,
-};
-use crate::link::tcp;
+use crate::protocol::handshake::{Hello, Purpose, Refusal, Secret};
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,22 +21,23 @@ use std::time::{Duration, Instant};
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(200);
 
-/// What a rank other than 0 has after the join.
-pub(super) struct Joined {
-    pub(super) channel: Channel,
+/// What a rank has after the join.
+pub(super) struct Gathered {
+    /// By rank: to rank 0, or at rank 0 to all others.
+    pub(super) channels: BTreeMap<usize, Channel>,
+    /// For data connections.
     pub(super) listener: TcpListener,
+    /// All ranks, by rank.
     pub(super) peers: Vec<Peer>,
 }
 
+/// The token of the connection to rank 0 during the join.
+const CHANNEL: Token = Token(16);
+
 /// Joins as a rank other than 0.
-pub(super) fn join(
-    settings: &Settings,
-    place: Offer,
-    poll: &mut Poll,
-    channel_token: Token,
-) -> Result<Joined> {
+pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
-    let (stream, key) = reach(settings, deadline)?;
+    let Proven { stream, key, .. } = reach(settings, deadline)?;
     let unusable = |error| Error::system("setting up the control connection", &error);
     let (local, remote) = stream
         .local_addr()
@@ -46,10 +45,9 @@ pub(super) fn join(
         .map_err(unusable)?;
     let listener = address::listen_for_data(settings, local.ip())?;
     let address = listener.local_addr().map_err(unusable)?;
-    stream.set_nonblocking(true).map_err(unusable)?;
-    let mut channel = Channel::new(mio::net::TcpStream::from_std(stream), key, true);
+    let mut channel = Channel::new(stream, key, true);
     channel
-        .register(poll.registry(), channel_token)
+        .register(poll.registry(), CHANNEL)
         .map_err(unusable)?;
     let record = Record {
         rank: settings.rank,
@@ -61,8 +59,8 @@ pub(super) fn join(
         .send(&Message::Record(record))
         .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
-    Ok(Joined {
-        channel,
+    Ok(Gathered {
+        channels: BTreeMap::from([(0, channel)]),
         listener,
         peers,
     })
@@ -91,7 +89,7 @@ fn at(settings: &Settings, remote: SocketAddr) -> String {
 }
 
 /// Tries the addresses of the rendezvous in turn until one proves to be rank 0.
-fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, ConnectionKey)> {
+fn reach(settings: &Settings, deadline: Instant) -> Result<Proven> {
     let mut pause = RETRY_FIRST;
     let rank = settings.rank;
     loop {
@@ -125,8 +123,8 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<(TcpStream, Connectio
     }
 }
 
-/// Whether trying again is of no use. What speaks another protocol may stand before the right
-/// port; what is left of an earlier attempt leaves when it learns that it was replaced.
+/// Whether another try would be refused too. A service with another protocol may hold the first of
+/// two ports. A rank 0 of an earlier attempt of the job exits once it learns that it was replaced.
 fn is_final(refusal: Refusal) -> bool {
     match refusal {
         Refusal::Garbage => false,
@@ -137,7 +135,7 @@ fn is_final(refusal: Refusal) -> bool {
 
 /// The addresses to try, the given port before the next one.
 fn candidates(settings: &Settings, deadline: Instant) -> Result<Vec<SocketAddr>> {
-    let given = address::resolve(&settings.rendezvous, deadline)?;
+    let given = address::resolve("the rendezvous", &settings.rendezvous, deadline)?;
     for remote in &given {
         address::check_secretless(settings, remote.ip())?;
     }
@@ -172,18 +170,13 @@ fn attempt(
     settings: &Settings,
     remote: SocketAddr,
     deadline: Instant,
-) -> std::result::Result<(TcpStream, ConnectionKey), Failure> {
+) -> std::result::Result<Proven, Failure> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let patience = left.min(HANDSHAKE_TIMEOUT).max(Duration::from_millis(1));
-    let mut stream = TcpStream::connect_timeout(&remote, patience)?;
-    tcp::set_options(&stream)?;
-    let patience = if settings.next_port_too {
-        patience.min(FOREIGN_SERVICE_AFTER)
-    } else {
-        patience
+    let to_connect = left.min(HANDSHAKE_TIMEOUT).max(Duration::from_millis(1));
+    let to_answer = match settings.next_port_too {
+        true => to_connect.min(FOREIGN_SERVICE_AFTER),
+        false => to_connect,
     };
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
     let secret = settings.secret.clone().unwrap_or_else(Secret::absent);
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let hello = Hello {
@@ -195,30 +188,7 @@ fn attempt(
         from: number(settings.rank),
         to: 0,
     };
-    let (mut initiator, first) = Initiator::new(&secret, hello, nonce()?);
-    stream.write_all(&first)?;
-    loop {
-        let mut frame = vec![0; initiator.bytes_wanted()];
-        stream
-            .read_exact(&mut frame)
-            .map_err(|error| match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                    Failure::Broken("something there does not answer the handshake".into())
-                }
-                ErrorKind::UnexpectedEof => Failure::Broken("the connection was closed".into()),
-                _ => error.into(),
-            })?;
-        match initiator.input(&frame) {
-            Ok(Output::Reply(reply)) => stream.write_all(&reply)?,
-            Ok(Output::Done { reply, key, .. }) => {
-                stream.write_all(&reply)?;
-                return Ok((stream, key));
-            }
-            Ok(Output::Refuse { refusal, .. }) | Err(refusal) => {
-                return Err(Failure::Refused(refusal, None));
-            }
-        }
-    }
+    connect(remote, &secret, hello, to_connect, to_answer)
 }
 
 fn wait_for_table(
@@ -232,11 +202,11 @@ fn wait_for_table(
     let mut events = Events::with_capacity(16);
     let mut peers: Vec<Peer> = Vec::new();
     let mut missing = String::new();
-    // Rank 0 gives up first if it can, for it knows who is missing.
+    // Rank 0 gives up first if it can, for it knows which ranks are missing.
     let deadline = deadline + JOIN_FAILURE_NOTICE / 4;
     loop {
         loop {
-            match channel.next() {
+            match channel.flush_and_receive() {
                 Received::Message(Message::Table {
                     first,
                     peers: piece,
@@ -263,21 +233,13 @@ fn wait_for_table(
                 }
             }
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if Instant::now() >= deadline {
             return Err(Error::Join(format!(
                 "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
                 settings.timeout.as_millis()
             )));
         }
-        match poll.poll(&mut events, Some(left)) {
-            Err(error) if error.kind() != ErrorKind::Interrupted => {
-                return Err(Error::system("waiting for the other ranks", &error));
-            }
-            _ => {}
-        }
-        channel
-            .flush()
-            .map_err(|why| Error::Join(format!("rank {rank}: lost {at}: {why}")))?;
+        wait(poll, &mut events, Some(deadline))
+            .map_err(|error| Error::system("waiting for the other ranks", &error))?;
     }
 }

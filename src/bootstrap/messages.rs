@@ -1,40 +1,8 @@
-//! What travels on a control connection: a kind byte, then the content.
+//! What the ranks say to rank 0 while they join, and what it answers.
 
-use super::sharing::{Offer, SharingKey};
+use crate::control::message::encode;
+use crate::control::peer::Peer;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
-
-/// A rank as the others see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    /// Where it takes data connections.
-    pub address: SocketAddr,
-    /// Its host's name, for messages to people; never resolved.
-    pub host_name: String,
-    /// Ranks with different host ids share no memory.
-    pub host_id: String,
-    /// Where it can share memory, or why with nobody.
-    pub place: Offer,
-    /// Its process id on its host.
-    pub pid: u32,
-    /// Its rank among those of its host.
-    pub local_rank: usize,
-}
-
-impl Peer {
-    /// What must be the same for two ranks to share memory; `None` for one that shares with nobody.
-    #[must_use]
-    pub fn sharing_key(&self) -> Option<SharingKey<'_>> {
-        let place = self.place.as_ref().ok()?;
-        Some(SharingKey {
-            host_id: &self.host_id,
-            boot_id: &place.boot_id,
-            network: place.network,
-            users: place.users,
-            user: place.user,
-        })
-    }
-}
 
 /// What a rank says when it comes to the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,11 +13,8 @@ pub(super) struct Record {
     pub(super) agreed: Vec<(String, String)>,
 }
 
-/// The receiver of a relayed message that goes to every rank but its sender.
-pub(super) const TO_ALL: u32 = u32::MAX;
-
-/// A control message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A message of the join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
     /// To rank 0: I am here.
     Record(Record),
@@ -57,103 +22,17 @@ pub(super) enum Message {
     Table { first: usize, peers: Vec<Peer> },
     /// From rank 0: the join failed, and why.
     Failed(String),
-    /// From rank 0: the join goes on; who is missing.
+    /// From rank 0: the join goes on; which ranks are missing.
     Waiting(String),
-    /// Between ranks, by way of rank 0.
-    Relay {
-        from: u32,
-        to: u32,
-        group: u32,
-        payload: Vec<u8>,
-    },
 }
 
-const RECORD: u8 = 1;
-const TABLE: u8 = 2;
-const FAILED: u8 = 3;
-const WAITING: u8 = 4;
-const RELAY: u8 = 5;
-/// Bytes of a relayed message before its payload.
-const RELAY_HEAD_BYTES: usize = 13;
-
-fn tagged(kind: u8, content: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + content.len());
-    bytes.push(kind);
-    bytes.extend_from_slice(content);
-    bytes
-}
-
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("invariant: these types have no map keys and no floats")
-}
-
-impl Message {
-    /// The message as bytes.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        match self {
-            Message::Record(record) => tagged(RECORD, &json(record)),
-            Message::Table { first, peers } => tagged(TABLE, &json(&(first, peers))),
-            Message::Failed(text) => tagged(FAILED, text.as_bytes()),
-            Message::Waiting(text) => tagged(WAITING, text.as_bytes()),
-            Message::Relay {
-                from,
-                to,
-                group,
-                payload,
-            } => {
-                let mut bytes = Vec::with_capacity(RELAY_HEAD_BYTES + payload.len());
-                bytes.push(RELAY);
-                for word in [from, to, group] {
-                    bytes.extend_from_slice(&word.to_le_bytes());
-                }
-                bytes.extend_from_slice(payload);
-                bytes
-            }
-        }
-    }
-
-    /// The message in `bytes`, if it is one.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (kind, content) = bytes.split_first()?;
-        match *kind {
-            RECORD => serde_json::from_slice(content).ok().map(Message::Record),
-            TABLE => {
-                let (first, peers) = serde_json::from_slice(content).ok()?;
-                Some(Message::Table { first, peers })
-            }
-            FAILED => Some(Message::Failed(text(content))),
-            WAITING => Some(Message::Waiting(text(content))),
-            RELAY => {
-                let (from, content) = word(content)?;
-                let (to, content) = word(content)?;
-                let (group, payload) = word(content)?;
-                Some(Message::Relay {
-                    from,
-                    to,
-                    group,
-                    payload: payload.to_vec(),
-                })
-            }
-            _ => None,
-        }
-    }
-}
-
-fn text(content: &[u8]) -> String {
-    String::from_utf8_lossy(content).into_owned()
-}
-
-fn word(content: &[u8]) -> Option<(u32, &[u8])> {
-    let (head, rest) = content.split_first_chunk::<4>()?;
-    Some((u32::from_le_bytes(*head), rest))
-}
-
-/// The whole table in pieces of at most `bytes_max` bytes each (a single longer entry alone).
+/// The whole table in pieces of at most `bytes_max` bytes of peers each (a single longer entry
+/// alone).
 pub(super) fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
     let mut pieces = Vec::new();
     let (mut first, mut bytes) = (0, 0);
     for (rank, peer) in peers.iter().enumerate() {
-        let more = json(peer).len() + 1;
+        let more = encode(peer).len();
         if rank > first && bytes + more > bytes_max {
             pieces.push(Message::Table {
                 first,
@@ -173,6 +52,7 @@ pub(super) fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::message::decode;
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use proptest::prelude::*;
 
@@ -202,15 +82,9 @@ mod tests {
             },
             Message::Failed("no".into()),
             Message::Waiting("rank 3".into()),
-            Message::Relay {
-                from: 1,
-                to: TO_ALL,
-                group: 9,
-                payload: vec![0, 255],
-            },
         ];
         for message in messages {
-            assert_eq!(Message::decode(&message.encode()), Some(message));
+            assert_eq!(decode(&encode(&message)), Some(message));
         }
     }
 
@@ -219,7 +93,7 @@ mod tests {
         let peers: Vec<Peer> = (0..5000).map(peer).collect();
         let mut covered = Vec::new();
         for piece in table(&peers, CONTROL_MESSAGE_BYTES_MAX - 64) {
-            assert!(piece.encode().len() <= CONTROL_MESSAGE_BYTES_MAX);
+            assert!(encode(&piece).len() <= CONTROL_MESSAGE_BYTES_MAX);
             let Message::Table { first, peers } = piece else {
                 panic!("a piece of the table");
             };
@@ -232,7 +106,7 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Message::decode(&bytes);
+            let _ = decode::<Message>(&bytes);
         }
     }
 }

@@ -1,29 +1,21 @@
-//! Bringing ranks together, and keeping a small control channel between them.
+//! The join: how a rank finds the others and becomes one of them. It ends where `control` begins.
 //!
-//! *Purpose.* [`settings`] from the environment, the rendezvous, the authenticated [`join()`], the
-//! [`control`] star (every rank has one connection to rank 0, which relays), and the listener that
-//! data connections come in by. All of that is owned by one control thread per process, asleep
-//! unless something happens. [`sharing`] tells which ranks can share memory; by [`near`] they hand
-//! it to each other and wake each other.
+//! *Purpose.* [`settings`] from the environment, the rendezvous at rank 0, and the authenticated
+//! [`join()`] that gives every rank the table of all peers. It leaves the connections that it made
+//! to the control thread. [`sharing`] finds out whether this process can share memory.
 //!
-//! *Invariants.* Before a handshake ends a peer can make us read only fixed-size frames, hold only
-//! a bounded number of pending connections, each for a bounded time. Sockets bind to the address
-//! that routes to the rendezvous, never to the wildcard. Without a secret only loopback is used.
+//! *Invariants.* Sockets bind to the address that routes to the rendezvous, never to the wildcard.
+//! Without a secret only loopback is used. A join that fails says why in one line, on every rank
+//! that has come, within the timeout.
 //!
-//! *May import* `transport`, `protocol`, `sys` and the base files.
+//! *May import* `control`, `link` (in tests), `protocol`, `sys` and the base files.
 
 #![forbid(unsafe_code)]
 
-mod address;
-mod channel;
+pub(crate) mod address;
 mod client;
-pub mod control;
-mod control_loop;
-mod door;
-mod greeting;
 pub mod join;
 mod messages;
-pub mod near;
 mod rendezvous;
 pub mod settings;
 pub mod sharing;
@@ -31,9 +23,6 @@ pub mod sharing;
 mod tests;
 mod tuning;
 
-pub use control::{ControlHandle, Handler, Membership};
 pub use join::{Joined, join};
-pub use messages::Peer;
-pub use near::Near;
 pub use settings::{Settings, TransportChoice};
 pub use tuning::TuningSource;

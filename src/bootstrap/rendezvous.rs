@@ -1,23 +1,23 @@
-//! The join as rank 0 sees it: wait for everybody, compare, hand out the table.
+//! The join of rank 0: wait for all ranks, compare their settings, send the table.
 //!
-//! Whatever is found wrong is told to every rank that has come, and for a moment to those that
-//! still come, in one line. Strangers and ranks with a wrong secret are only counted: rank 0
-//! cannot tell them apart.
+//! Whatever is found wrong is told in one line to every rank that has come, and for a moment to the
+//! ranks that still come. Failed handshakes are only counted: rank 0 cannot tell a stranger from a
+//! rank with a wrong secret.
 
 use super::address;
-use super::channel::{Channel, Received};
-use super::client::own_peer;
-use super::door::{Door, LISTENER, Outcome};
-use super::greeting::{Failure, Greeted};
-use super::messages::{self, Message, Peer, Record};
+use super::client::{Gathered, own_peer};
+use super::messages::{self, Message, Record};
 use super::settings::Settings;
-use super::sharing::Offer;
+use crate::control::connections::{Connections, Incoming, Outcome};
+use crate::control::handshake::Failure;
+use crate::control::peer::{Offer, Peer};
+use crate::control::wait::wait;
 use crate::error::{Error, Result};
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, WAITING_NOTICE_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use crate::sys::inherit;
 use mio::net::TcpListener;
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -27,13 +27,6 @@ use std::time::{Duration, Instant};
 const RANKS_NAMED_MAX: usize = 16;
 /// How long the last words of a failed join may take to be sent.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-
-/// What rank 0 has after the join.
-pub(super) struct Gathered {
-    pub(super) channels: BTreeMap<usize, Channel>,
-    pub(super) listener: TcpListener,
-    pub(super) peers: Vec<Peer>,
-}
 
 /// Waits as rank 0 for all others.
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
@@ -53,12 +46,12 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         rank: 0,
         attempt: settings.attempt,
     };
-    let registry = poll.registry().try_clone().map_err(unusable)?;
-    let door = Door::new(registry, Some(listener), expected, settings.secret.clone());
+    let secret = settings.secret.clone();
+    let connections = Connections::new(poll.registry(), Some(listener), expected, secret);
     let mut gathering = Gathering {
         settings,
         at,
-        door: door.map_err(unusable)?,
+        connections: connections.map_err(unusable)?,
         own,
         arrived: BTreeMap::new(),
         told: 0,
@@ -70,7 +63,6 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
     };
     gathering.run(poll)?;
     gathering.hand_out(poll)?;
-    gathering.door.close();
     Ok(gathering.into_gathered(data_listener))
 }
 
@@ -81,7 +73,7 @@ fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, Socket
         return Ok(inherited);
     }
     let mut last = None;
-    for given in address::resolve(at, deadline)? {
+    for given in address::resolve("the rendezvous", at, deadline)? {
         address::check_secretless(settings, given.ip())?;
         let mut address = given;
         let mut result = address::listen(address);
@@ -109,7 +101,7 @@ fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, Socket
     )))
 }
 
-/// The listener that the launcher left open, if it did and it was not used up by an earlier join.
+/// The listener that the launcher passed on, unless an earlier join of this process took it.
 fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
     let Some(descriptor) = settings.listener_fd else {
         return Ok(None);
@@ -132,9 +124,8 @@ fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
     Ok(Some((TcpListener::from_std(listener), address)))
 }
 
-/// A connection of a rank that has proven itself.
+/// A rank that holds the job's secret.
 struct Arrival {
-    channel: Channel,
     remote: SocketAddr,
     rank: usize,
     record: Option<Record>,
@@ -142,18 +133,18 @@ struct Arrival {
 
 struct Failed {
     why: String,
-    /// When rank 0 stops telling it to those who come.
+    /// When rank 0 stops telling it to ranks that still come.
     until: Instant,
 }
 
 struct Gathering<'a> {
     settings: &'a Settings,
     at: SocketAddr,
-    door: Door,
+    connections: Connections,
     own: Record,
-    /// By the token of their connection.
+    /// By the number of their channel.
     arrived: BTreeMap<usize, Arrival>,
-    /// Processes that were told of the failure.
+    /// Processes that know of the failure.
     told: usize,
     failure: Option<Failed>,
     strangers: usize,
@@ -163,7 +154,7 @@ struct Gathering<'a> {
 }
 
 impl Gathering<'_> {
-    /// Until every rank has sent its record, or everybody was told why not.
+    /// Until every rank has sent its record, or all were told why the join failed.
     fn run(&mut self, poll: &mut Poll) -> Result<()> {
         let mut events = Events::with_capacity(256);
         while !self.is_complete() {
@@ -186,59 +177,44 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// Sleeps until something happens, and takes it in.
+    /// Sleeps until something happens, and handles it.
     fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> Result<()> {
         let end = self
             .failure
             .as_ref()
             .map_or(self.deadline, |failed| failed.until);
-        let next = self
-            .door
-            .next_deadline()
-            .into_iter()
-            .chain([end, self.next_notice])
-            .min();
-        let left = next.map(|next| next.saturating_duration_since(Instant::now()));
-        match poll.poll(events, left) {
-            Err(error) if error.kind() != ErrorKind::Interrupted => {
-                return Err(Error::system("waiting for the other ranks", &error));
+        let next = self.connections.acceptor.next_deadline();
+        let until = next.into_iter().chain([end, self.next_notice]).min();
+        wait(poll, events, until)
+            .map_err(|error| Error::system("waiting for the other ranks", &error))?;
+        self.connections.note(events);
+        while let Some(incoming) = self.connections.next() {
+            match incoming {
+                Incoming::Handshake(outcome) => self.settle(outcome),
+                Incoming::Message(id, message) => self.take(id, message),
+                // The rank may come again; until then it counts as missing.
+                Incoming::Lost(id, _) => drop(self.arrived.remove(&id)),
             }
-            _ => {}
-        }
-        let mut outcomes = Vec::new();
-        for event in events.iter() {
-            match event.token() {
-                LISTENER => outcomes.extend(self.door.admit()),
-                token if self.arrived.contains_key(&token.0) => self.read(token),
-                token => outcomes.extend(self.door.advance(token)),
-            }
-        }
-        outcomes.extend(self.door.expire(Instant::now()));
-        for outcome in outcomes {
-            self.settle(outcome, poll);
         }
         Ok(())
     }
 
     /// A handshake ended.
-    fn settle(&mut self, outcome: Outcome, poll: &Poll) {
+    fn settle(&mut self, outcome: Outcome) {
         match outcome.result {
-            Ok(Greeted { stream, hello, key }) => {
-                let mut channel = Channel::new(stream, key, false);
-                let token = self.door.fresh_token();
-                if channel.register(poll.registry(), token).is_err() {
+            Ok(proven) => {
+                let rank = proven.hello.from as usize;
+                let Ok(id) = self.connections.add(proven, false) else {
                     return;
-                }
+                };
                 let arrival = Arrival {
-                    channel,
                     remote: outcome.remote,
-                    rank: hello.from as usize,
+                    rank,
                     record: None,
                 };
-                self.arrived.insert(token.0, arrival);
-                self.read(token);
+                self.arrived.insert(id, arrival);
             }
-            // What is left of an earlier attempt was told so; it is no more than a stranger.
+            // A rank of an earlier attempt was told that it was replaced, and counts as a stranger.
             Err(Failure::Refused(refusal, Some(hello)))
                 if hello.attempt >= self.settings.attempt =>
             {
@@ -251,7 +227,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// A rank with the job's secret was refused all the same: the job is set up wrongly.
+    /// A rank that holds the job's secret was refused: the job is set up wrongly.
     fn refused(&mut self, remote: SocketAddr, refusal: Refusal, hello: Hello) {
         let rank = hello.from;
         let why = match refusal {
@@ -266,41 +242,27 @@ impl Gathering<'_> {
             ),
             other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),
         };
-        // The handshake has told this one.
+        // This one learned it from the handshake.
         self.told += 1;
         self.fail(why, JOIN_FAILURE_NOTICE);
     }
 
-    /// Reads what a rank sent.
-    fn read(&mut self, token: Token) {
-        loop {
-            let Some(arrival) = self.arrived.get_mut(&token.0) else {
-                return;
-            };
-            match arrival.channel.next() {
-                Received::Message(Message::Record(record)) if arrival.record.is_none() => {
-                    let (rank, remote) = (arrival.rank, arrival.remote);
-                    let objection = self.objection(&record, rank, remote);
-                    if let Some(arrival) = self.arrived.get_mut(&token.0) {
-                        arrival.record = Some(record);
-                    }
-                    match (objection, &self.failure) {
-                        (Some(why), _) => self.fail(why, JOIN_FAILURE_NOTICE),
-                        (None, Some(_)) => self.tell_failure(),
-                        (None, None) => {}
-                    }
-                }
-                Received::Empty => {
-                    if arrival.channel.flush().is_ok() {
-                        return;
-                    }
-                    self.arrived.remove(&token.0);
-                }
-                Received::Message(_) | Received::Lost(_) => {
-                    // It may come again; until then it counts as missing.
-                    self.arrived.remove(&token.0);
-                }
-            }
+    /// Takes a rank's record. A rank that sends anything else is cut off.
+    fn take(&mut self, id: usize, message: Message) {
+        let arrival = self.arrived.get(&id).filter(|one| one.record.is_none());
+        let (Some(arrival), Message::Record(record)) = (arrival, message) else {
+            self.connections.remove(id);
+            self.arrived.remove(&id);
+            return;
+        };
+        let objection = self.objection(&record, arrival.rank, arrival.remote);
+        if let Some(arrival) = self.arrived.get_mut(&id) {
+            arrival.record = Some(record);
+        }
+        match (objection, &self.failure) {
+            (Some(why), _) => self.fail(why, JOIN_FAILURE_NOTICE),
+            (None, Some(_)) => self.tell_failure(),
+            (None, None) => {}
         }
     }
 
@@ -358,30 +320,26 @@ impl Gathering<'_> {
         self.tell_failure();
     }
 
-    /// Tells everybody who has come and does not know it yet.
+    /// Sends the failure to the ranks that do not know it yet.
     fn tell_failure(&mut self) {
         let Some(failed) = &self.failure else { return };
         let message = Message::Failed(failed.why.clone());
-        for arrival in self.arrived.values_mut() {
+        for (id, arrival) in &mut self.arrived {
             // A second process of the same rank is told as well; both have sent their records.
-            if arrival.record.take().is_some() && arrival.channel.send(&message).is_ok() {
+            if arrival.record.take().is_some() && self.connections.send(*id, &message).is_ok() {
                 self.told += 1;
             }
         }
     }
 
     fn all_told(&self) -> bool {
-        self.told + 1 >= self.settings.world_size
-            && self
-                .arrived
-                .values()
-                .all(|arrival| arrival.channel.is_flushed())
+        self.told + 1 >= self.settings.world_size && self.connections.is_flushed()
     }
 
     fn tell(&mut self, message: &Message) {
-        for arrival in self.arrived.values_mut() {
+        for id in self.arrived.keys() {
             // A lost connection is noticed when it is read.
-            let _ = arrival.channel.send(message);
+            let _ = self.connections.send(*id, message);
         }
     }
 
@@ -394,7 +352,7 @@ impl Gathering<'_> {
     }
 
     fn is_complete(&self) -> bool {
-        // No rank is there twice: that would have been a failure.
+        // No rank can be present twice: that would have been a failure.
         let present = self
             .arrived
             .values()
@@ -447,27 +405,12 @@ impl Gathering<'_> {
         }
         let mut events = Events::with_capacity(256);
         let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
-        loop {
-            let mut flushed = true;
-            for arrival in self.arrived.values_mut() {
-                let whole = arrival
-                    .channel
-                    .flush()
-                    .map(|()| arrival.channel.is_flushed());
-                // One that is lost is reported by the control thread, as one lost later would be.
-                flushed &= whole.unwrap_or(true);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if flushed || left.is_zero() {
-                return Ok(());
-            }
-            match poll.poll(&mut events, Some(left)) {
-                Err(error) if error.kind() != ErrorKind::Interrupted => {
-                    return Err(Error::system("handing out the table of ranks", &error));
-                }
-                _ => {}
-            }
+        // A rank that is lost here is reported by the control thread, like one lost later.
+        while !self.connections.flush() && Instant::now() < end {
+            wait(poll, &mut events, Some(end))
+                .map_err(|error| Error::system("handing out the table of ranks", &error))?;
         }
+        Ok(())
     }
 
     fn peers(&self) -> Vec<Peer> {
@@ -482,16 +425,16 @@ impl Gathering<'_> {
         sorted.into_values().collect()
     }
 
-    fn into_gathered(self, listener: TcpListener) -> Gathered {
+    fn into_gathered(mut self, listener: TcpListener) -> Gathered {
         let peers = self.peers();
-        let joined = self
-            .arrived
-            .into_values()
-            .filter(|arrival| arrival.record.is_some());
+        let mut channels = BTreeMap::new();
+        for (id, arrival) in self.arrived {
+            if let Some(channel) = self.connections.remove(id) {
+                channels.insert(arrival.rank, channel);
+            }
+        }
         Gathered {
-            channels: joined
-                .map(|arrival| (arrival.rank, arrival.channel))
-                .collect(),
+            channels,
             listener,
             peers,
         }

@@ -170,9 +170,7 @@ impl Settings {
         settings.local_world_size =
             optional(&set, "LOCAL_WORLD_SIZE", local)?.unwrap_or(world_size);
         settings.secret = secret(&set)?;
-        if let Some(timeout_ms) = optional(&set, "RINGTREE_TIMEOUT_MS", "milliseconds")? {
-            settings.timeout = Duration::from_millis(timeout_ms).min(TIMEOUT_MAX);
-        }
+        settings.timeout = timeout(&set)?;
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");
         settings.transport = transport(&set)?;
@@ -355,6 +353,13 @@ pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Sec
             "RINGTREE_SECRET_FILE={path} should hold {should}"
         ))),
     }
+}
+
+/// How long the ranks, and the launchers, wait for each other.
+pub(crate) fn timeout(set: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
+    let timeout_ms = optional(set, "RINGTREE_TIMEOUT_MS", "milliseconds")?;
+    let timeout = timeout_ms.map_or(DEADLINE_DEFAULT, Duration::from_millis);
+    Ok(timeout.min(TIMEOUT_MAX))
 }
 
 fn versions() -> Vec<(String, String)> {

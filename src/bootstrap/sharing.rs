@@ -1,82 +1,38 @@
-//! Which ranks can share memory.
+//! Whether this process can share memory, and why a rank cannot.
 //!
-//! Every rank looks at what it has ([`Findings`]) and puts it into its record of the join; from the
-//! table that comes back all ranks conclude the same. Two ranks share memory if they have the same
-//! [`SharingKey`]: the host id that was set or found, the same boot of the same kernel, the same
-//! network namespace (abstract sockets, by which memory is handed over, live there), and the same
-//! user. A rank to which the system refuses such memory or such a socket shares with nobody, and
-//! says why.
+//! Every rank looks at its own process ([`Findings`]) and puts what it found into its record of the
+//! join. From the table that comes back all ranks conclude the same: see [`crate::control::peer`].
 
 use super::address;
-use super::messages::Peer;
-use super::near::NearSocket;
 use super::settings::{Settings, TransportChoice};
-use crate::protocol::hand_over::Token;
+use crate::control::local::LocalSocket;
+use crate::control::peer::{Offer, Peer, Place, SharingKey};
 use crate::sys::shared::{Division, OwnRegion};
 use rustix::fs::{SealFlags, fcntl_get_seals, stat};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
-/// Where a rank can share memory, or why with nobody.
-pub type Offer = Result<Place, String>;
-
-/// Where a rank can share memory, and how it is reached there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// The kernel's boot.
-    pub boot_id: String,
-    /// The inode of the network namespace.
-    pub network: u64,
-    /// The inode of the user namespace, which gives the user's number its meaning.
-    pub users: u64,
-    /// The user's number.
-    pub user: u32,
-    /// The name of the rank's abstract socket.
-    pub socket: String,
-    /// What the rank adds to its neighbours' common nonce.
-    pub token: Token,
-}
-
-/// What must be the same for two ranks to share memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SharingKey<'a> {
-    /// `RINGTREE_HOST_ID`, or what was found.
-    pub host_id: &'a str,
-    /// As in [`Place`].
-    pub boot_id: &'a str,
-    /// As in [`Place`].
-    pub network: u64,
-    /// As in [`Place`].
-    pub users: u64,
-    /// As in [`Place`].
-    pub user: u32,
-}
-
-impl SharingKey<'_> {
-    /// In which way the host of `other` is another one than this.
-    fn difference(&self, other: &Self) -> String {
-        if self.boot_id != other.boot_id {
-            format!(
-                "they run on different kernels (boot ids {} and {})",
-                self.boot_id, other.boot_id
-            )
-        } else if self.host_id != other.host_id {
-            format!(
-                "their host ids differ ({} and {}; RINGTREE_HOST_ID sets them)",
-                self.host_id, other.host_id
-            )
-        } else if self.network != other.network {
-            format!(
-                "they are in different network namespaces ({} and {})",
-                self.network, other.network
-            )
-        } else {
-            format!(
-                "they run as different users ({} of namespace {} and {} of namespace {})",
-                self.user, self.users, other.user, other.users
-            )
-        }
+/// In which way the hosts of two ranks differ.
+fn difference(one: &SharingKey<'_>, other: &SharingKey<'_>) -> String {
+    if one.boot_id != other.boot_id {
+        format!(
+            "they run on different kernels (boot ids {} and {})",
+            one.boot_id, other.boot_id
+        )
+    } else if one.host_id != other.host_id {
+        format!(
+            "their host ids differ ({} and {}; RINGTREE_HOST_ID sets them)",
+            one.host_id, other.host_id
+        )
+    } else if one.network != other.network {
+        format!(
+            "they are in different network namespaces ({} and {})",
+            one.network, other.network
+        )
+    } else {
+        format!(
+            "they run as different users ({} of namespace {} and {} of namespace {})",
+            one.user, one.users, other.user, other.users
+        )
     }
 }
 
@@ -95,8 +51,8 @@ pub struct Findings {
     pub user: u32,
     /// Whether memory could be made and sealed; if so, whether others are kept from writing it.
     pub memory: Result<bool, String>,
-    /// A socket for the neighbours.
-    pub socket: Result<NearSocket, String>,
+    /// A socket for the other local ranks.
+    pub socket: Result<LocalSocket, String>,
 }
 
 impl Findings {
@@ -110,7 +66,7 @@ impl Findings {
             users: namespace("user"),
             user: rustix::process::geteuid().as_raw(),
             memory: sealed_memory(),
-            socket: NearSocket::new()
+            socket: LocalSocket::new()
                 .map_err(|error| format!("an abstract Unix socket was refused: {error}")),
         }
     }
@@ -119,7 +75,7 @@ impl Findings {
     ///
     /// # Errors
     /// What is in the way, in words.
-    pub fn place(self) -> Result<(Place, NearSocket), String> {
+    pub fn place(self) -> Result<(Place, LocalSocket), String> {
         self.memory?;
         let socket = self.socket?;
         let place = Place {
@@ -158,7 +114,7 @@ fn sealed_memory() -> Result<bool, String> {
 }
 
 /// What this rank offers to the others, and the socket that belongs to it.
-pub(super) fn offer(settings: &Settings) -> (Offer, Option<NearSocket>) {
+pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
     if settings.world_size == 1 {
         return (Err("it is alone".to_owned()), None);
     }
@@ -168,39 +124,6 @@ pub(super) fn offer(settings: &Settings) -> (Offer, Option<NearSocket>) {
     match Findings::here().place() {
         Ok((place, socket)) => (Ok(place), Some(socket)),
         Err(why) => (Err(why), None),
-    }
-}
-
-/// The ranks that can share memory with `rank`, itself included, ascending.
-pub(super) fn neighbours(peers: &[Peer], rank: usize) -> Vec<usize> {
-    let Some(key) = peers[rank].sharing_key() else {
-        return vec![rank];
-    };
-    (0..peers.len())
-        .filter(|other| peers[*other].sharing_key() == Some(key))
-        .collect()
-}
-
-/// g, if every g consecutive ranks, counted from 0, share memory, and no others do; else 1.
-pub(super) fn ranks_per_host(peers: &[Peer]) -> usize {
-    let mut first_of = BTreeMap::new();
-    let mut firsts = Vec::with_capacity(peers.len());
-    for (rank, peer) in peers.iter().enumerate() {
-        let first = match peer.sharing_key() {
-            Some(key) => *first_of.entry(key).or_insert(rank),
-            None => rank,
-        };
-        firsts.push(first);
-    }
-    let ranks = firsts.iter().filter(|first| **first == 0).count();
-    let in_blocks = firsts
-        .iter()
-        .enumerate()
-        .all(|(rank, first)| *first == rank - rank % ranks);
-    if in_blocks && peers.len().is_multiple_of(ranks) {
-        ranks
-    } else {
-        1
     }
 }
 
@@ -217,7 +140,7 @@ pub(super) fn obstacle(peers: &[Peer]) -> Option<String> {
             (_, Some(key), Some(first)) if key != first => format!(
                 "cannot share memory with rank 0 (host {}): {}",
                 peers[0].host_name,
-                first.difference(&key)
+                difference(&first, &key)
             ),
             _ => return None,
         };
@@ -232,85 +155,7 @@ pub(super) fn obstacle(peers: &[Peer]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A rank at a place with these marks: host, boot, network, user.
-    fn peer(marks: [u32; 4]) -> Peer {
-        Peer {
-            address: ([127, 0, 0, 1], 1).into(),
-            host_name: format!("h{}", marks[0]),
-            host_id: format!("id{}", marks[0]),
-            place: Ok(Place {
-                boot_id: format!("boot{}", marks[1]),
-                network: u64::from(marks[2]),
-                users: 1,
-                user: marks[3],
-                socket: "s".into(),
-                token: Token([0; 16]),
-            }),
-            pid: 1,
-            local_rank: 0,
-        }
-    }
-
-    fn refused() -> Peer {
-        Peer {
-            place: Err("memfd_create: no".into()),
-            ..peer([0; 4])
-        }
-    }
-
-    /// Ranks on these hosts; on host 9 nobody can share.
-    fn hosts(hosts: &[u32]) -> Vec<Peer> {
-        let one = |host: &u32| match host {
-            9 => refused(),
-            host => peer([*host, *host, 0, 0]),
-        };
-        hosts.iter().map(one).collect()
-    }
-
-    #[test]
-    fn only_ranks_with_all_marks_in_common_share() {
-        assert_eq!(neighbours(&[peer([1; 4]), peer([1; 4])], 1), [0, 1]);
-        for mark in 0..4 {
-            let mut other = [1; 4];
-            other[mark] = 2;
-            let peers = [peer([1; 4]), peer(other), peer([1; 4])];
-            assert_eq!(neighbours(&peers, 0), [0, 2], "mark {mark}");
-            assert_eq!(neighbours(&peers, 1), [1], "mark {mark}");
-            assert_eq!(ranks_per_host(&peers), 1, "mark {mark}");
-        }
-    }
-
-    #[test]
-    fn who_cannot_share_is_alone_even_among_its_like() {
-        let peers = [refused(), refused(), peer([0; 4])];
-        for rank in 0..3 {
-            assert_eq!(neighbours(&peers, rank), [rank]);
-        }
-        assert_eq!(ranks_per_host(&peers), 1);
-    }
-
-    #[test]
-    fn hosts_with_equal_runs_of_ranks_have_a_number() {
-        let cases: &[(&[u32], usize)] = &[
-            (&[1], 1),
-            (&[1, 1, 1], 3),
-            (&[1, 1, 2, 2], 2),
-            (&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3),
-            (&[1, 2, 3], 1),
-            // Unequal, taking turns, a host that comes back, ranks apart.
-            (&[1, 1, 2], 1),
-            (&[1, 2, 2], 1),
-            (&[1, 2, 1, 2], 1),
-            (&[1, 1, 2, 2, 1, 1], 1),
-            (&[1, 1, 9, 9], 1),
-            (&[9, 9, 1, 1], 1),
-            (&[9], 1),
-        ];
-        for (given, expected) in cases {
-            assert_eq!(ranks_per_host(&hosts(given)), *expected, "{given:?}");
-        }
-    }
+    use crate::control::peer::tests::{hosts, peer, refused};
 
     #[test]
     fn the_first_rank_that_cannot_share_is_named_with_the_reason() {

@@ -1,18 +1,19 @@
 //! The ways to get a communicator.
 
-use crate::runtime::process::{Callbacks, ProcessHost, Shared};
-use crate::runtime::Runtime;
-use crate::runtime::local::LocalRanks;
 use super::{Communicator, Parts};
+use crate::bootstrap::TuningSource;
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{Settings, TransportChoice};
-use crate::bootstrap::{Membership, TuningSource};
+use crate::control::Membership;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
+use crate::link::tcp::Reactor;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::handshake::Secret;
-use crate::link::tcp::Reactor;
+use crate::runtime::Runtime;
+use crate::runtime::local::LocalRanks;
+use crate::runtime::process::{Callbacks, ProcessHost, Shared};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -233,12 +234,12 @@ fn connect(settings: &Settings) -> Result<Communicator> {
 }
 
 fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<LocalRanks>> {
-    let Some(near) = &membership.near else {
+    let Some(near) = &membership.local else {
         return Ok(None);
     };
     near.end_sleeps_of(reactor)
         .map_err(|error| Error::system("setting up epoll", &error))?;
-    let neighbours = membership.neighbours();
+    let neighbours = membership.local_ranks();
     Ok(LocalRanks::new(
         Arc::clone(near),
         membership.rank,
@@ -247,7 +248,7 @@ fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option
 }
 
 fn transport_name(membership: &Membership) -> &'static str {
-    match membership.neighbours().len() {
+    match membership.local_ranks().len() {
         all if all == membership.world_size && all > 1 => "shm",
         0 | 1 => "tcp",
         _ => "shm+tcp",

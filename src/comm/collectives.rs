@@ -58,7 +58,11 @@ impl Communicator {
     {
         let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
         check_length("output", output.len(), input.len())?;
-        self.into(Call::new(Collective::AllReduce, input.len()).op(op), input, output)
+        self.into(
+            Call::new(Collective::AllReduce, input.len()).op(op),
+            input,
+            output,
+        )
     }
 
     /// Every rank's `buffer` becomes the root's.
@@ -94,7 +98,10 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        self.in_place(call_on(Collective::Reduce, buffer).op(op).root(root), buffer)
+        self.in_place(
+            call_on(Collective::Reduce, buffer).op(op).root(root),
+            buffer,
+        )
     }
 
     /// As [`Communicator::reduce`], from `input` into `output`, which is unspecified but on the
@@ -217,7 +224,11 @@ impl Communicator {
         let output = output.memory_mut().on_host()?;
         let block = self.block(output.len());
         check_length("input", input.len(), block.len())?;
-        self.into(Call::new(Collective::AllGather, output.len()), input, output)
+        self.into(
+            Call::new(Collective::AllGather, output.len()),
+            input,
+            output,
+        )
     }
 
     /// Nobody returns before everybody has called.
@@ -248,7 +259,10 @@ impl Communicator {
     /// [`Error::Usage`], or the first cause if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        self.start(Call::new(Collective::AllReduce, buffer.len()).op(op), buffer)
+        self.start(
+            Call::new(Collective::AllReduce, buffer.len()).op(op),
+            buffer,
+        )
     }
 
     /// Starts a broadcast, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -263,7 +277,10 @@ impl Communicator {
     /// # Errors
     /// As there.
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
-        self.start(Call::new(Collective::Broadcast, buffer.len()).root(root), buffer)
+        self.start(
+            Call::new(Collective::Broadcast, buffer.len()).root(root),
+            buffer,
+        )
     }
 
     /// Starts a reduce, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -284,7 +301,12 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<Work<T>> {
-        self.start(Call::new(Collective::Reduce, buffer.len()).op(op).root(root), buffer)
+        self.start(
+            Call::new(Collective::Reduce, buffer.len())
+                .op(op)
+                .root(root),
+            buffer,
+        )
     }
 
     /// Starts a reduce-scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -305,7 +327,10 @@ impl Communicator {
         buffer: Vec<T>,
         op: ReduceOp,
     ) -> Result<Work<T>> {
-        self.start(Call::new(Collective::ReduceScatter, buffer.len()).op(op), buffer)
+        self.start(
+            Call::new(Collective::ReduceScatter, buffer.len()).op(op),
+            buffer,
+        )
     }
 
     /// Starts an all-gather, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -376,7 +401,9 @@ impl Communicator {
             timeout: parts.timeout,
             gate: None,
         };
-        parts.runtime.run(parts.group, Order::Collectives, &mut start)
+        parts
+            .runtime
+            .run(parts.group, Order::Collectives, &mut start)
     }
 
     fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
@@ -405,7 +432,9 @@ impl Communicator {
                 timeout: parts.timeout,
                 gate: None,
             };
-            parts.runtime.post(parts.group, Order::Collectives, &mut start)
+            parts
+                .runtime
+                .post(parts.group, Order::Collectives, &mut start)
         });
         posted.map_err(|error| (error, memory.output))
     }

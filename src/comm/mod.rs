@@ -9,8 +9,8 @@
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
 //!
-//! *May import* `engine`, `bootstrap`, `transport`, `device`, `reduce`, `sys`, the pure rooms and
-//! the base files.
+//! *May import* `engine`, `bootstrap`, `control`, `transport`, `device`, `reduce`, `sys`, `plan`,
+//! `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 
@@ -30,8 +30,8 @@ use crate::engine::cache::Cache;
 use crate::engine::group::Memory;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
-use crate::plan::select::TuningTable;
 use crate::plan::Topology;
+use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::runtime::Runtime;
 use crate::sys::memory::Region;

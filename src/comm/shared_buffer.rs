@@ -4,8 +4,8 @@ use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::{Communicator, Parts};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::sys::shared::{OwnRegion, WriteWords};
 use crate::link::shm::exposed::GONE;
+use crate::sys::shared::{OwnRegion, WriteWords};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 

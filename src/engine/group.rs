@@ -328,7 +328,8 @@ impl Group {
         let (prepared, sequence) = (start.prepared, start.sequence);
         match (order, prepared.program.peers().next()) {
             (Order::Collectives, _) => {
-                self.session.enter(&prepared.call, prepared.digest, sequence);
+                self.session
+                    .enter(&prepared.call, prepared.digest, sequence);
             }
             (Order::Pairs, Some(peer)) => {
                 let call = prepared.call.numbered(sequence);
@@ -371,7 +372,8 @@ impl Group {
         let links = &mut queue.links;
         let mut medium = medium(prepared, sequence, start.memory, scratch, links);
         let ran = run.block(&prepared.program, &mut medium, patience);
-        self.session.enter(&prepared.call, prepared.digest, sequence);
+        self.session
+            .enter(&prepared.call, prepared.digest, sequence);
         if let Ok(true) = ran {
             self.session.idle();
             queue.free.push(index);

@@ -123,7 +123,8 @@ impl Engine {
 
     /// The control connection of `rank` is gone.
     pub fn control_lost(&mut self, rank: usize, why: &str) {
-        self.groups().for_each(|group| group.control_lost(rank, why));
+        self.groups()
+            .for_each(|group| group.control_lost(rank, why));
     }
 
     /// No link to `rank` could be made.

@@ -230,9 +230,7 @@ impl Run {
                 return Ok(false);
             }
             while self.done(index) < step.bytes {
-                if may_advance(step, medium)
-                    && self.step(program, medium, index, step.bytes)? > 0
-                {
+                if may_advance(step, medium) && self.step(program, medium, index, step.bytes)? > 0 {
                     fruitless = 0;
                     continue;
                 }
@@ -344,7 +342,11 @@ impl Run {
         while !reservations.is_blocked {
             let lanes = 0..program.sends.len();
             let ready = |lane| self.ready(program, lane, medium, reservations);
-            let first = lanes.clone().filter_map(ready).map(|(round, ..)| round).min();
+            let first = lanes
+                .clone()
+                .filter_map(ready)
+                .map(|(round, ..)| round)
+                .min();
             let Some(round) = first else { break };
             for lane in lanes {
                 match self.ready(program, lane, medium, reservations) {

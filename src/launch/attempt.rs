@@ -2,10 +2,12 @@
 
 use super::job::{Job, Output};
 use super::secret;
+use crate::bootstrap::address::resolve;
 use crate::error::{Error, Result};
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// Names the descriptor of the listening socket that rank 0 inherits.
 pub(super) const LISTENER_VARIABLE: &str = "RINGTREE_LISTENER_FD";
@@ -52,8 +54,8 @@ pub(super) struct Attempt {
     pub(super) number: u16,
     /// Where rank 0 answers.
     pub(super) master: SocketAddr,
-    /// On the host of rank 0, the socket where it will answer. Bound before anybody is told its
-    /// port, so that nobody else can take it.
+    /// On the host of rank 0, the socket where it will answer. It is bound before any process is
+    /// told its port, so that no other process can take the port.
     pub(super) listener: Option<TcpListener>,
 }
 
@@ -70,10 +72,8 @@ impl Attempt {
         let Some(endpoint) = endpoint else {
             return Self::at(number, Ipv4Addr::LOCALHOST.into());
         };
-        let addresses = endpoint.to_socket_addrs().map_err(|error| {
-            Error::Configuration(format!("{endpoint} is no HOST:PORT: {error}"))
-        })?;
-        let listener = TcpListener::bind(&*addresses.collect::<Vec<_>>())
+        let addresses = resolve("--rdzv-endpoint", endpoint, Instant::now())?;
+        let listener = TcpListener::bind(&*addresses)
             .map_err(|error| Error::Join(format!("cannot listen on {endpoint}: {error}")))?;
         Self::with(number, listener)
     }

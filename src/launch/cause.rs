@@ -16,7 +16,7 @@ pub(super) struct Cause {
     /// One line.
     pub(super) text: String,
     /// Whether this cannot be the consequence of another rank's end. A rank that lost its peer
-    /// exits by itself; one that is killed, or whose launcher is gone, was hit from outside.
+    /// exits by itself; a rank that is killed, or whose launcher is gone, does not.
     pub(super) original: bool,
     /// What may help.
     pub(super) remedy: Remedy,
@@ -34,7 +34,7 @@ pub(super) enum Remedy {
 }
 
 impl Cause {
-    /// An end that no restart follows, and that nothing else explains.
+    /// A cause of its own after which there is no restart.
     pub(super) fn last(text: String) -> Self {
         Cause {
             text,

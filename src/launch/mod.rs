@@ -1,4 +1,4 @@
-//! Starting ranks and standing by them until the last is gone.
+//! Starting ranks and supervising them until the last has ended.
 //!
 //! *Purpose.* What `ringtree run` does, and what programs that spawn themselves do: start the
 //! ranks of one host with torchrun's variables in their environment, pass their output on line by
@@ -10,16 +10,20 @@
 //! seconds and is told in one line. Launchers of several hosts obey only messages authenticated
 //! with the job's secret.
 //!
-//! *May import* `comm`, `bootstrap`, `sys`, the pure rooms and the base files.
+//! *May import* `bootstrap`, `control`, `protocol`, `sys` and the base files.
 
+mod alone;
 mod attempt;
 mod cause;
+mod event;
 mod job;
 mod meet;
+mod message;
 mod output;
-mod peers;
 mod restarts;
+mod run;
 mod secret;
 mod supervise;
 
-pub use job::{Job, Meeting, Output, run, spawn_self};
+pub use job::{Job, Meeting, Output};
+pub use run::{run, spawn_self};

@@ -57,7 +57,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Writes `bytes` at once. When nobody reads any more the ranks still run on.
+    /// Writes `bytes` at once. If the reader has gone away, the ranks still run on.
     fn write(self, bytes: &[u8]) {
         let _ = match self {
             Target::Stdout => write_and_flush(io::stdout().lock(), bytes),

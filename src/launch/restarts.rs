@@ -1,7 +1,7 @@
 //! How often a job is started again, and when it is not.
 
 use super::cause::{Cause, Remedy};
-use super::peers::Verdict;
+use super::event::Status;
 use std::time::Duration;
 
 /// The pause before the first restart, from the failure on; each further one is twice as long.
@@ -28,13 +28,13 @@ impl Restarts {
     }
 
     /// What follows a failure: another attempt, or the end.
-    pub(super) fn after(&mut self, cause: &Cause) -> Verdict {
+    pub(super) fn after(&mut self, cause: &Cause) -> Status {
         let (text, allowed) = (&cause.text, self.allowed);
         let why_not = match cause.remedy {
             Remedy::Restart if self.done < allowed => {
                 self.done += 1;
                 let text = format!("{text}; restart {} of {allowed}", self.done);
-                return Verdict::Restart {
+                return Status::Restart {
                     text,
                     pause: pause_before(self.done),
                 };
@@ -44,15 +44,15 @@ impl Restarts {
             Remedy::Correction => "; no restart, for exit code 2 says that it was called wrongly",
             Remedy::Nothing => "",
         };
-        Verdict::Final(Cause {
+        Status::Final(Cause {
             text: format!("{text}{why_not}"),
             ..cause.clone()
         })
     }
 }
 
-/// How long the launchers wait before they start attempt `attempt`, so that a job that fails at
-/// once every time does not keep the machine busy, and one that was unlucky goes on at once.
+/// How long the launchers wait before they start attempt `attempt`. A job that failed once goes on
+/// at once; a job that fails again and again does not keep the machine busy.
 fn pause_before(attempt: u16) -> Duration {
     let doublings = u32::from(attempt).saturating_sub(1).min(16);
     (PAUSE_FIRST * 2_u32.pow(doublings)).min(PAUSE_MAX)
@@ -70,10 +70,10 @@ mod tests {
         }
     }
 
-    fn told(verdict: Verdict) -> (String, bool) {
-        match verdict {
-            Verdict::Restart { text, .. } => (text, true),
-            Verdict::Final(cause) => (cause.text, false),
+    fn told(status: Status) -> (String, bool) {
+        match status {
+            Status::Restart { text, .. } => (text, true),
+            Status::Final(cause) => (cause.text, false),
             other => panic!("{other:?}"),
         }
     }

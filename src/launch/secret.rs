@@ -1,5 +1,6 @@
 //! The job's secret: made for a job of one host, asked for otherwise.
 
+use crate::control::handshake::random_bytes;
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
@@ -10,20 +11,13 @@ const FILE_VARIABLE: &str = "RINGTREE_SECRET_FILE";
 
 /// A fresh secret from the system's random source, in the form of the environment.
 pub(super) fn random() -> Result<String> {
-    let bytes: [u8; 32] = random_bytes()?;
+    let bytes: [u8; 32] = random_bytes()
+        .map_err(|error| Error::system("the system gives no random bytes", &error))?;
     let mut text = String::new();
     for byte in bytes {
         write!(text, "{byte:02x}").expect("invariant: writing to a String does not fail");
     }
     Ok(text)
-}
-
-/// Fresh bytes from the system's random source.
-pub(super) fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
-    let mut bytes = [0; COUNT];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::System(format!("the system gives no random bytes: {error}")))?;
-    Ok(bytes)
 }
 
 /// The line that a job of several hosts gets when it has no secret.

@@ -1,15 +1,14 @@
-//! Standing by the ranks of one host until the last is gone, attempt after attempt.
+//! Supervising the ranks of one host until the last has ended, attempt after attempt.
 //!
 //! One thread decides: it spawns the ranks (so that they die with it), and everything else reaches
 //! it as an [`Event`]: threads that wait for one rank each, the thread of the signals, and the
 //! other hosts' launchers. Only this thread signals and reaps, and it reaps last, so a process
-//! number is never used after the kernel may have given it to somebody else.
+//! number is never used after the kernel may have given it to another process.
 
 use super::attempt::Attempt;
 use super::cause::{Cause, Remedy};
-use super::meet::link::Heard;
+use super::event::{Event, Events, Peers, Status, spawn_thread};
 use super::output::{self, LastLine, Target};
-use super::peers::{Peers, Verdict};
 use crate::error::{Error, Result};
 use crate::sys::process::Watchdog;
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
@@ -20,7 +19,6 @@ use signal_hook::iterator::{Handle, Signals};
 use std::convert::Infallible;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// After a failure the other ranks have this long to end by themselves.
@@ -32,17 +30,6 @@ const SIGNAL_GRACE: Duration = Duration::from_secs(5);
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
 /// How long the launchers of all hosts may take to stop their ranks before a restart.
 const RESTART_GRACE: Duration = Duration::from_secs(15);
-
-/// What the supervising thread hears.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// The local rank has ended and waits to be reaped.
-    Ended(usize),
-    /// The launcher was sent this signal.
-    Signalled(i32),
-    /// Another host's launcher has something to say.
-    Peer(Heard),
-}
 
 /// One rank of this host.
 struct Rank {
@@ -90,7 +77,7 @@ enum State {
 struct Ending {
     cause: Cause,
     decision: Decision,
-    /// Then the ranks that still run are killed.
+    /// When the ranks that still run are killed.
     kill_at: Option<Instant>,
 }
 
@@ -102,11 +89,11 @@ enum Decision {
     Final,
     /// Another attempt.
     Restart {
-        /// Not before this.
+        /// When the next attempt may begin.
         at: Instant,
         /// Whether the others know that no rank is left here.
         told: bool,
-        /// Then the others have taken too long.
+        /// When the other launchers have taken too long.
         until: Instant,
     },
 }
@@ -126,7 +113,7 @@ impl Supervisor {
     pub(super) fn new(
         name: String,
         peers: Box<dyn Peers>,
-        (sender, events): (Sender<Event>, Receiver<Event>),
+        (sender, events): Events,
     ) -> Result<Self> {
         let watchdog = Watchdog::start()
             .map_err(|error| Error::system("cannot start the launcher's watchdog", &error))?;
@@ -194,15 +181,15 @@ impl Supervisor {
         })
     }
 
-    /// Stands by until no rank is left and it is decided how the attempt ended.
+    /// Supervises until no rank is left and it is decided how the attempt ended.
     pub(super) fn run(&mut self) -> Result<End> {
         while !self.is_over() {
             match self.events.recv_timeout(self.patience()) {
                 Ok(Event::Ended(local_rank)) => self.reap(local_rank),
                 Ok(Event::Signalled(signal)) => self.pass_on(signal),
                 Ok(Event::Peer(heard)) => {
-                    let verdict = self.peers.handle(heard);
-                    self.take(verdict);
+                    let status = self.peers.handle(heard);
+                    self.take(status);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -244,7 +231,7 @@ impl Supervisor {
         self.ranks.iter().all(|rank| !rank.running)
     }
 
-    /// How long there is nothing to do unless something happens.
+    /// How long the supervisor may sleep unless an event arrives.
     fn patience(&self) -> Duration {
         let idle = Duration::from_secs(3600);
         let Some(ending) = &self.ending else {
@@ -275,13 +262,13 @@ impl Supervisor {
         }
         match &mut ending.decision {
             Decision::Open { until } if now >= *until => {
-                let verdict = self.peers.settled(&ending.cause);
-                self.take(verdict);
+                let status = self.peers.settled(&ending.cause);
+                self.take(status);
             }
             Decision::Restart { at, told, .. } if is_empty && !*told && now >= *at => {
                 *told = true;
-                let verdict = self.peers.stopped();
-                self.take(verdict);
+                let status = self.peers.stopped();
+                self.take(status);
             }
             Decision::Restart { until, .. } if now >= *until => {
                 let whom = self.peers.awaited();
@@ -309,8 +296,8 @@ impl Supervisor {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
         } else if self.ending.is_none() && self.is_empty() {
-            let verdict = self.peers.finished();
-            self.take(verdict);
+            let status = self.peers.finished();
+            self.take(status);
         }
     }
 
@@ -333,18 +320,18 @@ impl Supervisor {
         self.end(cause, SIGNAL_GRACE, signal);
     }
 
-    fn take(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Open => {}
-            // What the coordinator said counts, not that it is gone when it has said it.
-            Verdict::Final(_) | Verdict::Restart { .. } if self.is_final() => {}
-            Verdict::Succeeded => self.state = State::Succeeded,
-            Verdict::Failed(cause) => self.end(cause, FAILURE_GRACE, Signal::TERM),
-            Verdict::Final(cause) => {
+    fn take(&mut self, status: Status) {
+        match status {
+            Status::Undecided => {}
+            // The coordinator's decision counts. That it exits afterwards does not.
+            Status::Final(_) | Status::Restart { .. } if self.is_final() => {}
+            Status::Succeeded => self.state = State::Succeeded,
+            Status::Failed(cause) => self.end(cause, FAILURE_GRACE, Signal::TERM),
+            Status::Final(cause) => {
                 self.stop(FAILURE_GRACE, Signal::TERM, cause, Decision::Final);
             }
-            Verdict::Restart { text, pause } => self.restart(text, pause),
-            Verdict::Stopped => {
+            Status::Restart { text, pause } => self.restart(text, pause),
+            Status::Stopped => {
                 let restarts =
                     |ending: &Ending| matches!(ending.decision, Decision::Restart { .. });
                 if self.ending.as_ref().is_some_and(restarts) {
@@ -354,7 +341,7 @@ impl Supervisor {
         }
     }
 
-    /// Begins the end of the attempt; if it has begun, `cause` may still turn out the better one,
+    /// Begins the end of the attempt. If that has begun, `cause` may still replace the first cause,
     /// or forbid the restart.
     fn end(&mut self, cause: Cause, grace: Duration, signal: Signal) {
         let replaces = match &self.ending {
@@ -379,7 +366,7 @@ impl Supervisor {
     fn restart(&mut self, text: String, pause: Duration) {
         let forbidden = |ending: &Ending| ending.cause.forbids_restart();
         if self.ending.as_ref().is_some_and(forbidden) {
-            // The others learn of it soon.
+            // The other launchers learn of the cause soon.
             return;
         }
         eprintln!("ringtree: {text}");
@@ -397,7 +384,7 @@ impl Supervisor {
         self.stop(FAILURE_GRACE, Signal::TERM, cause, decision);
     }
 
-    /// Notes why the attempt ends and what follows; lets the ranks end if they were not told yet.
+    /// Notes why the attempt ends and what follows; signals the ranks the first time.
     fn stop(&mut self, grace: Duration, signal: Signal, cause: Cause, decision: Decision) {
         match &mut self.ending {
             Some(ending) => {
@@ -425,13 +412,4 @@ impl Drop for Supervisor {
             let _ = rank.child.wait();
         }
     }
-}
-
-/// Starts a thread that the process need not wait for.
-pub(super) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-        .map(drop)
-        .map_err(|error| Error::system("cannot start a launcher's thread", &error))
 }

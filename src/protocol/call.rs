@@ -157,7 +157,7 @@ impl Call {
     /// different ones differ but for one chance in four thousand million.
     #[must_use]
     pub fn digest(&self) -> u32 {
-        let encoded = postcard::to_allocvec(&self.numbered(0));
+        let encoded = postcard::to_stdvec(&self.numbered(0));
         let bytes = encoded.expect("invariant: memory takes every call");
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

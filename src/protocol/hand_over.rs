@@ -1,4 +1,4 @@
-//! The message with which a rank hands a descriptor to another rank of its host.
+//! The message with which a rank passes a descriptor to another rank of its host.
 //!
 //! ```text
 //! magic 8, version 2, attempt 2, channel 4, from 4, to 4, proof 32 bytes
@@ -8,8 +8,8 @@
 //! of one random [`Token`] from each, which went round at the join over the authenticated control
 //! connections and is written down nowhere else. So a proof is worth nothing in another job or
 //! attempt, for another channel or in the other direction; and even in a job without a secret,
-//! which stays on loopback, nobody but its ranks can make one, whoever else can write to the
-//! socket. That is why the sender's user is not asked for as well.
+//! which stays on loopback, only its ranks can make one, whatever other processes can write to the
+//! socket. That is why the sender's user is not checked as well.
 
 use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ impl Nonce {
     }
 }
 
-/// Who hands over, to whom, and for what.
+/// Which rank passes a descriptor to which, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandOver {
     /// How often the job had been restarted.
@@ -129,7 +129,7 @@ impl Claim {
         (said.head() == bytes[..HEAD_BYTES]).then_some(Self { said, proof })
     }
 
-    /// Whether who sent it holds `secret` and `nonce`. Costs a hash: ask for what needs none first.
+    /// Whether the sender holds `secret` and `nonce`. Costs a hash: do the cheap checks first.
     #[must_use]
     pub fn is_proven(&self, secret: &Secret, nonce: &Nonce) -> bool {
         self.said.proof(secret, nonce).ct_eq(&self.proof).into()

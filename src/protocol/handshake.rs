@@ -5,15 +5,15 @@
 //!   hello: what for, which ranks, nonce  ──▶
 //!                                        ◀──   challenge: nonce
 //!   proof: MAC(initiator, hello, nonce)  ──▶   checks it
-//!   checks it                            ◀──   verdict: accepted or why not, MAC(acceptor, ..)
+//!   checks it                            ◀──   answer: accepted or why not, MAC(acceptor, ..)
 //!   confirm                              ──▶
 //! ```
 //! The MAC is HMAC-SHA256 under the secret. It covers the role, the whole hello (wire version,
 //! purpose, world size, group, epoch, attempt, both ranks, the initiator's nonce) and the
 //! acceptor's nonce, so a proof is worth nothing on another connection or in the other direction.
 //! The acceptor proves itself only after it has checked the initiator, so it computes nothing for
-//! strangers. What it refuses for a reason other than the secret is told under its MAC, and only
-//! to a proven initiator; a wrong version, which no proof could follow, is told to anyone.
+//! strangers. A refusal for a reason other than the secret carries its MAC and goes only to a
+//! proven initiator. A wrong version, after which no proof could follow, is told to any initiator.
 //!
 //! The *attempt* counts the restarts of the job. What is left of an earlier one holds the same
 //! secret and the same place, and only this number tells it from the rank that replaced it.
@@ -34,7 +34,7 @@ pub use refusal::Refusal;
 
 /// The version of everything that travels between ranks. Ranks of different versions refuse each
 /// other; the first ten bytes of a hello and the first six of an answer never change.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 /// Bytes of the initiator's first frame.
 pub const HELLO_BYTES: usize = 64;
 /// Bytes of a nonce, of a proof, and of a secret.
@@ -52,7 +52,7 @@ const CONFIRM: [u8; 1] = [0xC0];
 
 type Digest = [u8; NONCE_BYTES];
 
-/// The job's shared secret: 32 bytes that every rank holds and nobody else.
+/// The job's shared secret: 32 bytes that the ranks hold and no other process.
 #[derive(Clone)]
 pub struct Secret([u8; NONCE_BYTES]);
 
@@ -245,8 +245,8 @@ impl Transcript {
         secret.mac(&[b"ringtree initiator", &self.hello, &self.challenge])
     }
 
-    fn acceptor_proof(&self, secret: &Secret, verdict: &[u8]) -> Digest {
-        secret.mac(&[b"ringtree acceptor ", &self.hello, &self.challenge, verdict])
+    fn acceptor_proof(&self, secret: &Secret, answer: &[u8]) -> Digest {
+        secret.mac(&[b"ringtree acceptor ", &self.hello, &self.challenge, answer])
     }
 
     fn key(&self, secret: &Secret) -> ConnectionKey {
@@ -311,7 +311,7 @@ impl Initiator {
             return Err(Refusal::Version { theirs });
         }
         if self.proven {
-            self.verdict(frame)
+            self.answer(frame)
         } else {
             self.challenge(frame)
         }
@@ -327,7 +327,7 @@ impl Initiator {
         Ok(Output::Reply(proof.to_vec()))
     }
 
-    fn verdict(&mut self, frame: &[u8; ANSWER_BYTES]) -> Result<Output, Refusal> {
+    fn answer(&mut self, frame: &[u8; ANSWER_BYTES]) -> Result<Output, Refusal> {
         let (kind, reason, detail) = (frame[6], frame[7], word(frame, 8));
         if kind == KIND_REFUSED && reason == Refusal::Secret.code() {
             return Err(Refusal::Secret);

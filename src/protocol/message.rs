@@ -51,7 +51,7 @@ impl Message {
     /// The message as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("invariant: memory takes every message")
+        postcard::to_stdvec(self).expect("invariant: memory takes every message")
     }
 
     /// The message in `bytes`; `None` if they are none.

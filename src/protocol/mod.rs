@@ -1,8 +1,8 @@
-//! Who is there, who is alive, and who agrees: the conversations between ranks as values.
+//! Which ranks are there, alive, and in agreement: the conversations between ranks as values.
 //!
 //! *Purpose.* [`handshake`] proves to each end of a new connection that the other holds the job's
 //! secret; [`sealed`] is the stream of authenticated control messages that may follow;
-//! [`hand_over`] is the message with which ranks of one host give each other their memory; [`call`]
+//! [`hand_over`] is the message with which ranks of one host pass descriptors; [`call`]
 //! is what a rank says it is doing; [`session`] finds the one first cause when ranks disagree,
 //! leave or die, and how far all of them had come by then.
 //!

@@ -84,7 +84,12 @@ pub(crate) trait Host: Send + Sync {
     ///
     /// # Errors
     /// Memory that was to be shared was not.
-    fn allocate(&self, _group: u32, _bytes: usize, _at_most: Duration) -> Result<Option<SharedMemory>> {
+    fn allocate(
+        &self,
+        _group: u32,
+        _bytes: usize,
+        _at_most: Duration,
+    ) -> Result<Option<SharedMemory>> {
         Ok(None)
     }
 

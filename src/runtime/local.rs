@@ -1,13 +1,13 @@
 //! The ranks that share this one's memory.
 
 use super::host::SharedMemory;
-use crate::bootstrap::near::Near;
+use crate::control::LocalPeers;
 use crate::error::{Error, Result};
-use crate::sys::barrier::fence_of_sleeper;
-use crate::sys::shared::Bell;
 use crate::link::shm::exposed::{memory, memory_bytes, peer_memory};
 use crate::link::shm::local::Local;
 use crate::link::shm::{LocalLinks, Wake, bell, links, peer_region, region, region_bytes};
+use crate::sys::barrier::fence_of_sleeper;
+use crate::sys::shared::Bell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and this process's doorbells.
 pub(crate) struct LocalRanks {
-    near: Arc<Near>,
+    near: Arc<LocalPeers>,
     /// Ascending, this one included.
     ranks: Vec<usize>,
     /// This rank's place among them.
@@ -30,7 +30,7 @@ pub(crate) struct LocalRanks {
 
 impl LocalRanks {
     /// `rank` among `ranks`, which meet at `near`.
-    pub(crate) fn new(near: Arc<Near>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
+    pub(crate) fn new(near: Arc<LocalPeers>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
         let place = ranks.iter().position(|each| *each == rank)?;
         Some(Self {
             near,
@@ -67,11 +67,18 @@ impl LocalRanks {
     }
 
     /// Makes memory for the group, passes it to the local ranks and maps theirs.
-    pub(super) fn allocate(&self, group: u32, bytes: usize, at_most: Duration) -> Result<SharedMemory> {
+    pub(super) fn allocate(
+        &self,
+        group: u32,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<SharedMemory> {
         let making = |error: std::io::Error| Error::system("making memory to share", &error);
         let (own, file) = memory(bytes).map_err(making)?;
         let number = ALLOCATIONS | group;
-        let files = self.near.exchange(number, &file, memory_bytes(bytes), at_most)?;
+        let files = self
+            .near
+            .exchange(number, &file, memory_bytes(bytes), at_most)?;
         let map = |(rank, file)| {
             let mapping =
                 |error| Error::system(format!("mapping the memory of rank {rank}"), &error);

@@ -398,7 +398,9 @@ impl Runtime {
 
     /// Lets an operation end by itself.
     pub(crate) fn abandon(&self, ticket: Ticket) {
-        self.with_group(ticket.group, |group| group.abandon(ticket.order, ticket.slot));
+        self.with_group(ticket.group, |group| {
+            group.abandon(ticket.order, ticket.slot)
+        });
     }
 
     /// The time on this host's clock.
@@ -491,11 +493,11 @@ fn closed() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::session::To;
     use crate::engine::medium::host::Links;
     use crate::link::Link;
     use crate::link::stream::StreamLink;
     use crate::link::tcp::TcpLink;
+    use crate::protocol::session::To;
     use std::sync::Arc;
 
     /// Says whether it was closed, and what had been sent by then.

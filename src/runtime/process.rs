@@ -1,16 +1,16 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
-use super::host::{Host, SharedMemory, Waited};
 use super::Runtime;
+use super::host::{Host, SharedMemory, Waited};
 use super::local::LocalRanks;
-use crate::bootstrap::control::{ControlHandle, Handler};
+use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
 use crate::error::Result;
 use crate::limits::{IDLE_SLEEP, LINGER_SPINS, LINGER_YIELDS, SPIN_PASSES, YIELD_PASSES};
-use crate::protocol::session::To;
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{Inbox, Reactor};
+use crate::protocol::session::To;
 use mio::net::TcpStream;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};

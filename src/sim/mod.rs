@@ -11,7 +11,7 @@
 //! order, no race decides anything. Time moves only when the driver moves it, never backwards.
 //! Bytes of a connection arrive in order, each once, also under faults.
 //!
-//! *May import* `comm`, `engine`, `transport`, `reduce`, the pure rooms and the base files.
+//! *May import* `comm`, `engine`, `transport`, `reduce`, `plan`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

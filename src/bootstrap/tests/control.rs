@@ -1,7 +1,7 @@
 use super::*;
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, HANDSHAKES_PENDING_MAX};
-use crate::protocol::handshake::{Hello, Initiator, Output, Purpose};
 use crate::link::tcp::{Inbox, Reactor, TcpLink};
+use crate::protocol::handshake::{Hello, Initiator, Output, Purpose};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 
@@ -173,7 +173,9 @@ fn bytes_flow_both_ways_on_every_data_connection() {
         for (peer, stream) in streams {
             inbox.push(peer, stream);
         }
-        let taken = peers.into_iter().map(|peer| (peer, inbox.take(peer, &reactor)));
+        let taken = peers
+            .into_iter()
+            .map(|peer| (peer, inbox.take(peer, &reactor)));
         links.push(taken.map(|(peer, link)| (peer, link.unwrap())).collect());
     }
     let sent: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -224,7 +226,10 @@ fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
     near.set_nonblocking(true).unwrap();
     let inbox = Inbox::default();
     inbox.push(1, TcpStream::from_std(near));
-    assert!(inbox.take(0, &reactor).is_none(), "it leads to another peer");
+    assert!(
+        inbox.take(0, &reactor).is_none(),
+        "it leads to another peer"
+    );
     let mut link = inbox.take(1, &reactor).unwrap();
 
     for round in 0..3_u8 {
@@ -322,7 +327,7 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
     for _ in 0..enough {
         membership.control.send(1, 1, &payload);
         // Not faster than the thread takes them: this is about the connection's queue.
-        while membership.control.shared.queued_bytes() > 0 {
+        while membership.control.queued_bytes() > 0 {
             thread::yield_now();
         }
     }

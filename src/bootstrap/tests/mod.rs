@@ -5,6 +5,7 @@ mod join;
 mod sharing;
 
 use super::*;
+use crate::control::{Handler, Membership};
 use crate::error::{Error, Result};
 use crate::protocol::handshake::Secret;
 use mio::net::TcpStream;

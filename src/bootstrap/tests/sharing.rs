@@ -11,12 +11,14 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
         .into_iter()
         .map(Result::unwrap)
         .collect();
-    let neighbours = joined.iter().map(|joined| joined.membership().neighbours());
+    let local_ranks = joined
+        .iter()
+        .map(|joined| joined.membership().local_ranks());
     let expected = [vec![0, 2], vec![1, 3], vec![0, 2], vec![1, 3], vec![4]];
-    assert!(neighbours.eq(expected));
+    assert!(local_ranks.eq(expected));
     for (rank, joined) in joined.iter().enumerate() {
         assert_eq!(joined.membership().ranks_per_host(), 1);
-        assert_eq!(joined.membership().near.is_some(), rank < 4);
+        assert_eq!(joined.membership().local.is_some(), rank < 4);
     }
     thread::scope(|scope| {
         for joined in &joined[..4] {
@@ -27,10 +29,10 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
                 };
                 let (_region, own) = OwnRegion::new(division).unwrap();
                 let membership = joined.membership();
-                let near = membership.near.as_ref().unwrap();
-                let handed = near.exchange(0, &own, 4096, PATIENCE).unwrap();
+                let local = membership.local.as_ref().unwrap();
+                let handed = local.exchange(0, &own, 4096, PATIENCE).unwrap();
                 let [(_, file)] = &handed[..] else {
-                    panic!("one neighbour: {handed:?}");
+                    panic!("one local rank: {handed:?}");
                 };
                 PeerRegion::map(file, division).unwrap();
             });
@@ -53,7 +55,7 @@ fn with_tcp_nobody_shares_memory() {
             let membership = joined.unwrap().membership().clone();
             let shares = transport != TransportChoice::Tcp;
             assert_eq!(membership.ranks_per_host(), 1 + usize::from(shares));
-            assert_eq!(membership.near.is_some(), shares);
+            assert_eq!(membership.local.is_some(), shares);
         }
     }
 }

@@ -264,12 +264,7 @@ impl Communicator {
     }
 
     /// The call, cut as it was before, or anew.
-    fn cut(
-        &self,
-        issued: &mut Issued,
-        attached: &mut Attached,
-        call: Call,
-    ) -> Result<Arc<Cut>> {
+    fn cut(&self, issued: &mut Issued, attached: &mut Attached, call: Call) -> Result<Arc<Cut>> {
         if let Some(cut) = attached.cuts.get(&call) {
             return Ok(Arc::clone(cut));
         }

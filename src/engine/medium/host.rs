@@ -80,9 +80,7 @@ impl Links {
         data: &[u8],
         exposes: bool,
     ) -> Moved {
-        let exposed = exposes
-            .then(|| self.local.as_ref()?.locate(data))
-            .flatten();
+        let exposed = exposes.then(|| self.local.as_ref()?.locate(data)).flatten();
         self.is_unflushed = true;
         if let ([one], None) = (to, exposed) {
             return self.send_one(*one, message, offset, Payload::Bytes(data));
@@ -108,7 +106,9 @@ impl Links {
             for one in to {
                 self.send_one(*one, message, offset + taken, payload)?;
                 if let (Some(staged), Some(local)) = (staged, &mut self.local) {
-                    let position = self.by_peer[one.peer].as_ref().map_or(0, |one| one.position());
+                    let position = self.by_peer[one.peer]
+                        .as_ref()
+                        .map_or(0, |one| one.position());
                     local.note_reader(staged, one.peer, position);
                 }
             }
@@ -136,8 +136,11 @@ impl Links {
     }
 
     fn have_room(&mut self, to: &[Endpoint]) -> bool {
-        to.iter()
-            .all(|one| self.by_peer[one.peer].as_mut().is_some_and(|one| one.has_room()))
+        to.iter().all(|one| {
+            self.by_peer[one.peer]
+                .as_mut()
+                .is_some_and(|one| one.has_room())
+        })
     }
 
     /// Stores what has come of `message`, from its byte `offset` on.
@@ -390,7 +393,11 @@ impl Medium for HostMedium<'_> {
         let by_peer = &self.links.by_peer;
         if let ([one], Some(at)) = (from, at) {
             let theirs = view(by_peer, one, bytes);
-            let views = if at == 0 { [own, theirs] } else { [theirs, own] };
+            let views = if at == 0 {
+                [own, theirs]
+            } else {
+                [theirs, own]
+            };
             kernel.fold(into, None, &views, divisor);
         } else {
             let mut views: Vec<_> = from.iter().map(|one| view(by_peer, one, bytes)).collect();

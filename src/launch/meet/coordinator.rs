@@ -1,15 +1,13 @@
 //! The coordinator, from the start of the job to its end.
 
-use super::gather::contradiction;
-use super::link::{Heard, Writer};
-use super::message::{Join, Message};
+use super::links::Links;
 use crate::error::Result;
 use crate::launch::attempt::Attempt;
 use crate::launch::cause::{Cause, Remedy};
-use crate::launch::peers::{Peers, Verdict};
+use crate::launch::event::{Heard, Peers, Status};
+use crate::launch::message::{Join, Message};
 use crate::launch::restarts::Restarts;
-use socket2::SockRef;
-use std::net::{IpAddr, Shutdown, TcpListener};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// After the first failure, how long a better cause may arrive from any host.
@@ -19,12 +17,12 @@ const CAUSE_GRACE: Duration = Duration::from_millis(200);
 pub(super) struct Node {
     name: String,
     join: Join,
-    writer: Writer,
+    connection: usize,
     state: State,
     gone: bool,
 }
 
-/// Of the ranks of a host.
+/// How far the ranks of a host are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
@@ -34,7 +32,7 @@ enum State {
 
 impl Node {
     /// The launcher that introduced itself with `join`, in its place.
-    pub(super) fn new(node: usize, join: Join, first_rank: usize, writer: Writer) -> Self {
+    pub(super) fn new(node: usize, join: Join, first_rank: usize, connection: usize) -> Self {
         let ranks = match join.ranks {
             1 => format!("rank {first_rank}"),
             ranks => format!("ranks {first_rank} to {}", first_rank + ranks - 1),
@@ -42,7 +40,7 @@ impl Node {
         Node {
             name: format!("node {node} (host {}, {ranks})", join.host),
             join,
-            writer,
+            connection,
             state: State::Running,
             gone: false,
         }
@@ -53,10 +51,10 @@ impl Node {
 pub(super) struct Coordinator {
     own: Join,
     nodes: Vec<Node>,
-    door: TcpListener,
-    /// Where the ranks 0 answer.
+    links: Links,
+    /// Where rank 0 of each attempt answers.
     address: IpAddr,
-    /// Of the ranks of this host.
+    /// How far the ranks of this host are.
     state: State,
     restarts: Restarts,
     /// Whether all ranks are being stopped, to be started again.
@@ -64,27 +62,27 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    /// The coordinator, which introduced itself with `own`, of `nodes`; `door` is shut with it.
-    pub(super) fn new(own: Join, nodes: Vec<Node>, door: TcpListener, address: IpAddr) -> Self {
+    /// The coordinator, whose settings are `own`, of `nodes`.
+    pub(super) fn new(own: Join, nodes: Vec<Node>, links: Links, address: IpAddr) -> Self {
         Coordinator {
             restarts: Restarts::new(own.max_restarts),
             own,
             nodes,
-            door,
+            links,
             address,
             state: State::Running,
             restarting: false,
         }
     }
 
-    fn tell_all(&mut self, message: &Message) {
-        self.nodes
-            .iter_mut()
-            .for_each(|node| node.writer.send(message));
+    fn tell_all(&self, message: &Message) {
+        for node in &self.nodes {
+            self.links.send(node.connection, message);
+        }
     }
 
     /// What follows from the states of all hosts.
-    fn judge(&mut self) -> Verdict {
+    fn status(&mut self) -> Status {
         let states = self.nodes.iter().map(|node| node.state);
         let all = |sought| {
             states
@@ -93,32 +91,32 @@ impl Coordinator {
                 .all(|state| state == sought)
         };
         if all(State::Stopped) {
-            return Verdict::Stopped;
+            return Status::Stopped;
         }
         if !all(State::Finished) {
-            return Verdict::Open;
+            return Status::Undecided;
         }
         self.tell_all(&Message::Done);
-        Verdict::Succeeded
+        Status::Succeeded
     }
 
-    fn note(&mut self, connection: usize, state: State) -> Verdict {
+    fn note(&mut self, connection: usize, state: State) -> Status {
         if let Some(node) = self.node(connection) {
             node.state = state;
         }
-        self.judge()
+        self.status()
     }
 
-    fn lost(&mut self, connection: usize) -> Verdict {
+    fn lost(&mut self, connection: usize) -> Status {
         let restarting = self.restarting;
         let Some(node) = self.node(connection) else {
-            return Verdict::Open;
+            return Status::Undecided;
         };
         node.gone = true;
         if node.state == State::Finished && !restarting {
-            return Verdict::Open;
+            return Status::Undecided;
         }
-        Verdict::Failed(Cause::last(format!(
+        Status::Failed(Cause::last(format!(
             "the launcher of {} is gone, and its ranks; start the same line again on every host",
             node.name
         )))
@@ -127,7 +125,7 @@ impl Coordinator {
     fn node(&mut self, connection: usize) -> Option<&mut Node> {
         self.nodes
             .iter_mut()
-            .find(|node| node.writer.connection == connection)
+            .find(|node| node.connection == connection)
     }
 }
 
@@ -138,33 +136,31 @@ impl Peers for Coordinator {
         CAUSE_GRACE
     }
 
-    fn settled(&mut self, cause: &Cause) -> Verdict {
+    fn settled(&mut self, cause: &Cause) -> Status {
         let mut cause = cause.clone();
         if self.nodes.iter().any(|node| node.gone) {
             cause.remedy = Remedy::Nothing;
         }
-        let verdict = self.restarts.after(&cause);
-        self.restarting = matches!(verdict, Verdict::Restart { .. });
-        match &verdict {
-            Verdict::Restart { text, .. } => {
-                self.tell_all(&Message::Restart { text: text.clone() })
-            }
-            Verdict::Final(Cause { text, .. }) => {
+        let status = self.restarts.after(&cause);
+        self.restarting = matches!(status, Status::Restart { .. });
+        match &status {
+            Status::Restart { text, .. } => self.tell_all(&Message::Restart { text: text.clone() }),
+            Status::Final(Cause { text, .. }) => {
                 self.tell_all(&Message::End { text: text.clone() });
             }
             _ => {}
         }
-        verdict
+        status
     }
 
-    fn finished(&mut self) -> Verdict {
+    fn finished(&mut self) -> Status {
         self.state = State::Finished;
-        self.judge()
+        self.status()
     }
 
-    fn stopped(&mut self) -> Verdict {
+    fn stopped(&mut self) -> Status {
         self.state = State::Stopped;
-        self.judge()
+        self.status()
     }
 
     fn again(&mut self) -> Result<Attempt> {
@@ -189,30 +185,24 @@ impl Peers for Coordinator {
         }
     }
 
-    fn handle(&mut self, heard: Heard) -> Verdict {
+    fn handle(&mut self, heard: Heard) -> Status {
         match heard {
-            Heard::Came(join, mut writer) => {
+            Heard::Said(connection, Message::Join(join)) if self.node(connection).is_none() => {
                 let mut present = self.nodes.iter().map(|node| &node.join).chain([&self.own]);
-                let text = present.find_map(|present| contradiction(present, &join));
+                let text = present.find_map(|present| Join::contradiction(present, &join));
                 let full = || "the job has all its launchers already".to_owned();
-                writer.send(&Message::Refused(text.unwrap_or_else(full)));
-                Verdict::Open
+                let message = Message::Refused(text.unwrap_or_else(full));
+                self.links.send(connection, &message);
+                Status::Undecided
             }
             Heard::Said(connection, Message::Finished) => self.note(connection, State::Finished),
             Heard::Said(connection, Message::Stopped) => self.note(connection, State::Stopped),
             Heard::Said(connection, Message::Failed(cause)) => match self.node(connection) {
-                Some(_) => Verdict::Failed(cause),
-                None => Verdict::Open,
+                Some(_) => Status::Failed(cause),
+                None => Status::Undecided,
             },
             Heard::Lost(connection) => self.lost(connection),
-            _ => Verdict::Open,
+            _ => Status::Undecided,
         }
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        // Wakes the thread that answers the door.
-        let _ = SockRef::from(&self.door).shutdown(Shutdown::Both);
     }
 }

@@ -1,60 +1,64 @@
 //! A launcher that is not the coordinator.
 
-use super::link::{self, Failure, Heard, Writer};
-use super::message::{Join, Message};
-use super::{Met, host_name};
+use super::links::{FIRST, HELLO, Links};
+use crate::bootstrap::address::host_name;
+use crate::control::handshake::{Failure, connect};
 use crate::error::{Error, Result};
-use crate::launch::attempt::{self, Placement};
+use crate::launch::attempt::{Attempt, Placement};
 use crate::launch::cause::Cause;
-use crate::launch::job::{Events, Meeting};
-use crate::launch::peers::{Peers, Verdict};
+use crate::launch::event::{Event, Events, Heard, Met, Peers, Status};
+use crate::launch::job::Meeting;
+use crate::launch::message::{Join, Message};
+use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::protocol::handshake::{Refusal, Secret};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// After a failure here, how long the coordinator may take to say what the cause was.
+/// After a failure on this host, how long the coordinator may take to say what the cause was.
 const END_GRACE: Duration = Duration::from_millis(800);
-/// The same in a job that may be restarted: who gives up on the coordinator gives up the job.
+/// The same in a job that may be restarted: a member that gives up waiting gives up the job.
 const DECISION_GRACE: Duration = Duration::from_secs(10);
 
-/// What an attempt to join came to.
-pub(super) enum Attempt {
-    /// Everybody has come.
+/// What came of calling at an address.
+pub(super) enum Joined {
+    /// All launchers have come.
     Met(Met),
-    /// The connection broke; try again.
-    Again(String),
+    /// The coordinator was not reached there; why.
+    NotYet(String),
 }
 
-/// Joins the coordinator behind `stream`.
+/// Joins the coordinator at `address`.
 pub(super) fn join(
     join: &Join,
     meeting: &Meeting,
     secret: &Secret,
-    stream: TcpStream,
+    address: SocketAddr,
     deadline: Instant,
     events: &Events,
-) -> Result<Attempt> {
+) -> Result<Joined> {
     let endpoint = &meeting.endpoint;
-    let Ok(coordinator) = stream.peer_addr() else {
-        return Ok(Attempt::Again("the connection broke".to_owned()));
+    let left = deadline.saturating_duration_since(Instant::now());
+    let at_most = left.min(HANDSHAKE_TIMEOUT).max(Duration::from_millis(1));
+    let proven = match connect(address, secret, HELLO, at_most, at_most) {
+        Ok(proven) => proven,
+        Err(Failure::Broken(why)) => return Ok(Joined::NotYet(why)),
+        Err(Failure::Refused(refusal, _)) => return Err(refused(endpoint, refusal)),
     };
-    let (mut writer, mut reader) = match link::initiate(stream, secret) {
-        Ok(halves) => halves,
-        Err(Failure::Io(error)) => return Ok(Attempt::Again(error.to_string())),
-        Err(Failure::Refused(refusal)) => return Err(refused(endpoint, refusal)),
-    };
-    writer.send(&Message::Join(join.clone()));
-    let start = match reader.next(Some(deadline)) {
-        Some(Message::Start(start)) => start,
-        Some(Message::Refused(why)) => return Err(Error::Join(why)),
-        _ if Instant::now() >= deadline => {
+    let links = Links::new(Some(proven), None, secret, &events.0)?;
+    links.send(FIRST, &Message::Join(join.clone()));
+    let start = match events.1.recv_deadline(deadline) {
+        Ok(Event::Peer(Heard::Said(_, Message::Start(start)))) => start,
+        Ok(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::Join(why)),
+        Err(_) => {
             let message = format!("{endpoint} answers, but not all launchers have come");
             return Err(Error::Join(message));
         }
-        _ => return Ok(Attempt::Again("node 0 closed the connection".to_owned())),
+        _ => {
+            let why = "node 0 closed the connection".to_owned();
+            return Ok(Joined::NotYet(why));
+        }
     };
-    reader.listen(writer.connection, events.0.clone())?;
-    Ok(Attempt::Met(Met {
+    Ok(Joined::Met(Met {
         placement: Placement {
             node: start.node,
             nodes: meeting.nodes,
@@ -63,10 +67,10 @@ pub(super) fn join(
             world_size: start.world_size,
             run_id: start.run_id,
         },
-        attempt: elsewhere(0, coordinator.ip(), start.master_port),
+        attempt: elsewhere(0, address.ip(), start.master_port),
         peers: Box::new(Member {
-            coordinator: writer,
-            address: coordinator.ip(),
+            links,
+            address: address.ip(),
             endpoint: endpoint.clone(),
             may_restart: join.max_restarts > 0,
             own_cause: None,
@@ -76,8 +80,8 @@ pub(super) fn join(
 }
 
 /// An attempt whose rank 0 runs on the coordinator's host.
-fn elsewhere(number: u16, address: IpAddr, master_port: u16) -> attempt::Attempt {
-    attempt::Attempt {
+fn elsewhere(number: u16, address: IpAddr, master_port: u16) -> Attempt {
+    Attempt {
         number,
         master: SocketAddr::new(address, master_port),
         listener: None,
@@ -96,16 +100,20 @@ fn refused(endpoint: &str, refusal: Refusal) -> Error {
 
 /// The coordinator, as a member sees it.
 struct Member {
-    coordinator: Writer,
+    links: Links,
     address: IpAddr,
     endpoint: String,
     may_restart: bool,
     own_cause: Option<Cause>,
     /// The attempt that the coordinator has begun.
-    next: Option<attempt::Attempt>,
+    next: Option<Attempt>,
 }
 
 impl Member {
+    fn tell(&self, message: &Message) {
+        self.links.send(FIRST, message);
+    }
+
     fn coordinator_is_gone(&self) -> Cause {
         Cause::last(format!(
             "the launcher of node 0 at {} is gone; start the same line again on every host",
@@ -117,7 +125,7 @@ impl Member {
 impl Peers for Member {
     fn failed(&mut self, cause: &Cause) {
         self.own_cause = Some(cause.clone());
-        self.coordinator.send(&Message::Failed(cause.clone()));
+        self.tell(&Message::Failed(cause.clone()));
     }
 
     fn settling_time(&self) -> Duration {
@@ -128,22 +136,22 @@ impl Peers for Member {
         }
     }
 
-    fn settled(&mut self, cause: &Cause) -> Verdict {
+    fn settled(&mut self, cause: &Cause) -> Status {
         // The coordinator decides, but it does not answer.
-        Verdict::Final(cause.clone())
+        Status::Final(cause.clone())
     }
 
-    fn finished(&mut self) -> Verdict {
-        self.coordinator.send(&Message::Finished);
-        Verdict::Open
+    fn finished(&mut self) -> Status {
+        self.tell(&Message::Finished);
+        Status::Undecided
     }
 
-    fn stopped(&mut self) -> Verdict {
-        self.coordinator.send(&Message::Stopped);
-        Verdict::Open
+    fn stopped(&mut self) -> Status {
+        self.tell(&Message::Stopped);
+        Status::Undecided
     }
 
-    fn again(&mut self) -> Result<attempt::Attempt> {
+    fn again(&mut self) -> Result<Attempt> {
         self.own_cause = None;
         self.next
             .take()
@@ -154,11 +162,11 @@ impl Peers for Member {
         format!("the launcher of node 0 at {}", self.endpoint)
     }
 
-    fn handle(&mut self, heard: Heard) -> Verdict {
+    fn handle(&mut self, heard: Heard) -> Status {
         match heard {
-            Heard::Said(_, Message::Done) => Verdict::Succeeded,
-            Heard::Said(_, Message::End { text }) => Verdict::Final(Cause::last(text)),
-            Heard::Said(_, Message::Restart { text }) => Verdict::Restart {
+            Heard::Said(_, Message::Done) => Status::Succeeded,
+            Heard::Said(_, Message::End { text }) => Status::Final(Cause::last(text)),
+            Heard::Said(_, Message::Restart { text }) => Status::Restart {
                 text,
                 pause: Duration::ZERO,
             },
@@ -170,13 +178,13 @@ impl Peers for Member {
                 },
             ) => {
                 self.next = Some(elsewhere(attempt, self.address, master_port));
-                Verdict::Stopped
+                Status::Stopped
             }
             Heard::Lost(_) => {
                 let own = self.own_cause.clone();
-                Verdict::Final(own.unwrap_or_else(|| self.coordinator_is_gone()))
+                Status::Final(own.unwrap_or_else(|| self.coordinator_is_gone()))
             }
-            _ => Verdict::Open,
+            _ => Status::Undecided,
         }
     }
 }

@@ -19,13 +19,11 @@ pub mod layout;
 pub mod local;
 pub mod ring;
 
+use super::frame::Header;
 use super::{Link, LinkError, Message, Payload};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
-use crate::sys::shared::{
-    Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords,
-};
-use super::frame::Header;
+use crate::sys::shared::{Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords};
 use exposed::{LOCATOR_BYTES, Locator, PeerMemories, is_valid};
 use form::Form;
 use layout::{BELL, KERNEL_FENCE, Layout};

@@ -33,7 +33,10 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
     if let Some(record) = passed {
         return Err(format!(
             "rank {} relied on {} since {} #{}, but {agreed} was agreed",
-            record.rank, record.mark, record.call.kind.name(), record.sequence
+            record.rank,
+            record.mark,
+            record.call.kind.name(),
+            record.sequence
         ));
     }
     all_answered(outcome)

@@ -11,7 +11,11 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         None => Ok(()),
         Some(record) => Err(format!(
             "rank {} has {} wrong elements of {} after {} #{}",
-            record.rank, record.wrong, record.call.count, record.call.kind.name(), record.sequence
+            record.rank,
+            record.wrong,
+            record.call.count,
+            record.call.kind.name(),
+            record.sequence
         )),
     }
 }

@@ -14,7 +14,9 @@ pub fn check(outcome: &Outcome, grace: Duration) -> Result<(), String> {
     for record in outcome.survivors() {
         let name = format!(
             "{} #{} of rank {}",
-            record.call.kind.name(), record.sequence, record.rank
+            record.call.kind.name(),
+            record.sequence,
+            record.rank
         );
         match record.end {
             None => return Err(format!("{name} did not end")),

@@ -43,7 +43,9 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
             return Err(format!(
                 "rank {} left {} #{} at {end:?}; {ranks} ranks ever came, the last was rank \
                  {last_rank} at {last:?}",
-                record.rank, record.call.kind.name(), record.sequence
+                record.rank,
+                record.call.kind.name(),
+                record.sequence
             ));
         }
     }

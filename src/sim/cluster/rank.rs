@@ -2,10 +2,10 @@
 
 use super::data::Data;
 use super::{Moment, Record};
+use crate::engine::Engine;
 use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key, Prepared};
 use crate::engine::group::{Group, Memory, Order, Start};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::limits::IDLE_SLEEP;
 use crate::plan::Topology;

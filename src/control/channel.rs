@@ -1,11 +1,13 @@
-//! One control connection: sealed messages over a non-blocking stream.
+//! One authenticated connection: sealed messages over a non-blocking stream.
 
-use super::messages::Message;
+use super::message::{decode, encode};
 use crate::limits::{CONTROL_QUEUE_BYTES_MAX, CONTROL_UNACKNOWLEDGED_MAX};
 use crate::protocol::handshake::ConnectionKey;
 use crate::protocol::sealed::{Direction, Opener, SEALED_BYTES_MAX, Sealer};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -13,19 +15,21 @@ use std::net::Shutdown;
 /// Bytes read from the system at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// A control connection to one rank.
-pub(super) struct Channel {
+/// An authenticated connection to one other process.
+pub(crate) struct Channel {
     stream: TcpStream,
     opener: Opener,
     sealer: Sealer,
     queued: Vec<u8>,
     sent: usize,
+    /// Nothing more is sent.
+    is_finished: bool,
 }
 
 /// What reading a channel came to.
-pub(super) enum Received {
+pub(crate) enum Received<M> {
     /// A message.
-    Message(Message),
+    Message(M),
     /// Nothing more now.
     Empty,
     /// Nothing more ever, and why.
@@ -34,10 +38,11 @@ pub(super) enum Received {
 
 impl Channel {
     /// The end that opened the connection, or the one that accepted it.
-    pub(super) fn new(stream: TcpStream, key: ConnectionKey, initiator: bool) -> Self {
-        // A host that vanished with our bytes unacknowledged is given up in seconds, not in the
-        // quarter of an hour that the system would try. Safe here because a control thread always
-        // reads. Without it only that case is noticed later.
+    pub(crate) fn new(stream: TcpStream, key: ConnectionKey, initiator: bool) -> Self {
+        // If the other host vanishes with our bytes unacknowledged, the connection breaks in
+        // seconds rather than after the quarter of an hour that Linux would try. A healthy peer is
+        // never cut off, because its control thread always reads. If the option is refused, only
+        // that case is noticed later.
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(CONTROL_UNACKNOWLEDGED_MAX));
         let (outward, inward) = if initiator {
             (Direction::FromInitiator, Direction::FromAcceptor)
@@ -50,23 +55,25 @@ impl Channel {
             sealer: Sealer::new(key, outward),
             queued: Vec::new(),
             sent: 0,
+            is_finished: false,
         }
     }
 
-    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+    /// From now on `registry`, and no other, reports by `token` that the channel is ready.
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        // It fails for a channel that was not registered.
+        let _ = registry.deregister(&mut self.stream);
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut self.stream, token, interest)
     }
 
-    pub(super) fn reregister(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        registry.reregister(&mut self.stream, token, interest)
-    }
-
     /// Queues `message` and sends what the system takes now; the error says why the connection
     /// is lost.
-    pub(super) fn send(&mut self, message: &Message) -> Result<(), String> {
-        let bytes = message.encode();
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), String> {
+        if self.is_finished {
+            return Ok(());
+        }
+        let bytes = encode(message);
         if bytes.len() > SEALED_BYTES_MAX {
             return Err(format!(
                 "a control message of {} bytes is too long",
@@ -106,16 +113,30 @@ impl Channel {
 
     /// Says that nothing more will be sent; the other end then closes.
     pub(super) fn finish(&mut self) {
-        // A connection that is already gone needs no farewell.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        if !std::mem::replace(&mut self.is_finished, true) {
+            // It fails for a connection that is already closed.
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Sends what the system takes now, then receives.
+    pub(crate) fn flush_and_receive<M: DeserializeOwned>(&mut self) -> Received<M> {
+        match self.flush() {
+            Ok(()) => self.receive(),
+            // What the other end sent before the connection broke still counts.
+            Err(why) => match self.receive() {
+                Received::Empty => Received::Lost(why),
+                other => other,
+            },
+        }
     }
 
     /// The next message.
-    pub(super) fn next(&mut self) -> Received {
+    fn receive<M: DeserializeOwned>(&mut self) -> Received<M> {
         loop {
             match self.opener.next_message() {
                 Ok(Some(bytes)) => {
-                    return match Message::decode(&bytes) {
+                    return match decode(&bytes) {
                         Some(message) => Received::Message(message),
                         None => Received::Lost("it sent an unknown control message".into()),
                     };

@@ -1,6 +1,6 @@
 use super::*;
-use crate::bootstrap::sharing::Place;
-use crate::protocol::handshake::Secret;
+use crate::control::peer::Place;
+use crate::protocol::hand_over::TOKEN_BYTES;
 use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,9 +10,9 @@ const BYTES: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ranks of one host, as the join would have brought them together.
-fn ranks(count: usize) -> Vec<Near> {
-    let sockets: Vec<_> = (0..count).map(|_| NearSocket::new().unwrap()).collect();
-    let peer = |socket: &NearSocket| Peer {
+fn ranks(count: usize) -> Vec<LocalPeers> {
+    let sockets: Vec<_> = (0..count).map(|_| LocalSocket::new().unwrap()).collect();
+    let peer = |socket: &LocalSocket| Peer {
         address: ([127, 0, 0, 1], 1).into(),
         host_name: "h".into(),
         host_id: "h".into(),
@@ -28,12 +28,11 @@ fn ranks(count: usize) -> Vec<Near> {
         local_rank: 0,
     };
     let peers: Vec<Peer> = sockets.iter().map(peer).collect();
-    let near = |(rank, socket)| {
-        let mut settings = Settings::new(rank, count, "127.0.0.1:1");
-        settings.secret = Some(Secret::new([3; 32]));
-        Near::new(socket, &settings, &peers).unwrap()
+    let local = |(rank, socket)| {
+        let secret = Some(Secret::new([3; 32]));
+        LocalPeers::new(socket, (rank, 0), secret, &peers).unwrap()
     };
-    sockets.into_iter().enumerate().map(near).collect()
+    sockets.into_iter().enumerate().map(local).collect()
 }
 
 /// Sealed memory that is called `name` and starts with `mark`.
@@ -67,12 +66,16 @@ fn open(name: &str) -> usize {
         .count()
 }
 
-/// Sends `bytes`, and `descriptor` beside them, to the socket of `near` from outside of the job.
-fn send_to(near: &Near, bytes: &[u8], descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+/// Sends `bytes`, and `descriptor` beside them, to the socket of `local` from outside of the job.
+fn send_to(
+    local: &LocalPeers,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> rustix::io::Result<usize> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
-    let address = SocketAddrUnix::try_from(rustix::net::getsockname(&near.socket).unwrap());
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(&local.socket).unwrap());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
@@ -83,7 +86,7 @@ fn send_to(near: &Near, bytes: &[u8], descriptor: BorrowedFd<'_>) -> rustix::io:
 }
 
 /// Messages that look right, each wrong in one way, to rank 0.
-fn forgeries(near: &Near) -> Vec<[u8; HAND_OVER_BYTES]> {
+fn forgeries(local: &LocalPeers) -> Vec<[u8; HAND_OVER_BYTES]> {
     let right = HandOver {
         attempt: 0,
         channel: 4,
@@ -92,17 +95,17 @@ fn forgeries(near: &Near) -> Vec<[u8; HAND_OVER_BYTES]> {
     };
     let nonce = Nonce::new([&Token([0; TOKEN_BYTES])]);
     vec![
-        right.encode(&Secret::new([4; 32]), &near.nonce),
-        right.encode(&Secret::absent(), &near.nonce),
-        right.encode(&near.secret, &nonce),
+        right.encode(&Secret::new([4; 32]), &local.nonce),
+        right.encode(&Secret::absent(), &local.nonce),
+        right.encode(&local.secret, &nonce),
         HandOver {
             attempt: 1,
             ..right
         }
-        .encode(&near.secret, &near.nonce),
-        HandOver { to: 1, ..right }.encode(&near.secret, &near.nonce),
-        HandOver { from: 0, ..right }.encode(&near.secret, &near.nonce),
-        HandOver { from: 99, ..right }.encode(&near.secret, &near.nonce),
+        .encode(&local.secret, &local.nonce),
+        HandOver { to: 1, ..right }.encode(&local.secret, &local.nonce),
+        HandOver { from: 0, ..right }.encode(&local.secret, &local.nonce),
+        HandOver { from: 99, ..right }.encode(&local.secret, &local.nonce),
     ]
 }
 
@@ -115,10 +118,10 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
         let exchanges: Vec<_> = (0..8)
             .flat_map(|rank| [(rank, 6_u32), (rank, 7)])
             .map(|(rank, channel)| {
-                let near = &all[rank];
+                let local = &all[rank];
                 scope.spawn(move || {
                     let own = memory(name, u64::from(channel) * 100 + rank as u64);
-                    let handed = near.exchange(channel, &own, BYTES, PATIENCE);
+                    let handed = local.exchange(channel, &own, BYTES, PATIENCE);
                     let marks = handed.unwrap().into_iter();
                     let marks: Vec<_> = marks.map(|(from, file)| (from, mark(file))).collect();
                     let expected = (0..8_usize).filter(|other| *other != rank);
@@ -130,13 +133,13 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
         scope.spawn(|| {
             let own = memory(name, 0);
             while !is_over.load(Ordering::Relaxed) {
-                for near in &all {
-                    for forgery in forgeries(near) {
+                for local in &all {
+                    for forgery in forgeries(local) {
                         // A full queue is what it wants.
-                        let _ = send_to(near, &forgery, own.as_fd());
+                        let _ = send_to(local, &forgery, own.as_fd());
                     }
-                    let _ = send_to(near, &[7; 300], own.as_fd());
-                    let _ = send_to(near, &[], own.as_fd());
+                    let _ = send_to(local, &[7; 300], own.as_fd());
+                    let _ = send_to(local, &[], own.as_fd());
                 }
                 thread::sleep(Duration::from_micros(200));
             }
@@ -213,16 +216,16 @@ fn who_does_not_hand_over_in_time_is_named() {
     let late = Duration::from_millis(300);
     thread::scope(|scope| {
         for rank in [0, 1] {
-            let near = &all[rank];
+            let local = &all[rank];
             scope.spawn(move || {
                 let own = memory(name, 0);
-                let error = near.exchange(2, &own, BYTES, late);
+                let error = local.exchange(2, &own, BYTES, late);
                 let Err(Error::Deadline(line)) = error else {
                     panic!("no deadline: {error:?}");
                 };
                 assert!(line.contains("ranks 2, 3 did not"), "{line}");
                 assert!(!line.contains('\n'));
-                assert!(near.lock().is_empty());
+                assert!(local.lock().is_empty());
             });
         }
     });
@@ -236,10 +239,10 @@ fn who_is_gone_is_named_at_once() {
         let mut all = ranks(3);
         let last = all.pop().unwrap();
         thread::scope(|scope| {
-            for near in &all {
+            for local in &all {
                 scope.spawn(move || {
                     let own = memory("ringtree-test-gone", 0);
-                    let error = near.exchange(2, &own, BYTES, PATIENCE);
+                    let error = local.exchange(2, &own, BYTES, PATIENCE);
                     let Err(Error::PeerLost { rank: 2, message }) = error else {
                         panic!("not lost: {error:?}");
                     };

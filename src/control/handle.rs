@@ -1,8 +1,6 @@
 //! The handle on the control thread, and what the thread calls back.
 
-use super::messages::Peer;
-use super::near::Near;
-use super::sharing;
+use super::message::TO_ALL;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use mio::Waker;
 use mio::net::TcpStream;
@@ -12,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What the control thread calls. Everything is called on that thread, one call at a time, and
-/// must not block long: while it does, no control message moves.
+/// What the control thread calls. All methods are called on that thread, one at a time, and must
+/// not block for long: no control message moves meanwhile.
 pub trait Handler: Send + Sync {
     /// A control message from rank `from`, perhaps this one.
     fn control(&self, from: usize, group: u32, payload: &[u8]);
-    /// The connection to `rank` closed or broke, and why, to be read after "rank 3: ". At rank 0
-    /// any rank; elsewhere only rank 0, by whom all control messages go.
+    /// The connection to `rank` closed or broke; `why` reads on after "rank 3: ". Rank 0 loses any
+    /// rank this way, the others only rank 0, which relays all their control messages.
     fn control_lost(&self, rank: usize, why: String);
     /// A data connection is ready: authenticated, non-blocking, without Nagle's delay, and
     /// registered in no poll. Both ends get theirs, whichever dialed.
@@ -34,7 +32,7 @@ pub trait Handler: Send + Sync {
     fn wants_data_events(&self) -> bool;
 }
 
-/// What the threads of this process ask the control thread to do.
+/// What a thread of this process asks the control thread to do.
 pub(super) enum Command {
     Send {
         to: u32,
@@ -56,6 +54,7 @@ struct Queue {
     overflowed: bool,
 }
 
+/// What the handles and the control thread share.
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     waker: Waker,
@@ -68,14 +67,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(waker: Waker) -> Self {
-        Self {
-            queue: Mutex::default(),
-            waker,
-            thread: Mutex::new(None),
-        }
-    }
-
     pub(super) fn runs_on(&self, thread: JoinHandle<()>) {
         *lock(&self.thread) = Some(thread);
     }
@@ -88,12 +79,6 @@ impl Shared {
             queue.bytes -= payload.len();
         }
         (command, queue.overflowed)
-    }
-
-    /// Payload bytes that wait for the control thread.
-    #[cfg(test)]
-    pub(super) fn queued_bytes(&self) -> usize {
-        lock(&self.queue).bytes
     }
 
     fn push(&self, command: Command) {
@@ -129,6 +114,22 @@ impl fmt::Debug for ControlHandle {
 }
 
 impl ControlHandle {
+    /// A handle that wakes the control thread by `waker`.
+    pub(super) fn new(waker: Waker) -> Self {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            waker,
+            thread: Mutex::new(None),
+        });
+        Self { shared }
+    }
+
+    /// Payload bytes that wait for the control thread.
+    #[cfg(test)]
+    pub(crate) fn queued_bytes(&self) -> usize {
+        lock(&self.shared.queue).bytes
+    }
+
     /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, by way
     /// of rank 0; to this rank itself it is delivered too. Messages between two ranks stay in
     /// order. What cannot be sent any more is dropped: [`Handler::control_lost`] has said so.
@@ -140,7 +141,7 @@ impl ControlHandle {
 
     /// Sends a control message to every rank but this one.
     pub fn send_all(&self, group: u32, payload: &[u8]) {
-        self.push_send(super::messages::TO_ALL, group, payload);
+        self.push_send(TO_ALL, group, payload);
     }
 
     fn push_send(&self, to: u32, group: u32, payload: &[u8]) {
@@ -172,44 +173,5 @@ impl ControlHandle {
             // A panic on that thread was already printed; there is nothing left to clean up.
             let _ = thread.join();
         }
-    }
-}
-
-/// This process among the others, after the join.
-#[derive(Clone, Debug)]
-pub struct Membership {
-    /// This rank.
-    pub rank: usize,
-    /// How many there are.
-    pub world_size: usize,
-    /// All ranks, this one included, by rank.
-    pub peers: Arc<Vec<Peer>>,
-    /// Speaks to the ranks that share memory with this one, if there are others.
-    pub near: Option<Arc<Near>>,
-    /// Speaks to the control thread; usable at once, heard from when it starts.
-    pub control: ControlHandle,
-}
-
-impl Membership {
-    /// The ranks that can share memory with this one, itself included, ascending.
-    #[must_use]
-    pub fn neighbours(&self) -> Vec<usize> {
-        sharing::neighbours(&self.peers, self.rank)
-    }
-
-    /// g, if the ranks from k·g up to (k + 1)·g can share memory, for every k, and no others can;
-    /// else 1. The same on every rank.
-    #[must_use]
-    pub fn ranks_per_host(&self) -> usize {
-        sharing::ranks_per_host(&self.peers)
-    }
-
-    /// Whether this is the lowest rank of those with its host id, so that it is up to it to do what
-    /// is done once a host.
-    #[must_use]
-    pub fn is_first_of_host(&self) -> bool {
-        let host_id = &self.peers[self.rank].host_id;
-        let mut before = self.peers[..self.rank].iter();
-        before.all(|peer| peer.host_id != *host_id)
     }
 }

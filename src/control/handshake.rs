@@ -1,26 +1,30 @@
-//! One handshake in progress over one non-blocking connection.
+//! The one driver of a handshake: it carries the frames of an initiator or an acceptor over a
+//! non-blocking connection. [`connect`] waits for the end; an acceptor drives many in one poll.
 
-use crate::protocol::handshake::{
-    Acceptor, ConnectionKey, Expected, Hello, Initiator, NONCE_BYTES, Output, Refusal, Secret,
-};
+use super::wait::wait;
+use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::link::tcp;
+use crate::protocol::handshake::{
+    Acceptor, ConnectionKey, Expected, Hello, Initiator, Output, Refusal, Secret,
+};
 use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Fresh random bytes.
-pub(super) fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
-    let mut bytes = [0; NONCE_BYTES];
+/// Fresh bytes from the system's random source.
+pub(crate) fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(bytes)
 }
 
 /// Why a handshake brought no connection.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
-    /// One end refused the other; if this end did, with what the other had proven to be.
+pub(crate) enum Failure {
+    /// One end refused the other. If this end did, with what the other end had proven to be.
     Refused(Refusal, Option<Hello>),
     /// The connection did not last.
     Broken(String),
@@ -42,90 +46,114 @@ impl From<io::Error> for Failure {
 }
 
 /// A connection both of whose ends have proven themselves.
-pub(super) struct Greeted {
-    pub(super) stream: TcpStream,
-    pub(super) hello: Hello,
-    pub(super) key: ConnectionKey,
+pub(crate) struct Proven {
+    pub(crate) stream: TcpStream,
+    pub(crate) hello: Hello,
+    pub(crate) key: ConnectionKey,
+}
+
+/// Connects to `remote` and waits until both ends have proven themselves. Each step of the other
+/// end may take `to_connect` until the connection stands and `to_answer` after that.
+pub(crate) fn connect(
+    remote: SocketAddr,
+    secret: &Secret,
+    hello: Hello,
+    to_connect: Duration,
+    to_answer: Duration,
+) -> Result<Proven, Failure> {
+    let mut poll = Poll::new()?;
+    let mut events = Events::with_capacity(4);
+    let mut handshake = Handshake::dial(remote, secret, hello)?;
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    let registry = poll.registry().try_clone()?;
+    registry.register(&mut handshake.stream, Token(0), interest)?;
+    while !handshake.advance()? {
+        let (at_most, late) = match handshake.is_connected {
+            false => (to_connect, "the connection timed out"),
+            true => (to_answer, "something there does not answer the handshake"),
+        };
+        let until = Instant::now() + at_most;
+        wait(&mut poll, &mut events, Some(until))?;
+        if events.is_empty() && Instant::now() >= until {
+            return Err(Failure::Broken(late.to_owned()));
+        }
+    }
+    registry.deregister(&mut handshake.stream)?;
+    handshake.into_proven()
 }
 
 enum Side {
-    Dials(Initiator),
-    Accepts(Acceptor),
+    Initiator(Initiator),
+    Acceptor(Acceptor),
 }
 
 impl Side {
     fn bytes_wanted(&self) -> usize {
         match self {
-            Side::Dials(initiator) => initiator.bytes_wanted(),
-            Side::Accepts(acceptor) => acceptor.bytes_wanted(),
+            Side::Initiator(initiator) => initiator.bytes_wanted(),
+            Side::Acceptor(acceptor) => acceptor.bytes_wanted(),
         }
     }
 
     fn input(&mut self, bytes: &[u8]) -> Result<Output, Refusal> {
         match self {
-            Side::Dials(initiator) => initiator.input(bytes),
-            Side::Accepts(acceptor) => acceptor.input(bytes),
+            Side::Initiator(initiator) => initiator.input(bytes),
+            Side::Acceptor(acceptor) => acceptor.input(bytes),
         }
     }
 }
 
 /// A handshake in progress.
-pub(super) struct Greeting {
+pub(super) struct Handshake {
     pub(super) stream: TcpStream,
     pub(super) remote: SocketAddr,
     pub(super) began: Instant,
     /// `None` once the other end is proven: it may then take its time.
     pub(super) deadline: Option<Instant>,
-    /// What was dialed, if this end did: group and peer.
+    /// The group and the peer of an outgoing connection.
     pub(super) dialed: Option<(u32, usize)>,
     side: Side,
-    connected: bool,
+    is_connected: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     done: Option<(Hello, ConnectionKey)>,
 }
 
-impl Greeting {
+impl Handshake {
     /// Takes a connection that came in.
     pub(super) fn accept(
         stream: TcpStream,
         remote: SocketAddr,
         secret: &Secret,
         expected: Expected,
-        patience: Duration,
     ) -> io::Result<Self> {
         tcp::set_options(&stream)?;
-        let side = Side::Accepts(Acceptor::new(secret, expected, nonce()?));
-        Ok(Self::new(stream, remote, side, patience))
+        let side = Side::Acceptor(Acceptor::new(secret, expected, random_bytes()?));
+        Ok(Self::new(stream, remote, side))
     }
 
     /// Opens a connection.
-    pub(super) fn dial(
-        remote: SocketAddr,
-        secret: &Secret,
-        hello: Hello,
-        patience: Duration,
-    ) -> io::Result<Self> {
-        let (initiator, first) = Initiator::new(secret, hello, nonce()?);
+    pub(super) fn dial(remote: SocketAddr, secret: &Secret, hello: Hello) -> io::Result<Self> {
+        let (initiator, first) = Initiator::new(secret, hello, random_bytes()?);
         let stream = TcpStream::connect(remote)?;
         tcp::set_options(&stream)?;
-        let mut greeting = Self::new(stream, remote, Side::Dials(initiator), patience);
-        greeting.connected = false;
-        greeting.outbox = first;
-        greeting.dialed = Some((hello.group, hello.to as usize));
-        Ok(greeting)
+        let mut handshake = Self::new(stream, remote, Side::Initiator(initiator));
+        handshake.is_connected = false;
+        handshake.outbox = first;
+        handshake.dialed = Some((hello.group, hello.to as usize));
+        Ok(handshake)
     }
 
-    fn new(stream: TcpStream, remote: SocketAddr, side: Side, patience: Duration) -> Self {
+    fn new(stream: TcpStream, remote: SocketAddr, side: Side) -> Self {
         let began = Instant::now();
         Self {
             stream,
             remote,
             began,
-            deadline: Some(began + patience),
+            deadline: Some(began + HANDSHAKE_TIMEOUT),
             dialed: None,
             side,
-            connected: true,
+            is_connected: true,
             inbox: Vec::new(),
             outbox: Vec::new(),
             done: None,
@@ -134,7 +162,7 @@ impl Greeting {
 
     /// Goes as far as it can now; whether the handshake is complete.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
-        if !self.connected && !self.check_connected()? {
+        if !self.is_connected && !self.check_connected()? {
             return Ok(false);
         }
         loop {
@@ -151,7 +179,7 @@ impl Greeting {
             match self.side.input(&frame) {
                 Ok(Output::Reply(reply)) => {
                     self.outbox = reply;
-                    if matches!(&self.side, Side::Accepts(acceptor) if acceptor.is_proven()) {
+                    if matches!(&self.side, Side::Acceptor(acceptor) if acceptor.is_proven()) {
                         self.deadline = None;
                     }
                 }
@@ -164,7 +192,7 @@ impl Greeting {
                     proven,
                     refusal,
                 }) => {
-                    // Told if the socket takes it at once, as a new one always does.
+                    // Sent if the socket takes it at once, as a new one always does.
                     let _ = self.stream.write(&reply);
                     return Err(Failure::Refused(refusal, proven));
                 }
@@ -173,10 +201,11 @@ impl Greeting {
         }
     }
 
-    /// The connection, once [`Greeting::advance`] said that the handshake is complete.
-    pub(super) fn into_greeted(self) -> Option<Greeted> {
-        let (hello, key) = self.done?;
-        Some(Greeted {
+    /// The connection, once [`Handshake::advance`] said that the handshake is complete.
+    pub(super) fn into_proven(self) -> Result<Proven, Failure> {
+        let cut = || Failure::Broken("the handshake was cut short".into());
+        let (hello, key) = self.done.ok_or_else(cut)?;
+        Ok(Proven {
             stream: self.stream,
             hello,
             key,
@@ -188,11 +217,16 @@ impl Greeting {
             return Err(error.into());
         }
         match self.stream.peer_addr() {
-            Ok(_) => self.connected = true,
+            // If no process listens on a port of this host, the kernel may choose that port as the
+            // connection's own, and the connection reaches itself.
+            Ok(remote) if self.stream.local_addr()? == remote => {
+                return Err(io::Error::from(ErrorKind::ConnectionRefused).into());
+            }
+            Ok(_) => self.is_connected = true,
             Err(error) if error.kind() == ErrorKind::NotConnected => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(self.connected)
+        Ok(self.is_connected)
     }
 
     /// Whether everything is sent.
@@ -211,7 +245,7 @@ impl Greeting {
     }
 
     /// Whether the next frame is whole. Reads no byte beyond it: what follows the last frame of a
-    /// handshake belongs to whoever takes the connection over.
+    /// handshake belongs to the channel that takes the connection over.
     fn fill(&mut self) -> Result<bool, Failure> {
         let wanted = self.side.bytes_wanted();
         while self.inbox.len() < wanted {

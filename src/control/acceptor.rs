@@ -1,11 +1,12 @@
 //! A listener and the handshakes in progress, incoming and outgoing.
 //!
-//! Strangers cost a bounded number of connections for a bounded time: when all places are taken,
-//! newcomers wait in the kernel until one falls free, and one that has taken longer than an honest
-//! handshake does makes room.
+//! Unauthenticated connections are bounded in number and in time. While
+//! [`HANDSHAKES_PENDING_MAX`] incoming handshakes are in progress, further connections wait in the
+//! kernel's queue, and a handshake that has taken longer than an honest one would is closed to make
+//! room.
 
-use super::greeting::{Failure, Greeted, Greeting};
-use crate::limits::{HANDSHAKE_CROWDED_AFTER, HANDSHAKE_TIMEOUT, HANDSHAKES_PENDING_MAX};
+use super::handshake::{Failure, Handshake, Proven};
+use crate::limits::{HANDSHAKE_CROWDED_AFTER, HANDSHAKES_PENDING_MAX};
 use crate::protocol::handshake::{Expected, Secret};
 use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
@@ -16,35 +17,35 @@ use std::time::Instant;
 
 /// The listener's token.
 pub(super) const LISTENER: Token = Token(1);
-/// Handshakes have tokens from here on, never used twice.
-const FIRST_GREETING: usize = 1 << 32;
+/// Handshakes have tokens from here on, none used twice.
+pub(super) const FIRST_HANDSHAKE: usize = 1 << 32;
 
 /// How a handshake ended.
-pub(super) struct Outcome {
-    pub(super) remote: SocketAddr,
-    /// What was dialed, if this end did: group and peer.
-    pub(super) dialed: Option<(u32, usize)>,
-    pub(super) result: Result<Greeted, Failure>,
+pub(crate) struct Outcome {
+    pub(crate) remote: SocketAddr,
+    /// The group and the peer of an outgoing connection.
+    pub(crate) dialed: Option<(u32, usize)>,
+    pub(crate) result: Result<Proven, Failure>,
 }
 
-/// Whether it came in and may be anybody's.
-fn is_unproven(greeting: &Greeting) -> bool {
-    greeting.dialed.is_none() && greeting.deadline.is_some()
+/// Whether the connection came in and its other end has not proven that it holds the secret.
+fn is_unproven(handshake: &Handshake) -> bool {
+    handshake.dialed.is_none() && handshake.deadline.is_some()
 }
 
 /// A listener and the handshakes in progress.
-pub(super) struct Door {
+pub(crate) struct Acceptor {
     registry: Registry,
     listener: Option<TcpListener>,
     expected: Expected,
     secret: Option<Secret>,
-    greetings: BTreeMap<usize, Greeting>,
+    handshakes: BTreeMap<usize, Handshake>,
     next_token: usize,
     /// Connections may wait at the listener without a new event for them.
     crowded: bool,
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn new(
         registry: Registry,
         mut listener: Option<TcpListener>,
@@ -59,13 +60,13 @@ impl Door {
             listener,
             expected,
             secret,
-            greetings: BTreeMap::new(),
-            next_token: FIRST_GREETING,
+            handshakes: BTreeMap::new(),
+            next_token: FIRST_HANDSHAKE,
             crowded: false,
         })
     }
 
-    /// The key that stands for the job's secret.
+    /// The job's secret, or what stands for it in a job without one.
     pub(super) fn secret(&self) -> Secret {
         self.secret.clone().unwrap_or_else(Secret::absent)
     }
@@ -75,24 +76,19 @@ impl Door {
         self.expected.attempt
     }
 
-    /// A token that was never used.
-    pub(super) fn fresh_token(&mut self) -> Token {
-        self.next_token += 1;
-        Token(self.next_token)
-    }
-
     /// Starts an outgoing handshake.
-    pub(super) fn greet(&mut self, mut greeting: Greeting) -> io::Result<()> {
-        let token = self.fresh_token();
+    pub(super) fn start(&mut self, mut handshake: Handshake) -> io::Result<()> {
+        self.next_token += 1;
+        let token = Token(self.next_token);
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.registry
-            .register(&mut greeting.stream, token, interest)?;
-        self.greetings.insert(token.0, greeting);
+            .register(&mut handshake.stream, token, interest)?;
+        self.handshakes.insert(token.0, handshake);
         Ok(())
     }
 
-    /// Takes in what waits at the listener, as far as there is room. Called when the listener is
-    /// ready, and by [`Door::expire`] when room was made.
+    /// Accepts connections while there is room. Called when the listener is ready, and by
+    /// [`Acceptor::expire`] when room was made.
     pub(super) fn admit(&mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         self.crowded = false;
@@ -110,11 +106,10 @@ impl Door {
                         continue;
                     }
                     let secret = self.secret();
-                    let greeting =
-                        Greeting::accept(stream, remote, &secret, self.expected, HANDSHAKE_TIMEOUT);
-                    // A connection that cannot even be set up is the caller's loss; it dials again.
-                    let Ok(greeting) = greeting else { continue };
-                    if self.greet(greeting).is_ok() {
+                    let handshake = Handshake::accept(stream, remote, &secret, self.expected);
+                    // A connection that cannot be set up is dropped; the other end dials again.
+                    let Ok(handshake) = handshake else { continue };
+                    if self.start(handshake).is_ok() {
                         outcomes.extend(self.advance(Token(self.next_token)));
                     }
                 }
@@ -131,21 +126,21 @@ impl Door {
     }
 
     fn incoming(&self) -> usize {
-        self.greetings
+        self.handshakes
             .values()
-            .filter(|greeting| is_unproven(greeting))
+            .filter(|handshake| is_unproven(handshake))
             .count()
     }
 
     /// Drops the oldest incoming handshake if an honest one would be long done.
     fn make_room(&mut self) -> bool {
         let oldest = self
-            .greetings
+            .handshakes
             .iter()
-            .find(|(_, greeting)| is_unproven(greeting));
+            .find(|(_, handshake)| is_unproven(handshake));
         match oldest {
-            Some((&token, greeting)) if greeting.began.elapsed() > HANDSHAKE_CROWDED_AFTER => {
-                self.greetings.remove(&token);
+            Some((&token, handshake)) if handshake.began.elapsed() > HANDSHAKE_CROWDED_AFTER => {
+                self.handshakes.remove(&token);
                 true
             }
             _ => false,
@@ -154,7 +149,7 @@ impl Door {
 
     /// Goes on with the handshake of `token`, if it is one; how it ended, if it did.
     pub(super) fn advance(&mut self, token: Token) -> Option<Outcome> {
-        let failure = match self.greetings.get_mut(&token.0)?.advance() {
+        let failure = match self.handshakes.get_mut(&token.0)?.advance() {
             Ok(false) => return None,
             Ok(true) => None,
             Err(failure) => Some(failure),
@@ -163,13 +158,12 @@ impl Door {
     }
 
     fn end(&mut self, token: Token, failure: Option<Failure>) -> Option<Outcome> {
-        let mut greeting = self.greetings.remove(&token.0)?;
-        let (remote, dialed) = (greeting.remote, greeting.dialed);
-        let gone = || Failure::Broken("the handshake was cut short".into());
+        let mut handshake = self.handshakes.remove(&token.0)?;
+        let (remote, dialed) = (handshake.remote, handshake.dialed);
         let result = match failure {
             Some(failure) => Err(failure),
-            None => match self.registry.deregister(&mut greeting.stream) {
-                Ok(()) => greeting.into_greeted().ok_or_else(gone),
+            None => match self.registry.deregister(&mut handshake.stream) {
+                Ok(()) => handshake.into_proven(),
                 Err(error) => Err(error.into()),
             },
         };
@@ -180,15 +174,15 @@ impl Door {
         })
     }
 
-    /// Ends the handshakes that have taken too long, and admits who waited for their places.
+    /// Ends the handshakes that have taken too long, and accepts connections in their place.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Outcome> {
-        let late = |(token, greeting): (&usize, &Greeting)| {
-            greeting
+        let late = |(token, handshake): (&usize, &Handshake)| {
+            handshake
                 .deadline
                 .is_some_and(|at| at <= now)
                 .then_some(Token(*token))
         };
-        let late: Vec<Token> = self.greetings.iter().filter_map(late).collect();
+        let late: Vec<Token> = self.handshakes.iter().filter_map(late).collect();
         let mut outcomes = Vec::new();
         for token in late {
             let failure = Failure::Broken("no answer to the handshake in time".into());
@@ -200,17 +194,21 @@ impl Door {
         outcomes
     }
 
-    /// When [`Door::expire`] should be called next.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`Acceptor::expire`], or `Connections::note`, is due even if nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deadline = self
-            .greetings
+            .handshakes
             .values()
-            .filter_map(|greeting| greeting.deadline)
+            .filter_map(|handshake| handshake.deadline)
             .min();
         let retry = self
             .crowded
             .then(|| Instant::now() + HANDSHAKE_CROWDED_AFTER / 4);
         deadline.into_iter().chain(retry).min()
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.listener.is_some()
     }
 
     /// Stops listening and drops what is in progress.
@@ -219,6 +217,6 @@ impl Door {
             // Closing deregisters it as well.
             let _ = self.registry.deregister(&mut listener);
         }
-        self.greetings.clear();
+        self.handshakes.clear();
     }
 }

@@ -1,11 +1,12 @@
 //! What launchers say to each other.
 
-use crate::launch::cause::Cause;
+use super::cause::Cause;
+use crate::limits::RANKS_PER_HOST_MAX;
 use serde::{Deserialize, Serialize};
 
 /// What a launcher's command line says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::launch) struct Join {
+pub(super) struct Join {
     /// The job's name, if it was given one.
     pub(super) id: Option<String>,
     /// Launchers of the job.
@@ -35,11 +36,55 @@ impl Join {
             None => "no --rdzv-id".to_owned(),
         }
     }
+
+    /// What about two launchers cannot be true of one job.
+    pub(super) fn contradiction(first: &Join, second: &Join) -> Option<String> {
+        let both = [first, second];
+        let place = |join: &Join| match join.node_rank {
+            Some(node_rank) => node_rank.to_string(),
+            None => "none".to_owned(),
+        };
+        let is_placed = first.node_rank.is_some();
+        let is_one_placed = is_placed != second.node_rank.is_some();
+        let have_one_place = is_placed && first.node_rank == second.node_rank;
+        let settings = [
+            (
+                "--nnodes",
+                first.nodes != second.nodes,
+                both.map(|join| join.nodes.to_string()),
+            ),
+            (
+                "--max-restarts",
+                first.max_restarts != second.max_restarts,
+                both.map(|join| join.max_restarts.to_string()),
+            ),
+            (
+                "--node-rank",
+                is_one_placed || have_one_place,
+                both.map(place),
+            ),
+        ];
+        for (what, is_contradiction, [one, other]) in settings {
+            if is_contradiction {
+                let (first, second) = (first.who(), second.who());
+                return Some(format!(
+                    "{first} has {what} {one}, {second} has {other}; correct one of them"
+                ));
+            }
+        }
+        let beyond = second
+            .node_rank
+            .is_some_and(|node_rank| node_rank >= second.nodes);
+        if beyond || second.ranks == 0 || second.ranks > RANKS_PER_HOST_MAX {
+            return Some(format!("{} has impossible settings", second.who()));
+        }
+        None
+    }
 }
 
 /// A launcher's place among the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::launch) struct Start {
+pub(super) struct Start {
     /// Its node rank.
     pub(super) node: usize,
     /// The rank of its first process.
@@ -54,25 +99,25 @@ pub(in crate::launch) struct Start {
 
 /// A message between launchers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::launch) enum Message {
+pub(super) enum Message {
     /// To the coordinator: I am here.
     Join(Join),
     /// From the coordinator: not you, and why.
     Refused(String),
     /// From the coordinator: all are here.
     Start(Start),
-    /// To the coordinator: a rank of this host failed, or its launcher was told to end.
+    /// To the coordinator: a rank of this host failed, or its launcher received a signal.
     Failed(Cause),
     /// To the coordinator: all ranks of this host ended well.
     Finished,
-    /// From the coordinator: the job failed, and everybody tells this cause.
+    /// From the coordinator: the job failed, and every launcher prints this cause.
     End {
         /// One line.
         text: String,
     },
     /// From the coordinator: all ranks of all hosts ended well.
     Done,
-    /// From the coordinator: the attempt failed; everybody tells why, and stops its ranks.
+    /// From the coordinator: the attempt failed; every launcher prints why and stops its ranks.
     Restart {
         /// One line.
         text: String,
@@ -86,16 +131,4 @@ pub(in crate::launch) enum Message {
         /// The port at which its rank 0 answers.
         master_port: u16,
     },
-}
-
-impl Message {
-    /// The message as bytes.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("invariant: these types have no map keys and no floats")
-    }
-
-    /// The message in `bytes`, if it is one.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok()
-    }
 }

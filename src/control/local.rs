@@ -1,26 +1,26 @@
-//! What passes between ranks of one host besides their memory: descriptors, and calls to wake up.
+//! What passes between the ranks of one host besides their memory: descriptors and wake-ups.
 //!
-//! Every process has one abstract Unix datagram socket: a random name that no file system shows and
-//! that goes with the process. An empty datagram wakes its receiver; any other must be a
-//! [`HandOver`] with one descriptor beside it. Anybody in the network namespace can write to the
-//! socket, so whatever proves nothing is dropped, its descriptors closed, and at most
-//! [`DATAGRAMS_AT_ONCE`] are taken in a row.
+//! Every process has one abstract Unix datagram socket. Its name is random and in no file system,
+//! and it vanishes with the process. An empty datagram wakes the receiver. Any other datagram must
+//! be a [`HandOver`] with one descriptor. Every process in the network namespace can write to the
+//! socket, so a datagram without a valid proof is dropped and its descriptors are closed, and at
+//! most [`DATAGRAMS_AT_ONCE`] are taken in a row.
 //!
-//! The system queues only about ten datagrams for a socket. So an exchange tries to send and to
-//! receive in turn and never waits in one of them: whoever's queue is full, its owner empties it as
-//! soon as it comes to exchange. What came for another channel is kept for it, for two
-//! threads may exchange at once and a neighbour may be ahead.
+//! The kernel queues only about ten datagrams per socket. So an exchange tries to send and to
+//! receive in turn and never blocks in either: each rank empties its own queue while it exchanges,
+//! so a full queue is only full for a while. A descriptor for another channel is kept for that
+//! channel, for two threads may exchange at once and a local rank may be ahead.
 //!
-//! Nobody waits for the dead: a rank sends all it has to hand over before it can go away, so who
-//! has closed its socket, and has nothing for us in our queue, will never hand over.
+//! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
+//! So a rank whose socket is closed, and from which nothing is in our queue, will never send one.
 
-use super::messages::Peer;
-use super::settings::Settings;
+use super::handshake::random_bytes;
+use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX};
-use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, TOKEN_BYTES, Token};
-use crate::protocol::handshake::Secret;
 use crate::link::tcp::Reactor;
+use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, Token};
+use crate::protocol::handshake::Secret;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::net::{
@@ -36,43 +36,38 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first and the longest pause in an exchange that goes neither forth nor back.
+/// The first and the longest pause in an exchange that makes no progress.
 const PAUSE_FIRST: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Random bytes in a socket's name.
 const NAME_BYTES: usize = 16;
 
-/// A socket that neighbours will write to.
+/// The socket that the other local ranks will write to.
 #[derive(Debug)]
-pub struct NearSocket {
+pub struct LocalSocket {
     socket: OwnedFd,
     name: String,
     token: Token,
 }
 
-impl NearSocket {
+impl LocalSocket {
     /// A socket with a fresh name.
     ///
     /// # Errors
     /// The system's.
     pub fn new() -> io::Result<Self> {
-        let mut random = [0; NAME_BYTES + TOKEN_BYTES];
-        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
-        let (name_bytes, token) = random.split_at(NAME_BYTES);
         let mut name = "ringtree-".to_owned();
-        for byte in name_bytes {
+        for byte in random_bytes::<NAME_BYTES>()? {
             // Writing to a string cannot fail.
             let _ = write!(name, "{byte:02x}");
         }
-        let mut token_bytes = [0; TOKEN_BYTES];
-        token_bytes.copy_from_slice(token);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         rustix::net::bind(&socket, &address(&name)?)?;
         Ok(Self {
             socket,
             name,
-            token: Token(token_bytes),
+            token: Token(random_bytes()?),
         })
     }
 
@@ -82,7 +77,7 @@ impl NearSocket {
         &self.name
     }
 
-    /// What its owner adds to the neighbours' nonce.
+    /// This rank's share of the local ranks' nonce.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
@@ -93,55 +88,60 @@ fn address(name: &str) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-/// What came, by channel and sender. Nothing stands for a descriptor that this process had no
-/// number left for.
+/// Descriptors that arrived, by channel and sender. `None` stands for one that the kernel dropped
+/// because this process had no descriptor number left.
 type Stash = BTreeMap<u32, BTreeMap<usize, Option<OwnedFd>>>;
 
 /// Speaks to the other ranks that share memory with this one.
-pub struct Near {
+pub struct LocalPeers {
     rank: usize,
     attempt: u16,
     secret: Secret,
     nonce: Nonce,
     socket: OwnedFd,
-    /// The others', by rank.
+    /// Of the other local ranks' sockets, by rank.
     addresses: BTreeMap<usize, SocketAddrUnix>,
     stash: Mutex<Stash>,
     reactor: OnceLock<Arc<Reactor>>,
 }
 
-impl fmt::Debug for Near {
+impl fmt::Debug for LocalPeers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let others: Vec<_> = self.addresses.keys().collect();
-        write!(formatter, "Near({} to {others:?})", self.rank)
+        write!(formatter, "LocalPeers({} to {others:?})", self.rank)
     }
 }
 
-impl Near {
-    /// Speaks to the neighbours among `peers` over `socket`, whose name this rank's own entry has.
+impl LocalPeers {
+    /// Speaks to the ranks among `peers` that share memory with `rank`, over `socket`, whose name
+    /// is in this rank's own entry.
     ///
     /// # Errors
-    /// [`Error::Join`]: a neighbour's entry is malformed.
-    pub fn new(socket: NearSocket, settings: &Settings, peers: &[Peer]) -> Result<Self> {
-        let rank = settings.rank;
+    /// [`Error::Join`]: a local rank's entry is malformed.
+    pub fn new(
+        socket: LocalSocket,
+        (rank, attempt): (usize, u16),
+        secret: Option<Secret>,
+        peers: &[Peer],
+    ) -> Result<Self> {
         let mut addresses = BTreeMap::new();
         let mut tokens = Vec::new();
-        for neighbour in super::sharing::neighbours(peers, rank) {
-            let Ok(place) = &peers[neighbour].place else {
+        for local in local_ranks(peers, rank) {
+            let Ok(place) = &peers[local].place else {
                 continue;
             };
             tokens.push(&place.token);
-            if neighbour != rank {
+            if local != rank {
                 let address = address(&place.socket).map_err(|error| {
-                    Error::Join(format!("rank {neighbour}'s local socket: {error}"))
+                    Error::Join(format!("rank {local}'s local socket: {error}"))
                 })?;
-                addresses.insert(neighbour, address);
+                addresses.insert(local, address);
             }
         }
         Ok(Self {
             rank,
-            attempt: settings.attempt,
-            secret: settings.secret.clone().unwrap_or_else(Secret::absent),
+            attempt,
+            secret: secret.unwrap_or_else(Secret::absent),
             nonce: Nonce::new(tokens),
             socket: socket.socket,
             addresses,
@@ -152,12 +152,13 @@ impl Near {
 
     /// Whether another rank shares memory with this one.
     #[must_use]
-    pub fn has_neighbours(&self) -> bool {
+    pub fn has_peers(&self) -> bool {
         !self.addresses.is_empty()
     }
 
-    /// From now on a neighbour's [`Near::wake`] ends the sleeps of `reactor`. Call [`Near::drain`]
-    /// after each of them: only what comes after it counts. Once.
+    /// From now on a local rank's [`LocalPeers::wake`] ends the sleeps of `reactor`. Call
+    /// [`LocalPeers::drain`] after each sleep: only a datagram that arrives after it ends the next.
+    /// Call this once.
     ///
     /// # Errors
     /// The system's.
@@ -168,27 +169,28 @@ impl Near {
         Ok(())
     }
 
-    /// Ends the sleep of a neighbour, or its next one. Never waits; what cannot be told is not
-    /// told: a queue that is full wakes its owner anyway.
+    /// Ends the current or the next sleep of a local rank. Never blocks. A datagram that does not
+    /// fit is dropped: a full queue wakes its owner anyway.
     pub fn wake(&self, rank: usize) {
         if let Some(address) = self.addresses.get(&rank) {
-            // See above; and who is gone needs no waking.
+            // A full queue wakes its owner, and a rank that is gone needs no waking.
             let _ = rustix::net::sendto(&self.socket, &[], send_flags(), address);
         }
     }
 
-    /// Takes what has come since the last call. For the thread that sleeps in the reactor.
+    /// Takes what has arrived since the last call. For the thread that sleeps in the reactor.
     pub fn drain(&self) {
         self.receive(&mut self.lock());
     }
 
-    /// Hands `own` to every neighbour and returns what they hand over, by rank, ascending. All of
-    /// them make the same call at about the same time, once a channel. Each descriptor that is
-    /// returned is a sealed memfd of exactly `bytes` bytes, which nobody can make shorter.
+    /// Sends the descriptor `own` to every local rank and returns the descriptors that they send,
+    /// by rank, ascending. All local ranks make the same call at about the same time, once per
+    /// channel. Each descriptor returned is a sealed memfd of exactly `bytes` bytes, which no
+    /// process can make shorter.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] names a rank that is gone, [`Error::Deadline`] those that did not hand
-    /// over in time, [`Error::Protocol`] one that handed over something else; or the system's.
+    /// [`Error::PeerLost`] names a rank that is gone, [`Error::Deadline`] the ranks that sent none
+    /// in time, [`Error::Protocol`] one that sent something else; or the system's.
     pub fn exchange(
         &self,
         channel: u32,
@@ -198,7 +200,7 @@ impl Near {
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let others: BTreeSet<usize> = self.addresses.keys().copied().collect();
         let mut exchange = Exchange {
-            near: self,
+            local: self,
             channel,
             bytes,
             unsent: others.clone(),
@@ -219,7 +221,7 @@ impl Near {
         self.stash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is in the socket's queue; whether somebody wanted to wake the sleeper.
+    /// Takes what is in the socket's queue; whether a wake-up was among it.
     fn receive(&self, stash: &mut Stash) -> bool {
         let mut is_waking = false;
         for _ in 0..DATAGRAMS_AT_ONCE {
@@ -230,7 +232,7 @@ impl Near {
                 Err(_) => return is_waking,
             }
         }
-        // More may be there, which no later sleep would be told of.
+        // More may be queued, and the reactor tells of it only once.
         self.wake_sleeper();
         is_waking
     }
@@ -264,7 +266,7 @@ impl Near {
         }
         let claim = Claim::decode(&bytes[..received.bytes]);
         Ok(match claim.filter(|claim| self.believes(claim)) {
-            // Descriptors that found no number here are cut off: the sender sends one.
+            // The kernel cuts off descriptors that this process has no number for.
             Some(claim) if descriptors.len() == 1 || is_cut => {
                 Datagram::HandOver(claim.said, descriptors.pop())
             }
@@ -282,7 +284,7 @@ impl Near {
             && claim.is_proven(&self.secret, &self.nonce)
     }
 
-    /// Whether `rank` took our descriptor for `channel`, or why it never will.
+    /// Whether the socket of `rank` took our descriptor for `channel`, or why it never will.
     fn hand_over(&self, channel: u32, own: BorrowedFd<'_>, rank: usize) -> Result<bool> {
         let Some(address) = self.addresses.get(&rank) else {
             let why = format!("rank {rank} shares no memory with rank {}", self.rank);
@@ -339,7 +341,7 @@ impl Near {
     }
 }
 
-impl Drop for Near {
+impl Drop for LocalPeers {
     fn drop(&mut self) {
         if let Some(reactor) = self.reactor.get() {
             reactor.unwatch(&self.socket);
@@ -358,13 +360,13 @@ fn number(rank: usize) -> u32 {
 /// What a datagram was.
 enum Datagram {
     Wake,
-    /// Proven; without the descriptor if that was cut off.
+    /// Its proof is valid; without the descriptor if that was cut off.
     HandOver(HandOver, Option<OwnedFd>),
     Strange,
 }
 
-/// Keeps what was handed over; of a sender's second for a channel, and of channels beyond the
-/// limit, the descriptors are closed.
+/// Keeps a descriptor for its channel. A sender's second one for a channel is closed, and so is one
+/// for a channel beyond the limit.
 fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
     if stash.len() < HANDED_CHANNELS_MAX || stash.contains_key(&said.channel) {
         let channel = stash.entry(said.channel).or_default();
@@ -374,12 +376,12 @@ fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
 
 /// One rank's part of an exchange.
 struct Exchange<'a> {
-    near: &'a Near,
+    local: &'a LocalPeers,
     channel: u32,
     bytes: usize,
-    /// Who has not taken our descriptor.
+    /// Ranks that have not taken our descriptor.
     unsent: BTreeSet<usize>,
-    /// Who has not handed over its own.
+    /// Ranks whose descriptor has not arrived.
     missing: BTreeSet<usize>,
     handed: Vec<(usize, OwnedFd)>,
 }
@@ -402,7 +404,7 @@ impl Exchange<'_> {
             }
             if now >= next_probe {
                 next_probe = now + HAND_OVER_PROBE_EVERY;
-                self.look_for_the_gone()?;
+                self.check_for_dead()?;
             }
             pause = if still_open < open {
                 PAUSE_FIRST
@@ -415,19 +417,19 @@ impl Exchange<'_> {
 
     fn send(&mut self, own: BorrowedFd<'_>) -> Result<()> {
         for rank in std::mem::take(&mut self.unsent) {
-            if !self.near.hand_over(self.channel, own, rank)? {
+            if !self.local.hand_over(self.channel, own, rank)? {
                 self.unsent.insert(rank);
             }
         }
         Ok(())
     }
 
-    /// Takes what was handed over on this channel, whichever thread received it.
+    /// Takes the descriptors for this channel, whichever thread received them.
     fn collect(&mut self) -> Result<()> {
-        let mut stash = self.near.lock();
-        if self.near.receive(&mut stash) {
-            // It was meant for the thread that sleeps, which the socket no longer tells.
-            self.near.wake_sleeper();
+        let mut stash = self.local.lock();
+        if self.local.receive(&mut stash) {
+            // The wake-up was meant for the sleeping thread, and the socket no longer shows it.
+            self.local.wake_sleeper();
         }
         let came = stash.remove(&self.channel).unwrap_or_default();
         drop(stash);
@@ -446,23 +448,23 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    fn look_for_the_gone(&mut self) -> Result<()> {
+    fn check_for_dead(&mut self) -> Result<()> {
         let gone = self.missing.iter().copied();
-        let gone = gone.filter(|rank| self.near.is_gone(*rank));
+        let gone = gone.filter(|rank| self.local.is_gone(*rank));
         let gone: Vec<usize> = gone.collect();
         if gone.is_empty() {
             return Ok(());
         }
-        // What they sent before they went is in the queue.
+        // What they sent before they exited is in the queue.
         self.collect()?;
         match gone.iter().find(|rank| self.missing.contains(rank)) {
-            Some(rank) => Err(self.near.gone(*rank)),
+            Some(rank) => Err(self.local.gone(*rank)),
             None => Ok(()),
         }
     }
 
     fn wrong(&self, rank: usize, why: &str, kind: fn(String) -> Error) -> Error {
-        let own = self.near.rank;
+        let own = self.local.rank;
         kind(format!(
             "rank {own} cannot use the memory of rank {rank}: {why}"
         ))
@@ -474,7 +476,7 @@ impl Exchange<'_> {
             let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
             format!("{noun} {}", ranks.join(", "))
         };
-        let own = self.near.rank;
+        let own = self.local.rank;
         let what = if self.missing.is_empty() {
             format!("{} did not take it from rank {own}", list(&self.unsent))
         } else {
@@ -486,9 +488,9 @@ impl Exchange<'_> {
     }
 }
 
-/// Whether the descriptor is memory that will stay as long as it is.
+/// Whether the descriptor is memory of this length that no process can shorten.
 fn check(descriptor: &OwnedFd, bytes: usize) -> std::result::Result<(), String> {
-    // Only memory made to be sealed can have these seals.
+    // Only memory that was made to be sealed can have these seals.
     let fixed = SealFlags::SHRINK | SealFlags::GROW;
     let is_fixed = fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(fixed));
     if !is_fixed {

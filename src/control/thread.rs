@@ -1,47 +1,72 @@
 //! The control thread.
 //!
-//! A star: every rank has one connection to rank 0, which passes messages on. So rank 0 holds
-//! n - 1 connections and the others one, a message takes at most two hops, and messages from one
-//! rank to another stay in order. The thread sleeps in its own poll; while asynchronous operations
-//! are in flight it watches the data sockets' epoll descriptor as well.
+//! The ranks form a star: every rank has one connection to rank 0, which passes messages on. So
+//! rank 0 holds n - 1 connections and every other rank one, a message takes at most two hops, and
+//! messages from one rank to another stay in order. The thread sleeps in its own poll; while
+//! asynchronous operations are in flight it watches the data sockets' epoll descriptor as well.
 
-use super::channel::{Channel, Received};
-use super::control::{Command, Handler, Membership, Shared};
-use super::door::{Door, LISTENER, Outcome};
-use super::greeting::{Failure, Greeting};
-use super::messages::{Message, Peer, TO_ALL};
-use crate::limits::{CONTROL_FAREWELL, CONTROL_RELAY_AFTER, HANDSHAKE_TIMEOUT};
+use super::channel::Channel;
+use super::connections::{Connections, Incoming, Outcome};
+use super::handle::{Command, ControlHandle, Handler, Shared};
+use super::handshake::{Failure, Handshake};
+use super::membership::Membership;
+use super::message::{Relay, TO_ALL};
+use super::peer::Peer;
+use super::wait::wait;
+use crate::limits::{CONTROL_FAREWELL, CONTROL_RELAY_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal, Secret};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind};
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// The waker's token.
-pub(super) const WAKER: Token = Token(0);
+/// The waker's token; 1 is the listener's.
+const WAKER: Token = Token(0);
 /// The token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
-/// The connection to rank r has this token + r; handshakes have theirs far above.
-pub(super) const CHANNEL_FIRST: usize = 16;
 /// The first and the longest pause before a data connection is dialed again.
 const REDIAL_FIRST: Duration = Duration::from_millis(10);
 const REDIAL_MAX: Duration = Duration::from_millis(500);
 
-/// What the join leaves to the control thread.
-pub(super) struct Parts {
-    pub(super) poll: Poll,
-    pub(super) channels: BTreeMap<usize, Channel>,
-    pub(super) listener: Option<TcpListener>,
-    pub(super) secret: Option<Secret>,
-    pub(super) timeout: Duration,
-    pub(super) attempt: u16,
+/// A poll, and the handle that will wake the control thread in it.
+pub(crate) fn prepare() -> io::Result<(Poll, ControlHandle)> {
+    let poll = Poll::new()?;
+    let waker = Waker::new(poll.registry(), WAKER)?;
+    Ok((poll, ControlHandle::new(waker)))
 }
 
-/// A data connection that was asked for and is not there yet.
+/// What the join leaves to the control thread.
+pub(crate) struct Parts {
+    pub(crate) poll: Poll,
+    /// By rank.
+    pub(crate) channels: BTreeMap<usize, Channel>,
+    pub(crate) listener: Option<TcpListener>,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) timeout: Duration,
+    pub(crate) attempt: u16,
+}
+
+/// Starts the control thread of `membership`.
+pub(crate) fn start(
+    membership: &Membership,
+    parts: Parts,
+    handler: Arc<dyn Handler>,
+    data_events: Option<RawFd>,
+) -> io::Result<()> {
+    let control = ControlThread::new(membership, parts, handler, data_events)?;
+    let thread = thread::Builder::new()
+        .name("ringtree-control".into())
+        .spawn(move || control.run())?;
+    membership.control.shared.runs_on(thread);
+    Ok(())
+}
+
+/// A data connection that was asked for and is not established yet.
 struct Dial {
     epoch: u16,
     deadline: Instant,
@@ -50,32 +75,30 @@ struct Dial {
     next_attempt: Option<Instant>,
 }
 
-pub(super) struct ControlLoop {
+struct ControlThread {
     poll: Poll,
     shared: Arc<Shared>,
     handler: Arc<dyn Handler>,
     rank: usize,
     peers: Arc<Vec<Peer>>,
-    channels: BTreeMap<usize, Channel>,
-    door: Door,
+    /// A channel's number is its rank.
+    connections: Connections,
     dials: BTreeMap<(u32, usize), Dial>,
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
-    /// Set once this process leaves: until when it waits for the others to close.
+    /// Set once this process shuts down: until when it waits for the others to close.
     leaving_until: Option<Instant>,
-    /// Until when it still passes on what others send, for they may be leaving too.
+    /// Until when it still relays, for other ranks may be shutting down too.
     relaying_until: Instant,
-    /// Ranks to which nothing more will be sent.
-    finished: BTreeSet<usize>,
 }
 
 fn number(value: usize) -> u32 {
     u32::try_from(value).expect("invariant: ranks are below WORLD_SIZE_MAX")
 }
 
-impl ControlLoop {
-    pub(super) fn new(
+impl ControlThread {
+    fn new(
         membership: &Membership,
         parts: Parts,
         handler: Arc<dyn Handler>,
@@ -87,50 +110,51 @@ impl ControlLoop {
             rank: number(membership.rank),
             attempt: parts.attempt,
         };
-        let registry = parts.poll.registry().try_clone()?;
-        let door = Door::new(registry, parts.listener, expected, parts.secret)?;
+        let registry = parts.poll.registry();
+        let mut connections = Connections::new(registry, parts.listener, expected, parts.secret)?;
+        for (rank, channel) in parts.channels {
+            connections.insert(rank, channel)?;
+        }
         Ok(Self {
             poll: parts.poll,
             shared: Arc::clone(&membership.control.shared),
             handler,
             rank: membership.rank,
             peers: Arc::clone(&membership.peers),
-            channels: parts.channels,
-            door,
+            connections,
             dials: BTreeMap::new(),
             timeout: parts.timeout,
             data_events,
             data_watched: false,
             leaving_until: None,
             relaying_until: Instant::now(),
-            finished: BTreeSet::new(),
         })
     }
 
     /// The thread's body.
-    pub(super) fn run(mut self) {
+    fn run(mut self) {
         let mut events = Events::with_capacity(256);
         self.catch_up();
         loop {
             self.obey();
             if let Some(until) = self.leaving_until {
                 if Instant::now() >= self.relaying_until {
-                    self.finish_flushed();
+                    self.connections.finish_flushed();
                 }
-                if self.channels.is_empty() || Instant::now() >= until {
+                if self.connections.is_empty() || Instant::now() >= until {
                     return;
                 }
             }
             self.watch_data();
             let timeout = self.sleep_at_most();
-            if let Err(error) = self.poll.poll(&mut events, timeout)
-                && error.kind() != ErrorKind::Interrupted
-            {
+            let until = timeout.map(|timeout| Instant::now() + timeout);
+            if let Err(error) = wait(&mut self.poll, &mut events, until) {
                 let why = format!("this process cannot wait for its connections: {error}");
                 self.lose_all(&why);
                 return;
             }
-            self.dispatch(&events);
+            self.connections.note(&events);
+            self.take_incoming();
             if self.leaving_until.is_none() {
                 self.redial();
                 self.handler.awake();
@@ -138,23 +162,25 @@ impl ControlLoop {
         }
     }
 
-    /// What arrived, or was lost, before the thread was there to see it.
+    /// Handles what arrived, or was lost, before the thread ran.
     fn catch_up(&mut self) {
         if self.rank == 0 {
             for rank in 1..self.peers.len() {
-                if !self.channels.contains_key(&rank) {
-                    self.handler
-                        .control_lost(rank, "it left during the join".into());
+                if !self.connections.contains(rank) {
+                    self.lost(rank, "it left during the join".into());
                 }
             }
         }
-        self.read_all();
+        self.take_incoming();
     }
 
-    fn read_all(&mut self) {
-        let ranks: Vec<usize> = self.channels.keys().copied().collect();
-        for rank in ranks {
-            self.read(rank);
+    fn take_incoming(&mut self) {
+        while let Some(incoming) = self.connections.next() {
+            match incoming {
+                Incoming::Handshake(outcome) => self.settle(outcome),
+                Incoming::Message(rank, relay) => self.route(rank, relay),
+                Incoming::Lost(rank, why) => self.lost(rank, why),
+            }
         }
     }
 
@@ -163,7 +189,7 @@ impl ControlLoop {
         let left = |at: Instant| at.saturating_duration_since(now);
         let dials = self.dials.values().filter_map(|dial| dial.next_attempt);
         let deadlines = dials
-            .chain(self.door.next_deadline())
+            .chain(self.connections.acceptor.next_deadline())
             .chain(self.leaving_until);
         let relaying = self
             .leaving_until
@@ -176,119 +202,69 @@ impl ControlLoop {
         deadlines.chain(relaying).map(left).chain(asked).min()
     }
 
-    fn dispatch(&mut self, events: &Events) {
-        let mut outcomes = Vec::new();
-        for event in events {
-            match event.token() {
-                WAKER | DATA => {}
-                LISTENER => outcomes.extend(self.door.admit()),
-                Token(at) if at >= CHANNEL_FIRST && at - CHANNEL_FIRST < self.peers.len() => {
-                    self.read(at - CHANNEL_FIRST);
-                }
-                token => outcomes.extend(self.door.advance(token)),
-            }
-        }
-        outcomes.extend(self.door.expire(Instant::now()));
-        for outcome in outcomes {
-            self.settle(outcome);
-        }
-    }
-
     // ---- control messages ----
 
-    /// Sends what is queued for `rank` and takes what came from it.
-    fn read(&mut self, rank: usize) {
-        loop {
-            let Some(channel) = self.channels.get_mut(&rank) else {
-                return;
-            };
-            let received = match channel.flush() {
-                Ok(()) => channel.next(),
-                // What it sent before it broke still counts.
-                Err(why) => match channel.next() {
-                    Received::Empty => Received::Lost(why),
-                    other => other,
-                },
-            };
-            match received {
-                Received::Message(Message::Relay {
-                    from,
-                    to,
-                    group,
-                    payload,
-                }) => {
-                    let told = usize::try_from(from).unwrap_or(usize::MAX);
-                    if self.rank == 0 && told != rank {
-                        self.lose(rank, "it spoke for another rank".into());
-                    } else if self.rank == 0 {
-                        self.pass_on(rank, to, group, payload);
-                    } else {
-                        self.deliver(told, group, &payload);
-                    }
-                }
-                Received::Message(_) => {
-                    self.lose(rank, "it sent a message of the join after it".into());
-                }
-                Received::Empty => return,
-                Received::Lost(why) => self.lose(rank, why),
+    fn route(&mut self, rank: usize, relay: Relay) {
+        let from = usize::try_from(relay.from).unwrap_or(usize::MAX);
+        if self.rank == 0 && from != rank {
+            self.lose(rank, "it spoke for another rank".into());
+        } else if self.rank == 0 {
+            self.pass_on(relay);
+        } else {
+            self.deliver(&relay);
+        }
+    }
+
+    /// Rank 0: delivers a message, or sends it to the ranks it is for.
+    fn pass_on(&mut self, relay: Relay) {
+        let targets = match relay.to {
+            TO_ALL => 0..self.peers.len(),
+            one => one as usize..one as usize + 1,
+        };
+        let to_all = relay.to == TO_ALL;
+        for target in targets.filter(|target| !(to_all && number(*target) == relay.from)) {
+            if target == 0 {
+                self.deliver(&relay);
+            } else {
+                self.send(target, &relay);
             }
         }
     }
 
-    /// Rank 0: brings a message to whom it is for.
-    fn pass_on(&mut self, from: usize, to: u32, group: u32, payload: Vec<u8>) {
-        let targets: Vec<usize> = match to {
-            TO_ALL => (0..self.peers.len()).filter(|rank| *rank != from).collect(),
-            one => vec![one as usize],
-        };
-        let message = Message::Relay {
-            from: number(from),
-            to,
-            group,
-            payload,
-        };
-        for target in targets {
-            match &message {
-                Message::Relay { payload, .. } if target == 0 => {
-                    self.deliver(from, group, payload);
-                }
-                message => self.send(target, message),
-            }
-        }
-    }
-
-    /// Hands a message to this process, unless it is leaving and may hold locks while it waits.
-    fn deliver(&self, from: usize, group: u32, payload: &[u8]) {
+    /// Hands a message to this process, unless it is shutting down and may hold locks meanwhile.
+    fn deliver(&self, relay: &Relay) {
         if self.leaving_until.is_none() {
-            self.handler.control(from, group, payload);
+            let from = relay.from as usize;
+            self.handler.control(from, relay.group, &relay.payload);
         }
     }
 
-    fn send(&mut self, rank: usize, message: &Message) {
-        if self.finished.contains(&rank) {
-            return;
-        }
-        if let Some(channel) = self.channels.get_mut(&rank)
-            && let Err(why) = channel.send(message)
-        {
+    fn send(&mut self, rank: usize, relay: &Relay) {
+        if let Err(why) = self.connections.send(rank, relay) {
             self.lose(rank, why);
         }
     }
 
     fn lose(&mut self, rank: usize, why: String) {
-        if self.channels.remove(&rank).is_some() && self.leaving_until.is_none() {
+        if self.connections.remove(rank).is_some() {
+            self.lost(rank, why);
+        }
+    }
+
+    /// The channel of `rank` is gone already.
+    fn lost(&self, rank: usize, why: String) {
+        if self.leaving_until.is_none() {
             self.handler.control_lost(rank, why);
         }
     }
 
     fn lose_all(&mut self, why: &str) {
-        let ranks: Vec<usize> = self.channels.keys().copied().collect();
-        for rank in ranks {
+        for rank in self.connections.ids() {
             self.lose(rank, why.to_owned());
         }
     }
 
-    // ---- what this process asks for ----
+    // ---- commands of this process ----
 
     fn obey(&mut self) {
         loop {
@@ -306,19 +282,18 @@ impl ControlLoop {
     }
 
     fn send_own(&mut self, to: u32, group: u32, payload: Vec<u8>) {
-        if to == number(self.rank) {
-            self.deliver(self.rank, group, &payload);
+        let relay = Relay {
+            from: number(self.rank),
+            to,
+            group,
+            payload,
+        };
+        if to == relay.from {
+            self.deliver(&relay);
         } else if self.rank == 0 {
-            self.pass_on(0, to, group, payload);
+            self.pass_on(relay);
         } else {
-            let from = number(self.rank);
-            let message = Message::Relay {
-                from,
-                to,
-                group,
-                payload,
-            };
-            self.send(0, &message);
+            self.send(0, &relay);
         }
     }
 
@@ -329,23 +304,12 @@ impl ControlLoop {
         let now = Instant::now();
         self.leaving_until = Some(now + CONTROL_FAREWELL);
         if self.rank == 0 {
-            // All ranks tend to leave together, and their goodbyes go by here. Those that leave
-            // later find the star gone; they know from rank 0's own goodbye.
+            // All ranks tend to shut down together, and their last messages pass rank 0. A rank
+            // that shuts down later finds no relay; rank 0's own last message explained why.
             self.relaying_until = now + CONTROL_RELAY_AFTER;
         }
-        self.door.close();
+        self.connections.acceptor.close();
         self.dials.clear();
-    }
-
-    /// Says goodbye on every connection whose queue is empty. Closing comes only after the other
-    /// end has closed: a close with unread bytes would reset the connection, and what the other end
-    /// had not read yet could be lost.
-    fn finish_flushed(&mut self) {
-        for (rank, channel) in &mut self.channels {
-            if channel.is_flushed() && self.finished.insert(*rank) {
-                channel.finish();
-            }
-        }
     }
 
     // ---- data connections ----
@@ -380,20 +344,19 @@ impl ControlLoop {
                 continue;
             };
             dial.next_attempt = None;
+            let secret = self.connections.acceptor.secret();
             let hello = Hello {
                 purpose: Purpose::Data,
                 world_size: number(self.peers.len()),
                 group,
                 epoch: dial.epoch,
-                attempt: self.door.attempt(),
+                attempt: self.connections.acceptor.attempt(),
                 from: number(self.rank),
                 to: number(peer),
             };
-            let secret = self.door.secret();
-            let remote = self.peers[peer].address;
-            let greeted = Greeting::dial(remote, &secret, hello, HANDSHAKE_TIMEOUT)
-                .and_then(|greeting| self.door.greet(greeting));
-            if let Err(error) = greeted {
+            let started = Handshake::dial(self.peers[peer].address, &secret, hello)
+                .and_then(|handshake| self.connections.acceptor.start(handshake));
+            if let Err(error) = started {
                 self.dial_failed(group, peer, &error.into());
             }
         }
@@ -402,17 +365,16 @@ impl ControlLoop {
     /// A handshake for data ended.
     fn settle(&mut self, outcome: Outcome) {
         match (outcome.dialed, outcome.result) {
-            (None, Ok(greeted)) => {
-                let peer = greeted.hello.from as usize;
-                self.handler
-                    .stream(greeted.hello.group, peer, greeted.stream);
+            (None, Ok(proven)) => {
+                let Hello { from, group, .. } = proven.hello;
+                self.handler.stream(group, from as usize, proven.stream);
             }
-            (Some((group, peer)), Ok(greeted)) => {
+            (Some((group, peer)), Ok(proven)) => {
                 self.dials.remove(&(group, peer));
-                self.handler.stream(group, peer, greeted.stream);
+                self.handler.stream(group, peer, proven.stream);
             }
             (Some((group, peer)), Err(failure)) => self.dial_failed(group, peer, &failure),
-            // A stranger; it cost a bounded time and is gone.
+            // The other end proved nothing, and its connection is closed.
             (None, Err(_)) => {}
         }
     }
@@ -421,7 +383,7 @@ impl ControlLoop {
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };
-        // The listener's port may belong to another process by now, hence garbage can pass.
+        // Garbage is no final refusal: another process may have the listener's port by now.
         let hopeless = matches!(failure, Failure::Refused(refusal, _)
             if *refusal != Refusal::Garbage);
         let now = Instant::now();
@@ -438,7 +400,7 @@ impl ControlLoop {
         self.handler.stream_failed(group, peer, why);
     }
 
-    /// Watches the data sockets exactly while the handler wants it.
+    /// Watches the data sockets while the handler wants it, and only then.
     fn watch_data(&mut self) {
         let Some(descriptor) = self.data_events else {
             return;

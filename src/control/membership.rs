@@ -1,0 +1,44 @@
+//! A process among the other ranks of its job.
+
+use super::handle::ControlHandle;
+use super::local::LocalPeers;
+use super::peer::{self, Peer};
+use std::sync::Arc;
+
+/// This process among the others, after the join.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// This rank.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub world_size: usize,
+    /// All ranks, this one included, by rank.
+    pub peers: Arc<Vec<Peer>>,
+    /// Speaks to the other ranks that share memory with this one, if there are any.
+    pub local: Option<Arc<LocalPeers>>,
+    /// Speaks to the control thread. It can send at once; the thread delivers once it has started.
+    pub control: ControlHandle,
+}
+
+impl Membership {
+    /// The ranks that can share memory with this one, itself included, ascending.
+    #[must_use]
+    pub fn local_ranks(&self) -> Vec<usize> {
+        peer::local_ranks(&self.peers, self.rank)
+    }
+
+    /// g, if the ranks from k·g up to (k + 1)·g can share memory, for every k, and no others can;
+    /// else 1. The same on every rank.
+    #[must_use]
+    pub fn ranks_per_host(&self) -> usize {
+        peer::ranks_per_host(&self.peers)
+    }
+
+    /// Whether this is the lowest rank with its host id, which does what is done once per host.
+    #[must_use]
+    pub fn is_first_of_host(&self) -> bool {
+        let host_id = &self.peers[self.rank].host_id;
+        let mut before = self.peers[..self.rank].iter();
+        before.all(|peer| peer.host_id != *host_id)
+    }
+}

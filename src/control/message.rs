@@ -1,0 +1,80 @@
+//! Messages as bytes: every message of the control plane is a serde type in postcard's format.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// `message` as bytes.
+pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("invariant: the length of every sequence is known")
+}
+
+/// The message that `bytes` are; `None` if they are none, or if bytes follow it.
+///
+/// No string is longer than `bytes`, and no sequence reserves more than 1 MiB before its elements
+/// have been read.
+pub(crate) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Option<M> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
+}
+
+/// The receiver of a message that goes to every rank but its sender.
+pub(super) const TO_ALL: u32 = u32::MAX;
+
+/// A message between two ranks, which rank 0 passes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Relay {
+    pub(super) from: u32,
+    /// A rank, or [`TO_ALL`].
+    pub(super) to: u32,
+    pub(super) group: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+    use crate::protocol::sealed::SEALED_BYTES_MAX;
+    use proptest::prelude::*;
+
+    fn relay(payload: Vec<u8>) -> Relay {
+        Relay {
+            from: u32::MAX,
+            to: TO_ALL,
+            group: u32::MAX,
+            payload,
+        }
+    }
+
+    #[test]
+    fn the_longest_message_fits_a_sealed_one() {
+        let message = relay(vec![255; CONTROL_MESSAGE_BYTES_MAX]);
+        let bytes = encode(&message);
+        assert!(bytes.len() <= SEALED_BYTES_MAX);
+        assert_eq!(decode(&bytes), Some(message));
+    }
+
+    #[test]
+    fn a_message_is_neither_cut_nor_followed_by_anything() {
+        let mut bytes = encode(&relay(vec![1, 2, 3]));
+        assert_eq!(decode::<Relay>(&bytes[..bytes.len() - 1]), None);
+        bytes.push(0);
+        assert_eq!(decode::<Relay>(&bytes), None);
+    }
+
+    #[test]
+    fn a_length_beyond_the_message_is_refused() {
+        // Varints: from, to, group, then a payload that claims 2^63 bytes.
+        let bytes = [
+            0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01,
+        ];
+        assert_eq!(decode::<Relay>(&bytes), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode::<Relay>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The control plane: what runs between the ranks of a job for as long as the process lives.
+//!
+//! *Purpose.* Authenticated connections for small messages, and the thread that owns them. The
+//! ranks form a star: each has one connection to rank 0, which relays. A [`ControlHandle`] sends,
+//! a [`Handler`] is called with what arrives. The same thread accepts and dials data connections.
+//! [`local`] passes descriptors and wake-ups between the ranks of one host. [`peer`] describes a
+//! rank and says which ranks can share memory. `bootstrap` makes these connections when a rank
+//! joins, and the launchers of a job's hosts use the same ones (`connections`).
+//!
+//! *Invariants.* Until a handshake has succeeded, a remote end can make this process read only
+//! frames of fixed size and hold only a bounded number of connections, each for a bounded time.
+//! The control thread sleeps unless something happens.
+//!
+//! *May import* `transport`, `protocol` and the base files.
+
+#![forbid(unsafe_code)]
+
+mod acceptor;
+pub(crate) mod channel;
+pub(crate) mod connections;
+pub mod handle;
+pub(crate) mod handshake;
+pub mod local;
+pub mod membership;
+pub(crate) mod message;
+pub mod peer;
+pub(crate) mod thread;
+pub(crate) mod wait;
+
+pub use handle::{ControlHandle, Handler};
+pub use local::LocalPeers;
+pub use membership::Membership;
+pub use peer::Peer;

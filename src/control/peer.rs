@@ -1,0 +1,196 @@
+//! A rank as the others see it, and which ranks can share memory.
+//!
+//! All ranks have the same table of peers, so all of them conclude the same. Two ranks share memory
+//! if they have the same [`SharingKey`]: the host id that was set or found, the same boot of the
+//! same kernel, the same network namespace (abstract sockets, which pass descriptors, live there),
+//! and the same user. A rank that was refused sealed memory or such a socket shares with no rank.
+
+use crate::protocol::hand_over::Token;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// A rank as the others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Where it takes data connections.
+    pub address: SocketAddr,
+    /// Its host's name, for messages to people; never resolved.
+    pub host_name: String,
+    /// Ranks with different host ids share no memory.
+    pub host_id: String,
+    /// Where it can share memory, or why it shares with no rank.
+    pub place: Offer,
+    /// Its process id on its host.
+    pub pid: u32,
+    /// Its rank among those of its host.
+    pub local_rank: usize,
+}
+
+impl Peer {
+    /// What must be the same for two ranks to share memory; `None` for one that shares with
+    /// no rank.
+    #[must_use]
+    pub fn sharing_key(&self) -> Option<SharingKey<'_>> {
+        let place = self.place.as_ref().ok()?;
+        Some(SharingKey {
+            host_id: &self.host_id,
+            boot_id: &place.boot_id,
+            network: place.network,
+            users: place.users,
+            user: place.user,
+        })
+    }
+}
+
+/// Where a rank can share memory, or why it shares with no rank.
+pub type Offer = Result<Place, String>;
+
+/// Where a rank can share memory, and how it is reached there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The kernel's boot.
+    pub boot_id: String,
+    /// The inode of the network namespace.
+    pub network: u64,
+    /// The inode of the user namespace, which gives the user's number its meaning.
+    pub users: u64,
+    /// The user's number.
+    pub user: u32,
+    /// The name of the rank's abstract socket.
+    pub socket: String,
+    /// The rank's share of the nonce of its local ranks.
+    pub token: Token,
+}
+
+/// What must be the same for two ranks to share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharingKey<'a> {
+    /// `RINGTREE_HOST_ID`, or what was found.
+    pub host_id: &'a str,
+    /// The kernel's boot.
+    pub boot_id: &'a str,
+    /// The inode of the network namespace.
+    pub network: u64,
+    /// The inode of the user namespace.
+    pub users: u64,
+    /// The user's number.
+    pub user: u32,
+}
+
+/// The ranks that can share memory with `rank`, itself included, ascending.
+pub(crate) fn local_ranks(peers: &[Peer], rank: usize) -> Vec<usize> {
+    let Some(key) = peers[rank].sharing_key() else {
+        return vec![rank];
+    };
+    (0..peers.len())
+        .filter(|other| peers[*other].sharing_key() == Some(key))
+        .collect()
+}
+
+/// g, if every g consecutive ranks, counted from 0, share memory, and no others do; else 1.
+pub(super) fn ranks_per_host(peers: &[Peer]) -> usize {
+    let mut first_of = BTreeMap::new();
+    let mut firsts = Vec::with_capacity(peers.len());
+    for (rank, peer) in peers.iter().enumerate() {
+        let first = match peer.sharing_key() {
+            Some(key) => *first_of.entry(key).or_insert(rank),
+            None => rank,
+        };
+        firsts.push(first);
+    }
+    let ranks = firsts.iter().filter(|first| **first == 0).count();
+    let in_blocks = firsts
+        .iter()
+        .enumerate()
+        .all(|(rank, first)| *first == rank - rank % ranks);
+    if in_blocks && peers.len().is_multiple_of(ranks) {
+        ranks
+    } else {
+        1
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A rank at a place with these marks: host, boot, network, user.
+    pub(crate) fn peer(marks: [u32; 4]) -> Peer {
+        Peer {
+            address: ([127, 0, 0, 1], 1).into(),
+            host_name: format!("h{}", marks[0]),
+            host_id: format!("id{}", marks[0]),
+            place: Ok(Place {
+                boot_id: format!("boot{}", marks[1]),
+                network: u64::from(marks[2]),
+                users: 1,
+                user: marks[3],
+                socket: "s".into(),
+                token: Token([0; 16]),
+            }),
+            pid: 1,
+            local_rank: 0,
+        }
+    }
+
+    pub(crate) fn refused() -> Peer {
+        Peer {
+            place: Err("memfd_create: no".into()),
+            ..peer([0; 4])
+        }
+    }
+
+    /// Ranks on these hosts; on host 9 no rank can share.
+    pub(crate) fn hosts(hosts: &[u32]) -> Vec<Peer> {
+        let one = |host: &u32| match host {
+            9 => refused(),
+            host => peer([*host, *host, 0, 0]),
+        };
+        hosts.iter().map(one).collect()
+    }
+
+    #[test]
+    fn only_ranks_with_all_marks_in_common_share() {
+        assert_eq!(local_ranks(&[peer([1; 4]), peer([1; 4])], 1), [0, 1]);
+        for mark in 0..4 {
+            let mut other = [1; 4];
+            other[mark] = 2;
+            let peers = [peer([1; 4]), peer(other), peer([1; 4])];
+            assert_eq!(local_ranks(&peers, 0), [0, 2], "mark {mark}");
+            assert_eq!(local_ranks(&peers, 1), [1], "mark {mark}");
+            assert_eq!(ranks_per_host(&peers), 1, "mark {mark}");
+        }
+    }
+
+    #[test]
+    fn who_cannot_share_is_alone_even_among_its_like() {
+        let peers = [refused(), refused(), peer([0; 4])];
+        for rank in 0..3 {
+            assert_eq!(local_ranks(&peers, rank), [rank]);
+        }
+        assert_eq!(ranks_per_host(&peers), 1);
+    }
+
+    #[test]
+    fn hosts_with_equal_runs_of_ranks_have_a_number() {
+        let cases: &[(&[u32], usize)] = &[
+            (&[1], 1),
+            (&[1, 1, 1], 3),
+            (&[1, 1, 2, 2], 2),
+            (&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3),
+            (&[1, 2, 3], 1),
+            // Unequal, taking turns, a host that comes back, ranks apart.
+            (&[1, 1, 2], 1),
+            (&[1, 2, 2], 1),
+            (&[1, 2, 1, 2], 1),
+            (&[1, 1, 2, 2, 1, 1], 1),
+            (&[1, 1, 9, 9], 1),
+            (&[9, 9, 1, 1], 1),
+            (&[9], 1),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(ranks_per_host(&hosts(given)), *expected, "{given:?}");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Sleeping in a poll.
+
+use mio::{Events, Poll};
+use std::io::{self, ErrorKind};
+use std::time::Instant;
+
+/// Sleeps until `poll` has events, or until `until`, or for ever if that is `None`.
+pub(crate) fn wait(poll: &mut Poll, events: &mut Events, until: Option<Instant>) -> io::Result<()> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    match poll.poll(events, left) {
+        Err(error) if error.kind() != ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,59 @@
+//! A job of one host.
+
+use super::attempt::Attempt;
+use super::cause::Cause;
+use super::event::{Heard, Peers, Status};
+use super::restarts::Restarts;
+use crate::error::Result;
+use std::time::Duration;
+
+/// How long a better cause may arrive after the first failure.
+const CAUSE_GRACE: Duration = Duration::from_millis(30);
+
+/// Stands for the other launchers of a job that has none.
+pub(super) struct Alone {
+    endpoint: Option<String>,
+    restarts: Restarts,
+}
+
+impl Alone {
+    /// For a job that may be restarted, and whose rank 0 answers at `endpoint` if one is given.
+    pub(super) fn new(endpoint: Option<&str>, max_restarts: u16) -> Self {
+        Alone {
+            endpoint: endpoint.map(str::to_owned),
+            restarts: Restarts::new(max_restarts),
+        }
+    }
+}
+
+impl Peers for Alone {
+    fn failed(&mut self, _: &Cause) {}
+
+    fn settling_time(&self) -> Duration {
+        CAUSE_GRACE
+    }
+
+    fn settled(&mut self, cause: &Cause) -> Status {
+        self.restarts.after(cause)
+    }
+
+    fn finished(&mut self) -> Status {
+        Status::Succeeded
+    }
+
+    fn stopped(&mut self) -> Status {
+        Status::Stopped
+    }
+
+    fn again(&mut self) -> Result<Attempt> {
+        Attempt::alone(self.restarts.attempt(), self.endpoint.as_deref())
+    }
+
+    fn awaited(&self) -> String {
+        "nobody".to_owned()
+    }
+
+    fn handle(&mut self, _: Heard) -> Status {
+        Status::Undecided
+    }
+}

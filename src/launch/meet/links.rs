@@ -1,0 +1,118 @@
+//! The connections between launchers: those of the control plane, with messages of the launch.
+
+use crate::control::connections::{Connections, Incoming};
+use crate::control::handshake::Proven;
+use crate::control::wait::wait;
+use crate::error::{Error, Result};
+use crate::launch::event::{Event, Heard, spawn_thread};
+use crate::launch::message::Message;
+use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
+use crossbeam::channel::Sender;
+use mio::net::TcpListener;
+use mio::{Events, Poll, Token, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The waker's token.
+const WAKER: Token = Token(0);
+/// The number of a member's connection to the coordinator, and of the first to come to that.
+pub(super) const FIRST: usize = 0;
+
+/// What a member says of itself in the handshake. The world is a coordinator, 0, and a member, 1.
+pub(super) const HELLO: Hello = Hello {
+    purpose: Purpose::Launch,
+    world_size: 2,
+    group: 0,
+    epoch: 0,
+    attempt: 0,
+    from: 1,
+    to: 0,
+};
+
+/// Connections to other launchers, by number. They close when this is dropped.
+pub(super) struct Links {
+    connections: Arc<Mutex<Connections>>,
+    waker: Waker,
+}
+
+impl Links {
+    /// Holds the connection that was `dialed` and accepts further ones from `listener`. A thread of
+    /// its own tells `events` what arrives.
+    pub(super) fn new(
+        dialed: Option<Proven>,
+        listener: Option<TcpListener>,
+        secret: &Secret,
+        events: &Sender<Event>,
+    ) -> Result<Self> {
+        let broken = |error| Error::system("setting up the launchers' connections", &error);
+        let expected = Expected {
+            purpose: HELLO.purpose,
+            world_size: HELLO.world_size,
+            rank: HELLO.to,
+            attempt: HELLO.attempt,
+        };
+        let poll = Poll::new().map_err(broken)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(broken)?;
+        let secret = Some(secret.clone());
+        let mut connections =
+            Connections::new(poll.registry(), listener, expected, secret).map_err(broken)?;
+        if let Some(dialed) = dialed {
+            connections.add(dialed, true).map_err(broken)?;
+        }
+        let connections = Arc::new(Mutex::new(connections));
+        let (heard, events) = (Arc::clone(&connections), events.clone());
+        spawn_thread("ringtree-launchers", move || listen(poll, &heard, &events))?;
+        Ok(Links { connections, waker })
+    }
+
+    pub(super) fn send(&self, connection: usize, message: &Message) {
+        // The thread that listens reports a connection that breaks.
+        let _ = lock(&self.connections).send(connection, message);
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        lock(&self.connections).close();
+        // It fails only when the counter behind it is full, and then the thread wakes anyway.
+        let _ = self.waker.wake();
+    }
+}
+
+fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
+    // Whole between any two statements: a panic of another holder leaves nothing half done.
+    connections.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells `events` what other launchers do, until nothing can arrive any more.
+fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Event>) {
+    let mut ready = Events::with_capacity(64);
+    loop {
+        let mut open = lock(connections);
+        open.note(&ready);
+        while let Some(incoming) = open.next() {
+            let heard = match incoming {
+                Incoming::Message(connection, message) => Heard::Said(connection, message),
+                Incoming::Lost(connection, _) => Heard::Lost(connection),
+                Incoming::Handshake(outcome) => {
+                    match outcome.result.map(|proven| open.add(proven, false)) {
+                        Ok(_) => continue,
+                        Err(failure) => Heard::TurnedAway(outcome.remote, failure),
+                    }
+                }
+            };
+            let _ = events.send(Event::Peer(heard));
+        }
+        if open.is_closed() {
+            return;
+        }
+        let until = open.acceptor.next_deadline();
+        drop(open);
+        if wait(&mut poll, &mut ready, until).is_err() {
+            // Without a poll nothing is heard any more, which is as bad as closed connections.
+            for connection in lock(connections).ids() {
+                let _ = events.send(Event::Peer(Heard::Lost(connection)));
+            }
+            return;
+        }
+    }
+}

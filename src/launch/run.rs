@@ -1,0 +1,178 @@
+//! A job from its start to its exit code.
+
+use super::alone::Alone;
+use super::attempt::{Attempt, LISTENER_VARIABLE, Placement, run_id};
+use super::event::{Events, Met};
+use super::job::{Job, Output};
+use super::meet::meet;
+use super::secret;
+use super::supervise::{End, Supervisor};
+use crate::bootstrap::{address::host_name, settings};
+use crate::error::{Error, Result};
+use crate::limits::RANKS_PER_HOST_MAX;
+use crate::sys::process::bind_to_parent;
+use crossbeam::channel;
+use std::env;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Runs a job to its end and returns its exit code: 0, or 1 when it failed, after one line on
+/// standard error has said why.
+///
+/// When a rank fails, all ranks of all hosts are stopped. While restarts are left they are then
+/// started again, as a new attempt with a fresh rendezvous; whatever is left of an earlier attempt
+/// is refused there. Nothing is restarted after a signal to a launcher, when a launcher is gone, or
+/// when the first to fail ended with exit code 2, by which programs say that they were called
+/// wrongly: it would do so again. What a rank had in memory is lost; it must find its checkpoint.
+///
+/// Call it from a thread that does nothing else: the ranks die with the thread. While it runs, the
+/// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks; afterwards they do nothing.
+///
+/// ```no_run
+/// use ringtree::launch::{Job, Output, run};
+/// let job = Job {
+///     program: "python3".into(),
+///     arguments: vec!["train.py".into()],
+///     ranks: 4,
+///     id: Some("night-run".into()),
+///     max_restarts: 3,
+///     output: Output::Prefixed,
+///     meeting: None,
+/// };
+/// std::process::exit(run(&job)?);
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Configuration`] when the program cannot be started or a setting is wrong;
+/// [`Error::Join`] when the launchers did not come together; [`Error::System`] when the operating
+/// system refuses something. No rank is running then.
+pub fn run(job: &Job) -> Result<i32> {
+    if job.ranks == 0 || job.ranks > RANKS_PER_HOST_MAX {
+        return Err(Error::Usage(format!(
+            "a host runs 1 to {RANKS_PER_HOST_MAX} ranks, not {}",
+            job.ranks
+        )));
+    }
+    settings::check_environment(setting)?;
+    let secret = settings::secret(&setting)?;
+    let events = channel::unbounded();
+    match &job.meeting {
+        Some(meeting) if meeting.nodes > 1 => {
+            let secret = secret.ok_or_else(secret::missing)?;
+            let timeout = settings::timeout(&setting)?;
+            let met = meet(job, meeting, &secret, timeout, &events)?;
+            supervise(job, met, None, events)
+        }
+        _ => {
+            let made = match secret {
+                Some(_) => None,
+                None => Some(secret::random()?),
+            };
+            supervise(job, alone(job)?, made.as_deref(), events)
+        }
+    }
+}
+
+/// A job of one host has no other launchers to meet.
+fn alone(job: &Job) -> Result<Met> {
+    let endpoint = job.meeting.as_ref().map(|meeting| &*meeting.endpoint);
+    Ok(Met {
+        placement: Placement {
+            node: 0,
+            nodes: 1,
+            host: host_name(),
+            first_rank: 0,
+            world_size: job.ranks,
+            run_id: run_id(job)?,
+        },
+        attempt: Attempt::alone(0, endpoint)?,
+        peers: Box::new(Alone::new(endpoint, job.max_restarts)),
+    })
+}
+
+/// Runs this program again, with its own arguments, as `ranks` ranks on this host, and returns the
+/// job's exit code. The ranks find `RANK` in their environment; that is how a program knows that
+/// it is one.
+///
+/// Standard output is shared; standard error is passed on.
+///
+/// # Errors
+/// As [`run`].
+///
+/// # Examples
+/// ```no_run
+/// if std::env::var_os("RANK").is_none() {
+///     std::process::exit(ringtree::launch::spawn_self(4)?);
+/// }
+/// println!("one of four");
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+pub fn spawn_self(ranks: usize) -> Result<i32> {
+    let program = env::current_exe()
+        .map_err(|error| Error::system("cannot find this program's own file", &error))?;
+    run(&Job {
+        program: program.into_os_string(),
+        arguments: env::args_os().skip(1).collect(),
+        ranks,
+        id: None,
+        max_restarts: 0,
+        output: Output::Plain,
+        meeting: None,
+    })
+}
+
+/// A setting of the environment, unless it is empty.
+fn setting(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// Supervises the ranks of this host through all attempts of the job.
+fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<i32> {
+    let Met {
+        placement,
+        mut attempt,
+        peers,
+    } = met;
+    let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events)?;
+    loop {
+        let end =
+            start(job, &placement, attempt, made, &mut supervisor).and_then(|()| supervisor.run());
+        match end {
+            Ok(End::Succeeded) => return Ok(0),
+            Ok(End::Failed(cause)) => {
+                eprintln!("ringtree: {}", cause.text);
+                return Ok(1);
+            }
+            Ok(End::Again(next)) => attempt = next,
+            Err(error) => {
+                supervisor.abandon(&error);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Starts the ranks of this host.
+fn start(
+    job: &Job,
+    placement: &Placement,
+    mut attempt: Attempt,
+    made: Option<&str>,
+    supervisor: &mut Supervisor,
+) -> Result<()> {
+    for local_rank in 0..job.ranks {
+        let rank = placement.first_rank + local_rank;
+        let mut command = attempt.command(job, placement, local_rank);
+        if let Some(secret) = made {
+            command.env(secret::VARIABLE, secret);
+        }
+        let inherited = attempt.listener.take();
+        if let Some(listener) = &inherited {
+            command.env(LISTENER_VARIABLE, listener.as_raw_fd().to_string());
+        }
+        bind_to_parent(&mut command, inherited.as_ref().map(AsFd::as_fd));
+        let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
+        supervisor.spawn(placement.rank_name(rank), &mut command, prefix)?;
+    }
+    Ok(())
+}
