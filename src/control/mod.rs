@@ -11,7 +11,7 @@
 //! frames of fixed size and hold only a bounded number of connections, each for a bounded time.
 //! The control thread sleeps unless something happens.
 //!
-//! *May import* `transport`, `protocol` and the base files.
+//! *May import* `link`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

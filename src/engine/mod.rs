@@ -11,7 +11,7 @@
 //! `progress.md` says why no operation waits for ever. Operations of a queue use a link in the
 //! order of their calls. In the steady state nothing is allocated.
 //!
-//! *May import* `link`, `reduce`, `sys`, the pure rooms and the base files.
+//! *May import* `link`, `reduce`, `sys`, `plan`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

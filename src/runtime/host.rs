@@ -79,8 +79,8 @@ pub(crate) trait Host: Send + Sync {
     }
 
     /// Memory of `bytes` bytes that the group's ranks on this host can read, and theirs; `None`
-    /// where no other rank shares memory with this one. All of them ask, one allocation after the other, and
-    /// wait for each other, at most `at_most`.
+    /// where no other rank shares memory with this one. All of them ask, one allocation after the
+    /// other, and wait for each other, at most `at_most`.
     ///
     /// # Errors
     /// Memory that was to be shared was not.

@@ -10,7 +10,7 @@
 //! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
 //! the clock, and the engine ends what is overdue.
 //!
-//! *May import* `engine`, `bootstrap`, `link`, `sys`, the pure rooms and the base files.
+//! *May import* `engine`, `control`, `link`, `sys`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 
