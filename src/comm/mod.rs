@@ -9,8 +9,8 @@
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
 //!
-//! *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`, `plan`,
-//! `protocol` and the base files.
+//! *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`,
+//! `plan`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

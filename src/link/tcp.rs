@@ -2,7 +2,8 @@
 //!
 //! The control thread dials, accepts and authenticates data connections and drops them into an
 //! [`Inbox`]; the link to the peer takes its stream out, which registers it with the [`Reactor`].
-//! While a call polls, it tries the sockets directly; only before it sleeps does it ask the reactor.
+//! While a call polls, it tries the sockets directly; only before it sleeps does it ask the
+//! reactor.
 
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
