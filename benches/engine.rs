@@ -139,6 +139,7 @@ fn engine(criterion: &mut Criterion) {
                         buffer: buffers[rank].take().expect("invariant: it was given back"),
                         progress: Progress::default(),
                         timeout: Duration::from_secs(1),
+                        gate: None,
                     };
                     let posted = engines[rank].post(0, ChannelKind::Collectives, posting);
                     tickets.push(

@@ -455,6 +455,7 @@ fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
         buffer: Region::own(case.input(rank, 3)),
         progress: Progress::default(),
         timeout: Duration::from_secs(60),
+        gate: None,
     };
     let mut patience = |looks| {
         std::thread::yield_now();

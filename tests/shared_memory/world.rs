@@ -362,6 +362,7 @@ impl Rank {
             buffer: Region::own(case.input(self.rank, self.world_size)),
             progress: Progress::default(),
             timeout: PATIENCE,
+            gate: None,
         }
     }
 

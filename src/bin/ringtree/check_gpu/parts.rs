@@ -18,6 +18,9 @@ const MORTALS: usize = 3;
 /// The ways that pieces travel.
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
+/// What a section does.
+type Act<T> = fn(&mut T);
+
 /// A check under way.
 pub(super) struct Check<'a> {
     arguments: &'a Arguments,
@@ -48,7 +51,7 @@ impl<'a> Check<'a> {
     pub(super) fn all(&mut self) {
         // Written also if nothing fails: an old one would mislead.
         self.file(&self.failures.clone());
-        let sections: [(Section, fn(&mut Self)); 5] = [
+        let sections: [(Section, Act<Self>); 5] = [
             (Section::Probe, Self::probe),
             (Section::Habits, Self::habits),
             (Section::Ends, Self::end_badly),
