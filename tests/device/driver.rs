@@ -12,9 +12,16 @@ pub(crate) fn folder() -> PathBuf {
 
 fn compiled() -> PathBuf {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pretended_driver");
+    // Beside the tests' binaries; another for each, as they may be compiled at once.
+    let own = std::env::current_exe().unwrap();
+    let folder = own.with_extension("driver");
     std::fs::create_dir_all(&folder).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/device/pretended_driver.cpp");
+    let mut roots = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let source = roots.find_map(|root| {
+        let source = root.join("tests/device/pretended_driver.cpp");
+        source.exists().then_some(source)
+    });
+    let source = source.expect("the repository has it");
     let status = Command::new(&compiler)
         .args([
             "-std=c++17",
