@@ -3,6 +3,7 @@
 use super::{Broken, Medium, Moved, Operands, Part};
 use crate::engine::program::{Endpoint, Piece, Space};
 use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::link::shm::exposed::Locator;
 use crate::link::shm::local::Local;
 use crate::link::shm::ring::INLINE_BYTES;
 use crate::link::{Link, LinkError, Message, Payload};
@@ -58,7 +59,8 @@ impl Links {
     /// Up to how many bytes a message to `peer` is taken whole.
     #[must_use]
     pub fn capacity(&self, peer: usize) -> usize {
-        self.by_peer[peer].as_ref().map_or(0, |one| one.capacity())
+        let link = self.by_peer.get(peer).and_then(Option::as_ref);
+        link.map_or(0, |one| one.capacity())
     }
 
     /// What the links to the ranks of this host have in common.
@@ -80,7 +82,7 @@ impl Links {
         data: &[u8],
         exposes: bool,
     ) -> Moved {
-        let exposed = exposes.then(|| self.local.as_ref()?.locate(data)).flatten();
+        let exposed = exposes.then(|| self.locate(to, data)).flatten();
         self.is_unflushed = true;
         if let ([one], None) = (to, exposed) {
             return self.send_one(*one, message, offset, Payload::Bytes(data));
@@ -115,6 +117,13 @@ impl Links {
             taken += bytes;
         }
         Ok(taken)
+    }
+
+    /// Where `data` can be read by every peer of `to`: those on other hosts read no memory here.
+    fn locate(&self, to: &[Endpoint], data: &[u8]) -> Option<Locator> {
+        let local = self.local.as_ref()?;
+        let is_local = |one: &Endpoint| local.peers().any(|peer| peer == one.peer);
+        to.iter().all(is_local).then(|| local.locate(data))?
     }
 
     #[inline]
