@@ -3,6 +3,7 @@
 use super::{Broken, Medium, Moved, Operands, Part};
 use crate::engine::program::{Endpoint, Piece, Space};
 use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::link::shm::exposed::Locator;
 use crate::link::shm::local::Local;
 use crate::link::shm::ring::INLINE_BYTES;
 use crate::link::{Link, LinkError, Message, Payload};
@@ -55,10 +56,16 @@ impl Links {
         }
     }
 
+    /// The link to `peer`, if it has been made.
+    pub fn link(&mut self, peer: usize) -> Option<&mut (dyn Link + 'static)> {
+        self.by_peer[peer].as_deref_mut()
+    }
+
     /// Up to how many bytes a message to `peer` is taken whole.
     #[must_use]
     pub fn capacity(&self, peer: usize) -> usize {
-        self.by_peer[peer].as_ref().map_or(0, |one| one.capacity())
+        let link = self.by_peer.get(peer).and_then(Option::as_ref);
+        link.map_or(0, |one| one.capacity())
     }
 
     /// What the links to the ranks of this host have in common.
@@ -80,9 +87,7 @@ impl Links {
         data: &[u8],
         exposes: bool,
     ) -> Moved {
-        let exposed = exposes
-            .then(|| self.local.as_ref()?.locate(data))
-            .flatten();
+        let exposed = exposes.then(|| self.locate(to, data)).flatten();
         self.is_unflushed = true;
         if let ([one], None) = (to, exposed) {
             return self.send_one(*one, message, offset, Payload::Bytes(data));
@@ -117,6 +122,13 @@ impl Links {
         Ok(taken)
     }
 
+    /// Where `data` can be read by every peer of `to`: those on other hosts read no memory here.
+    fn locate(&self, to: &[Endpoint], data: &[u8]) -> Option<Locator> {
+        let local = self.local.as_ref()?;
+        let is_near = |one: &Endpoint| local.peers().any(|peer| peer == one.peer);
+        to.iter().all(is_near).then(|| local.locate(data))?
+    }
+
     #[inline]
     fn send_one(
         &mut self,
@@ -129,7 +141,7 @@ impl Links {
             number: to.number,
             ..*message
         };
-        match &mut self.by_peer[to.peer] {
+        match self.link(to.peer) {
             Some(link) => broken_by(to.peer, link.send(&message, offset, payload)),
             None => Ok(0),
         }
@@ -153,7 +165,7 @@ impl Links {
         into: &mut [u8],
     ) -> Moved {
         self.is_unflushed = true;
-        match &mut self.by_peer[peer] {
+        match self.link(peer) {
             Some(link) => broken_by(peer, link.receive(message, offset, into)),
             None => Ok(0),
         }
@@ -292,40 +304,42 @@ impl HostMedium<'_> {
         let bytes = into.bytes;
         let divisor = self.arithmetic.divisor.filter(|_| operands.completes);
         let by_peer = &self.links.by_peer;
-        let view = |from: &Endpoint| by_peer[from.peer].as_ref().map_or(&[][..], |one| one.view(bytes));
+        let view = |from: &Endpoint| {
+            let link = by_peer[from.peer].as_ref();
+            link.map_or(&[][..], |one| one.view(bytes))
+        };
         let (own, beside) = match operands.own {
             Some((at, Some(piece))) => (None, Some((at, piece))),
             Some((at, None)) => (Some(at), None),
             None => (None, None),
         };
-        let Some((at, piece)) = beside else {
-            let into = self.buffers.write(into);
-            match operands.from {
-                [one] => kernel.fold(into, own, &[view(one)], divisor),
-                few if few.len() <= OPERANDS_AT_HAND => {
-                    let mut views = [&[][..]; OPERANDS_AT_HAND];
-                    for (slot, one) in views.iter_mut().zip(few) {
-                        *slot = view(one);
-                    }
-                    kernel.fold(into, own, &views[..few.len()], divisor);
-                }
-                many => {
-                    let views: Vec<_> = many.iter().map(view).collect();
-                    kernel.fold(into, own, &views, divisor);
-                }
+        let (beside, into) = match beside {
+            None => (None, self.buffers.write(into)),
+            Some((at, piece)) => {
+                let (own, into) = self.buffers.pair(piece, into);
+                (Some((at, own)), into)
             }
-            return;
         };
-        let (own, into) = self.buffers.pair(piece, into);
-        match operands.from {
-            [one] if at == 0 => kernel.fold(into, None, &[own, view(one)], divisor),
-            [one] => kernel.fold(into, None, &[view(one), own], divisor),
-            many => {
-                let mut views: Vec<_> = many.iter().map(view).collect();
-                views.insert(at, own);
-                kernel.fold(into, None, &views, divisor);
-            }
+        if let ([one], None) = (operands.from, beside) {
+            kernel.fold(into, own, &[view(one)], divisor);
+            return;
         }
+        let count = operands.from.len() + usize::from(beside.is_some());
+        let (mut few, mut many) = ([&[][..]; OPERANDS_AT_HAND], Vec::new());
+        let views = if count <= OPERANDS_AT_HAND {
+            &mut few[..count]
+        } else {
+            many.resize(count, &[][..]);
+            &mut many
+        };
+        let mut peers = operands.from.iter().map(view);
+        for (at, slot) in views.iter_mut().enumerate() {
+            *slot = match beside {
+                Some((own_at, own)) if own_at == at => own,
+                _ => peers.next().unwrap_or_default(),
+            };
+        }
+        kernel.fold(into, own, views, divisor);
     }
 }
 
