@@ -389,7 +389,7 @@ impl Link for SharedLink {
                 self.is_unflushed = true;
                 self.present.place = Place::Beside;
             }
-            self.present.bytes = 0;
+            (self.present.bytes, self.present.taken) = (0, 0);
             self.sender.prepare(&self.own);
         }
         Ok(())
