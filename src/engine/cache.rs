@@ -165,21 +165,22 @@ impl Cache {
     ) -> Result<Arc<Prepared>> {
         bytes_of(count, dtype)?;
         let ranges = vec![ChunkRange::new(0, 1)];
-        let (from, to, step, placement) = if sends {
+        let (to, step, placement) = if sends {
             // What is sent is only read.
             let step = Step::send(peer, ranges);
-            (self.rank, peer, step, Placement::Into)
+            (peer, step, Placement::Into)
         } else {
             let step = Step::store(peer, ranges);
-            (peer, self.rank, step, Placement::InPlace)
+            (self.rank, step, Placement::InPlace)
         };
         let request = Request {
-            // One chunk from one rank to another: the layout of a broadcast.
-            collective: Collective::Broadcast,
+            // One chunk from one rank to another: the layout of a reduction, whose result none but
+            // the root wants. The sender has no output.
+            collective: Collective::Reduce,
             algorithm: Algorithm::Flat,
             world_size: self.topology.world_size,
             rank: self.rank,
-            root: from,
+            root: to,
             pieces: 1,
             ranks_per_host: 1,
         };
