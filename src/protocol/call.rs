@@ -67,7 +67,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call on `count` elements of f32, with root 0; a reduction sums.
+    /// A call on `count` elements of f32, with root 0; a reduction sums. A barrier has no data: its
+    /// one byte says that a rank has come.
     ///
     /// ```
     /// use ringtree::Dtype;
@@ -78,12 +79,16 @@ impl Call {
     /// ```
     #[must_use]
     pub fn new(collective: Collective, count: usize) -> Self {
+        let (count, dtype, op) = match collective {
+            Collective::Barrier => (1, Dtype::U8, Some(ReduceOp::Bor)),
+            _ => (count, Dtype::F32, collective.reduces().then_some(ReduceOp::Sum)),
+        };
         Self {
             sequence: 0,
             kind: collective.into(),
             count,
-            dtype: Dtype::F32,
-            op: collective.reduces().then_some(ReduceOp::Sum),
+            dtype,
+            op,
             root: 0,
             algorithm: None,
             pieces: 0,
@@ -94,11 +99,7 @@ impl Call {
     /// A barrier.
     #[must_use]
     pub fn barrier() -> Self {
-        Self {
-            dtype: Dtype::U8,
-            op: Some(ReduceOp::Bor),
-            ..Self::new(Collective::Barrier, 1)
-        }
+        Self::new(Collective::Barrier, 1)
     }
 
     /// A message of `count` elements to rank `to`.
