@@ -10,7 +10,7 @@
 //! a bounded number of pending connections, each for a bounded time. Sockets bind to the address
 //! that routes to the rendezvous, never to the wildcard. Without a secret only loopback is used.
 //!
-//! *May import* `transport`, `protocol`, `wire`, `sys` and the base files.
+//! *May import* `link`, `protocol`, `wire`, `sys` and the base files.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@
 //! value. Any input, however malformed, ends in a state or an error, never in a panic, and before
 //! a proof was checked makes us hold only a fixed number of bytes.
 //!
-//! *May import* only the base files.
+//! *May import* `plan` and the base files.
 
 #![forbid(unsafe_code)]
 

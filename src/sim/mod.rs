@@ -2,8 +2,8 @@
 //!
 //! *Purpose.* The same engine that runs over sockets runs here over [`network::Network`], where a
 //! second of traffic costs no second of waiting, thousands of ranks fit in one process, and delays,
-//! stalls, short reads and deaths happen on request. [`connector`] hands its byte streams to the
-//! transports. Two ways to run ranks: [`schedule`] lets ordinary blocking code run on up to a few
+//! stalls, short reads and deaths happen on request. [`connector`] makes links of its byte
+//! streams. Two ways to run ranks: [`schedule`] lets ordinary blocking code run on up to a few
 //! hundred, one at a time; [`cluster`] drives a [`script`] on thousands, in one thread, and
 //! [`checkers`] say whether what came out is right.
 //!
@@ -11,7 +11,8 @@
 //! order, no race decides anything. Time moves only when the driver moves it, never backwards.
 //! Bytes of a connection arrive in order, each once, also under faults.
 //!
-//! *May import* `comm`, `engine`, `transport`, `reduce`, the pure rooms and the base files.
+//! *May import* `comm`, `runtime`, `engine`, `link`, `reduce`, `sys`, the pure rooms and the base
+//! files.
 
 #![forbid(unsafe_code)]
 
