@@ -19,30 +19,35 @@ const PURE: &[&str] = &["plan", "protocol", "wire"];
 const ROOMS: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("wire", &[]),
-    ("protocol", &[]),
+    ("protocol", &["plan"]),
     ("sys", &[]),
     ("reduce", &["sys"]),
     ("device", &["reduce", "sys"]),
-    ("transport", &["sys", "wire"]),
+    ("link", &["sys", "wire"]),
     (
         "engine",
+        &["link", "reduce", "sys", "plan", "wire", "protocol"],
+    ),
+    ("bootstrap", &["link", "sys", "wire", "protocol"]),
+    (
+        "runtime",
         &[
-            "transport",
-            "device",
-            "reduce",
+            "engine",
+            "bootstrap",
+            "link",
             "sys",
             "plan",
             "wire",
             "protocol",
         ],
     ),
-    ("bootstrap", &["transport", "sys", "wire", "protocol"]),
     (
         "comm",
         &[
+            "runtime",
             "engine",
             "bootstrap",
-            "transport",
+            "link",
             "device",
             "reduce",
             "sys",
@@ -54,13 +59,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "sim",
         &[
-            "comm",
-            "engine",
-            "transport",
-            "reduce",
-            "plan",
-            "wire",
-            "protocol",
+            "comm", "runtime", "engine", "link", "reduce", "sys", "plan", "wire", "protocol",
         ],
     ),
     ("ddp", &["comm", "plan", "reduce"]),
@@ -491,7 +490,7 @@ fn an_import_is_found_in_every_spelling() {
 fn effects_and_missing_introductions_are_found() {
     let network = "use std::net::TcpStream;";
     assert_eq!(complaints(impure, "src/wire/x.rs", network), 1);
-    assert_eq!(complaints(impure, "src/transport/x.rs", network), 0);
+    assert_eq!(complaints(impure, "src/link/x.rs", network), 0);
     assert_eq!(complaints(ill_introduced, "src/wire/mod.rs", "mod x;"), 3);
     assert_eq!(complaints(ill_introduced, "src/comm/utils.rs", ""), 1);
     for (said, expected) in [
