@@ -3,18 +3,17 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::engine::Engine;
-use ringtree::engine::group::{ChannelKind, Group};
-use ringtree::engine::posting::Arithmetic;
-use ringtree::engine::posting::{Posting, Prepared, Progress};
+use ringtree::engine::bind::Placement;
+use ringtree::engine::cache::{Cache, Key};
+use ringtree::engine::group::{Group, Memory, Order, Start};
+use ringtree::engine::medium::host::Links;
 use ringtree::engine::program::Program;
+use ringtree::link::Link;
+use ringtree::link::stream::StreamLink;
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::{Algorithm, Collective, Plan, Request, Topology, plan};
 use ringtree::protocol::call::Call;
-use ringtree::reduce::Kernel;
 use ringtree::sys::memory::Region;
-use ringtree::transport::Connector;
-use ringtree::transport::stream::StreamTransport;
-use ringtree::{Dtype, ReduceOp};
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -55,22 +54,6 @@ impl Write for MemoryStream {
     }
 }
 
-struct MemoryConnector(Option<(usize, MemoryStream)>);
-
-impl Connector for MemoryConnector {
-    type Stream = MemoryStream;
-
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
-    fn request(&mut self, _peer: usize) {}
-
-    fn ready(&mut self) -> Option<(usize, MemoryStream)> {
-        self.0.take()
-    }
-}
-
 fn request(algorithm: Algorithm, world_size: usize, rank: usize) -> Request {
     let collective = Collective::AllReduce;
     Request {
@@ -94,36 +77,39 @@ fn pair() -> [Engine; 2] {
     let ends = [(Arc::clone(&back), Arc::clone(&there)), (there, back)];
     let mut rank = 0;
     ends.map(|(incoming, outgoing)| {
-        let stream = MemoryStream { incoming, outgoing };
-        let links = MemoryConnector(Some((1 - rank, stream)));
-        let transport = Box::new(StreamTransport::new(links, 0, 0, 2));
-        let unused = Box::new(StreamTransport::new(MemoryConnector(None), 1, 0, 2));
+        let collectives = links(Some(MemoryStream { incoming, outgoing }));
         let mut engine = Engine::default();
-        engine.add_group(0, Group::new(rank, 2, transport, unused));
+        engine.add_group(0, Group::new(rank, 2, collectives, links(None)));
         rank += 1;
         engine
     })
 }
 
+/// Links between the two over this stream.
+fn links(mut stream: Option<MemoryStream>) -> Links {
+    let connect = move |_| -> Box<dyn Link> {
+        let mut stream = stream.take();
+        Box::new(StreamLink::new((0, 0), Box::new(move || stream.take())))
+    };
+    Links::new(2, Box::new(connect))
+}
+
 fn engine(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("all-reduce of two engines over memory");
     for count in [2usize, 4096] {
-        let arithmetic = Arithmetic {
-            kernel: Kernel::new(Dtype::F32, ReduceOp::Sum),
-            element_bytes: 4,
-            divisor: None,
-        };
-        let calls: Vec<_> = (0..2)
-            .map(|rank| {
-                let plan = planned(Algorithm::RecursiveDoubling, 2, rank);
-                Arc::new(Prepared {
-                    call: call(count),
-                    digest: 1,
-                    program: Arc::new(Program::bind(&plan, count, 4)),
-                    arithmetic,
-                })
-            })
-            .collect();
+        let calls = [0, 1].map(|rank| {
+            let table = TuningTable::default();
+            let mut cache = Cache::new(rank, Topology::apart(2), table, Vec::new());
+            let key = Key {
+                call: Call::new(Collective::AllReduce, count).by(Algorithm::RecursiveDoubling),
+                placement: Placement::InPlace,
+                is_exposed: false,
+            };
+            let prepared = cache
+                .get(key)
+                .expect("invariant: the algorithm is registered");
+            Arc::clone(prepared)
+        });
         let mut engines = pair();
         let mut buffers = [0, 1].map(|_| Some(Region::own(vec![0f32; count])));
         let mut sequence = 0;
@@ -131,30 +117,29 @@ fn engine(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(count * 4), |bencher| {
             bencher.iter(|| {
                 sequence += 1;
-                let mut tickets = Vec::with_capacity(2);
+                let mut slots = [0; 2];
                 for rank in 0..2 {
-                    let posting = Posting {
-                        prepared: Arc::clone(&calls[rank]),
+                    let mut memory = Memory {
+                        input: None,
+                        output: buffers[rank].take(),
+                    };
+                    let mut start = Start {
+                        prepared: &calls[rank],
                         sequence,
-                        buffer: buffers[rank].take().expect("invariant: it was given back"),
-                        progress: Progress::default(),
+                        memory: &mut memory,
                         timeout: Duration::from_secs(1),
                         gate: None,
                     };
-                    let posted = engines[rank].post(0, ChannelKind::Collectives, posting);
-                    tickets.push(
-                        posted
-                            .map_err(|(error, _)| error)
-                            .expect("invariant: healthy"),
-                    );
+                    let group = group_of(&mut engines[rank]);
+                    let posted = group.post(Order::Collectives, &mut start);
+                    slots[rank] = posted.expect("invariant: healthy");
                 }
                 while engines[0].poll() | engines[1].poll() {}
                 for rank in 0..2 {
-                    let (buffer, result) = engines[rank]
-                        .take(tickets[rank])
-                        .expect("invariant: it has ended");
+                    let taken = group_of(&mut engines[rank]).take(Order::Collectives, slots[rank]);
+                    let (memory, result) = taken.expect("invariant: it has ended");
                     result.expect("invariant: nothing fails");
-                    buffers[rank] = Some(buffer);
+                    buffers[rank] = memory.output;
                 }
             });
         });
@@ -162,17 +147,8 @@ fn engine(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn call(count: usize) -> Call {
-    Call {
-        sequence: 0,
-        collective: "all-reduce".into(),
-        algorithm: "recursive-doubling".into(),
-        pieces: 1,
-        count: count as u64,
-        dtype: Dtype::F32,
-        op: Some(ReduceOp::Sum),
-        root: None,
-    }
+fn group_of(engine: &mut Engine) -> &mut Group {
+    engine.group(0).expect("invariant: it was added")
 }
 
 fn plans(criterion: &mut Criterion) {
@@ -192,7 +168,12 @@ fn plans(criterion: &mut Criterion) {
     group.finish();
     let plan = planned(Algorithm::Circulant, 64, 5);
     criterion.bench_function("bind a circulant all-reduce of 64 ranks", |bencher| {
-        bencher.iter(|| black_box(Program::bind(&plan, black_box(1 << 20), 4)));
+        bencher.iter(|| {
+            let count = black_box(1 << 20);
+            black_box(Program::bind(&plan, count, 4, Placement::InPlace, &|_| {
+                false
+            }))
+        });
     });
     let table = TuningTable::default();
     criterion.bench_function("choose an all-reduce", |bencher| {

@@ -2,25 +2,24 @@
 //! an engine and a region of its own.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ringtree::engine::Engine;
-use ringtree::engine::group::Group;
-use ringtree::engine::posting::Arithmetic;
-use ringtree::engine::posting::{Prepared, Progress};
-use ringtree::engine::program::Program;
-use ringtree::plan::{Algorithm, Collective, Request, plan};
+use ringtree::engine::bind::Placement;
+use ringtree::engine::cache::{Cache, Key, Prepared};
+use ringtree::engine::group::{Group, Memory, Start};
+use ringtree::engine::medium::host::Links;
+use ringtree::link::shm::{Wake, links, peer_region, region};
+use ringtree::plan::select::TuningTable;
+use ringtree::plan::{Algorithm, Collective, Topology};
 use ringtree::protocol::call::Call;
-use ringtree::reduce::Kernel;
-use ringtree::transport::shm::{SharedTransport, peer_region, region};
-use ringtree::{Dtype, ReduceOp};
+use ringtree::sys::memory::lend;
 use std::sync::{Arc, Barrier, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
 
-/// A rank's engine, and the call it repeats.
+/// A rank's group, and the call it repeats.
 struct Rank {
-    engine: Engine,
-    prepared: Prepared,
+    group: Group,
+    prepared: Arc<Prepared>,
     buffer: Vec<f32>,
     sequence: u64,
 }
@@ -33,56 +32,47 @@ impl Rank {
                 std::hint::spin_loop();
                 true
             };
-            let has_ended = self.engine.run(
-                0,
-                &self.prepared,
-                self.sequence,
-                bytemuck::cast_slice_mut(&mut self.buffer),
-                &mut Progress::default(),
-                &mut patience,
-            );
-            assert!(has_ended, "nothing fails and patience has no end");
+            lend(&mut self.buffer, |region| {
+                let mut memory = Memory::in_place(region);
+                let mut start = Start {
+                    prepared: &self.prepared,
+                    sequence: self.sequence,
+                    memory: &mut memory,
+                    timeout: Duration::MAX,
+                    gate: None,
+                };
+                let ran = self.group.run(&mut start, &mut patience);
+                assert_eq!(ran, Ok(None), "patience has no end and nothing fails");
+                (memory.output, ())
+            });
         }
     }
 }
 
-fn ranks(algorithm: Algorithm, pieces: usize, count: usize) -> Vec<Rank> {
-    let transports = [0, 1].map(|_| {
-        let mut regions = Vec::new();
-        let mut files = Vec::new();
-        for _ in 0..RANKS {
-            let (own, file) = region(RANKS).expect("memory can be shared");
-            regions.push(own);
-            files.push(file);
-        }
-        let transport = |(rank, own)| {
-            let peers = (0..RANKS).filter(|peer| *peer != rank);
-            let theirs = peers.map(|peer| {
-                let region = peer_region(RANKS, &files[peer]).expect("it is one");
-                (peer, region)
-            });
-            let wake = Box::new(|_| {});
-            let theirs = theirs.collect();
-            SharedTransport::new((0, 0), RANKS, &[0, 1], rank, own, theirs, wake)
-        };
-        let made: Vec<_> = regions.into_iter().enumerate().map(transport).collect();
-        made
-    });
-    let [collectives, pairs] = transports;
-    let channels = collectives.into_iter().zip(pairs).enumerate();
-    channels
-        .map(|(rank, (collectives, pairs))| {
-            let mut engine = Engine::default();
-            let group = Group::new(rank, RANKS, Box::new(collectives), Box::new(pairs));
-            engine.add_group(0, group);
-            Rank {
-                engine,
-                prepared: prepared(algorithm, pieces, rank, count),
-                buffer: apart(count),
-                sequence: 0,
-            }
-        })
-        .collect()
+fn ranks(algorithm: Algorithm, count: usize) -> Vec<Rank> {
+    let collectives = channel().into_iter().zip(channel()).enumerate();
+    let rank = |(rank, (collectives, pairs))| Rank {
+        group: Group::new(rank, RANKS, collectives, pairs),
+        prepared: prepared(algorithm, rank, count),
+        buffer: apart(count),
+        sequence: 0,
+    };
+    collectives.map(rank).collect()
+}
+
+/// The links of both ranks.
+fn channel() -> Vec<Links> {
+    let made = (0..RANKS).map(|_| region(RANKS).expect("memory can be shared"));
+    let (regions, files): (Vec<_>, Vec<_>) = made.unzip();
+    let wake: Wake = Arc::new(|_| {});
+    let of_rank = |(rank, own)| {
+        let peer = 1 - rank;
+        let theirs = peer_region(RANKS, &files[peer]).expect("it is one");
+        let (links, local) = links((0, 0), &[0, 1], rank, own, vec![(peer, theirs)], &wake);
+        let never = |peer| panic!("rank {peer} shares memory");
+        Links::new(RANKS, Box::new(never)).with_local(links, local)
+    };
+    regions.into_iter().enumerate().map(of_rank).collect()
 }
 
 /// Zeros that share no cache line with another rank's, as those of processes do not.
@@ -92,35 +82,21 @@ fn apart(count: usize) -> Vec<f32> {
     zeros
 }
 
-fn prepared(algorithm: Algorithm, pieces: usize, rank: usize, count: usize) -> Prepared {
-    let plan = plan(&Request {
-        collective: Collective::AllReduce,
-        algorithm,
+fn prepared(algorithm: Algorithm, rank: usize, count: usize) -> Arc<Prepared> {
+    let topology = Topology {
         world_size: RANKS,
-        rank,
-        root: 0,
-        pieces,
         ranks_per_host: RANKS,
-    });
-    Prepared {
-        call: Call {
-            sequence: 0,
-            collective: "all-reduce".into(),
-            algorithm: algorithm.name().into(),
-            pieces: 1,
-            count: count as u64,
-            dtype: Dtype::F32,
-            op: Some(ReduceOp::Sum),
-            root: None,
-        },
-        digest: 1,
-        program: Arc::new(Program::bind(&plan.expect("it is registered"), count, 4)),
-        arithmetic: Arithmetic {
-            kernel: Kernel::new(Dtype::F32, ReduceOp::Sum),
-            element_bytes: 4,
-            divisor: None,
-        },
-    }
+    };
+    let mut cache = Cache::new(rank, topology, TuningTable::default(), vec![1 - rank]);
+    let key = Key {
+        call: Call::new(Collective::AllReduce, count).by(algorithm),
+        placement: Placement::InPlace,
+        is_exposed: false,
+    };
+    let prepared = cache
+        .get(key)
+        .expect("invariant: the algorithm is registered");
+    Arc::clone(prepared)
 }
 
 fn all_reduce(criterion: &mut Criterion) {
@@ -132,7 +108,7 @@ fn all_reduce(criterion: &mut Criterion) {
         (Algorithm::TwoShot, 16 << 10),
         (Algorithm::TwoShot, 256 << 10),
     ] {
-        let mut ranks = ranks(algorithm, 1, bytes / 4);
+        let mut ranks = ranks(algorithm, bytes / 4);
         let mut own = ranks.remove(0);
         let mut other = ranks.remove(0);
         let barrier = Arc::new(Barrier::new(RANKS));

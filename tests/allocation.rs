@@ -1,6 +1,7 @@
 //! In the steady state a call allocates nothing: three real ranks, each on a thread, with
 //! an allocator that counts what the calling threads ask for.
 
+use ringtree::limits::CALLS_REMEMBERED;
 use ringtree::{Communicator, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -30,8 +31,15 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 const SIZES: [usize; 4] = [1, 1000, 50_000, 600_000];
+const RANKS: usize = 3;
 
-fn calls(comm: &Communicator, data: &mut [f32]) -> ringtree::Result<()> {
+/// What a rank calls with, as long as the longest call.
+struct Buffers {
+    input: Vec<f32>,
+    data: Vec<f32>,
+}
+
+fn in_place(comm: &Communicator, Buffers { data, .. }: &mut Buffers) -> ringtree::Result<()> {
     for size in SIZES {
         comm.all_reduce(&mut data[..size], ReduceOp::Max)?;
         comm.broadcast(&mut data[..size], 1)?;
@@ -42,32 +50,72 @@ fn calls(comm: &Communicator, data: &mut [f32]) -> ringtree::Result<()> {
     Ok(())
 }
 
+fn into(comm: &Communicator, Buffers { input, data }: &mut Buffers) -> ringtree::Result<()> {
+    for size in SIZES {
+        let block = comm.block(size).len();
+        comm.all_reduce_into(&input[..size], &mut data[..size], ReduceOp::Max)?;
+        comm.reduce_into(&input[..size], &mut data[..size], ReduceOp::Max, 1)?;
+        comm.all_gather_into(&input[..block], &mut data[..size])?;
+    }
+    Ok(())
+}
+
+/// The output has room for one block: what passes through this rank needs room elsewhere.
+fn reduce_scatter_into(comm: &Communicator, buffers: &mut Buffers) -> ringtree::Result<()> {
+    for size in SIZES {
+        let output = &mut buffers.data[..comm.block(size).len()];
+        comm.reduce_scatter_into(&buffers.input[..size], output, ReduceOp::Max)?;
+    }
+    Ok(())
+}
+
+type Calls = fn(&Communicator, &mut Buffers) -> ringtree::Result<()>;
+
 /// Allocations of this rank's thread in the calls after the warm-up.
-fn rank(rank: usize, rendezvous: &str) -> ringtree::Result<usize> {
-    let builder = Communicator::builder().rank(rank).world_size(3);
+fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> {
+    let builder = Communicator::builder().rank(rank).world_size(RANKS);
     let comm = builder.rendezvous(rendezvous).connect()?;
-    let mut data = vec![rank as f32; SIZES[SIZES.len() - 1]];
-    for _ in 0..20 {
-        calls(&comm, &mut data)?;
+    let longest = vec![rank as f32; SIZES[SIZES.len() - 1]];
+    let mut buffers = Buffers {
+        input: longest.clone(),
+        data: longest,
+    };
+    // A rank remembers its last calls: until there are so many, it finds room for each.
+    for _ in 0..CALLS_REMEMBERED / SIZES.len() {
+        calls(&comm, &mut buffers)?;
     }
     let before = ALLOCATIONS.get();
     for _ in 0..20 {
-        calls(&comm, &mut data)?;
+        calls(&comm, &mut buffers)?;
     }
     Ok(ALLOCATIONS.get() - before)
 }
 
-#[test]
-fn a_warm_call_allocates_nothing() {
+/// The allocations of each rank.
+fn allocations(calls: Calls) -> [ringtree::Result<usize>; RANKS] {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = free.local_addr().unwrap().to_string();
     drop(free);
-    let allocations = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let ranks = [0, 1, 2].map(|number| {
             let rendezvous = &rendezvous;
-            scope.spawn(move || rank(number, rendezvous))
+            scope.spawn(move || rank(number, rendezvous, calls))
         });
         ranks.map(|rank| rank.join().unwrap())
-    });
-    assert_eq!(allocations, [Ok(0), Ok(0), Ok(0)]);
+    })
+}
+
+#[test]
+fn a_warm_call_allocates_nothing() {
+    assert_eq!(allocations(in_place), [Ok(0), Ok(0), Ok(0)]);
+}
+
+#[test]
+fn a_warm_call_from_an_input_into_an_output_allocates_nothing() {
+    assert_eq!(allocations(into), [Ok(0), Ok(0), Ok(0)]);
+}
+
+#[test]
+fn a_warm_reduce_scatter_into_a_block_allocates_nothing() {
+    assert_eq!(allocations(reduce_scatter_into), [Ok(0), Ok(0), Ok(0)]);
 }

@@ -98,7 +98,7 @@ fn price_s(world: &World, call: &Call) -> f64 {
     let plans: Vec<_> = (0..world.world_size)
         .map(|rank| {
             plan(&Request {
-                collective: call.collective,
+                collective: call.collective().unwrap(),
                 algorithm: call.algorithm.unwrap(),
                 world_size: world.world_size,
                 rank,

@@ -1,7 +1,7 @@
-//! The lanes of shared memory and the wake-up, under a model checker: every interleaving and every
-//! value that the memory model allows, for two or three ranks and a few lines.
+//! The rings of shared memory and the wake-up, under a model checker: every interleaving and every
+//! value that the memory model allows, for two or three ranks and a few cells.
 //!
-//! The lanes run as they are, over words of the model. Flags, acknowledgements and bells are
+//! The rings run as they are, over words of the model. Flags, acknowledgements and doorbells are
 //! atomics; all other words, and the segments, are plain memory here: so two accesses at once are
 //! an error, even where the real words would bear them. Every model is run once more for each way
 //! to break it, and the checker must find it: else it would look at nothing.
@@ -13,19 +13,19 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
+use ringtree::link::shm::ring::{CELL_WORDS, Head, INLINE_BYTES, Receiver, Sender};
 use ringtree::sys::shared::{ReadWords, WriteWords};
-use ringtree::transport::shm::lane::{Head, INLINE_BYTES, LINE_WORDS, Receiver, Sender};
 
-/// Lines of a modelled lane; a receiver says after every line that it is through.
+/// Cells of a modelled ring; a receiver says after every cell that it is through.
 const SHORT: usize = 2;
-/// Here it leaves that to its own lines, for as long as the model looks.
+/// Here it leaves that to its own cells, for as long as the model looks.
 const LONG: usize = 8;
-/// Plain words of a line: what it is, and one word of payload.
+/// Plain words of a cell: what it is, and one word of payload.
 const PLAIN_WORDS: usize = 3;
-/// The line, in every memory, whose flag is the bell.
+/// The cell, in every memory, whose flag is the doorbell.
 const BELL: usize = 0;
-/// The first lines' flags are bell and acknowledgements.
-const LANE: usize = 3 * LINE_WORDS;
+/// The first cells' flags are doorbell and acknowledgements.
+const RING: usize = 3 * CELL_WORDS;
 
 /// How a model is broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,11 +62,11 @@ unsafe impl Sync for Memory {}
 unsafe impl Send for Memory {}
 
 impl Memory {
-    fn new(lanes: usize, lines: usize, broken: Broken) -> Arc<Self> {
-        let flags = LANE / LINE_WORDS + lanes * lines;
+    fn new(rings: usize, cells: usize, broken: Broken) -> Arc<Self> {
+        let flags = RING / CELL_WORDS + rings * cells;
         Arc::new(Self {
             flags: (0..flags).map(|_| AtomicU64::new(0)).collect(),
-            plain: (0..lanes * lines * PLAIN_WORDS)
+            plain: (0..rings * cells * PLAIN_WORDS)
                 .map(|_| UnsafeCell::new(0))
                 .collect(),
             segment: UnsafeCell::new(0),
@@ -75,8 +75,8 @@ impl Memory {
     }
 
     fn plain(&self, at: usize) -> &UnsafeCell<u64> {
-        let line = (at - LANE) / LINE_WORDS;
-        &self.plain[line * PLAIN_WORDS + at % LINE_WORDS - 1]
+        let cell = (at - RING) / CELL_WORDS;
+        &self.plain[cell * PLAIN_WORDS + at % CELL_WORDS - 1]
     }
 
     fn write_segment(&self, value: u64) {
@@ -92,8 +92,8 @@ impl Memory {
 
 impl ReadWords for Memory {
     fn load(&self, at: usize) -> u64 {
-        match at % LINE_WORDS {
-            0 => self.flags[at / LINE_WORDS].load(Ordering::Relaxed),
+        match at % CELL_WORDS {
+            0 => self.flags[at / CELL_WORDS].load(Ordering::Relaxed),
             // SAFETY: loom checks that nobody writes the cell.
             _ => self.plain(at).with(|word| unsafe { *word }),
         }
@@ -108,8 +108,8 @@ impl ReadWords for Memory {
 
 impl WriteWords for Memory {
     fn store(&self, at: usize, value: u64) {
-        match at % LINE_WORDS {
-            0 => self.flags[at / LINE_WORDS].store(value, Ordering::Relaxed),
+        match at % CELL_WORDS {
+            0 => self.flags[at / CELL_WORDS].store(value, Ordering::Relaxed),
             // SAFETY: loom checks that nobody else is at the cell.
             _ => self.plain(at).with_mut(|word| unsafe { *word = value }),
         }
@@ -120,13 +120,13 @@ impl WriteWords for Memory {
             Broken::Release => Ordering::Relaxed,
             _ => Ordering::Release,
         };
-        self.flags[at / LINE_WORDS].store(value, order);
+        self.flags[at / CELL_WORDS].store(value, order);
     }
 }
 
 /// Where, in its memory, receiver `number` says what it is through with.
 fn acknowledgement(number: usize) -> usize {
-    (1 + number) * LINE_WORDS
+    (1 + number) * CELL_WORDS
 }
 
 fn head(number: u32) -> Head {
@@ -138,19 +138,19 @@ fn head(number: u32) -> Head {
     }
 }
 
-/// The payload of line `number`.
+/// The payload of cell `number`.
 fn payload(number: u32) -> u64 {
     u64::from(number) * 1000
 }
 
-fn send<const LINES: usize>(sender: &mut Sender<LINES>, own: &Memory, number: u32, through: u32) {
+fn send<const CELLS: usize>(sender: &mut Sender<CELLS>, own: &Memory, number: u32, through: u32) {
     let bytes = payload(number).to_le_bytes();
     sender.publish(own, head(number), &bytes, through);
 }
 
-/// Reads line `number` and what is beside its flag, if it is there; returns what it acknowledges.
-fn glance<const LINES: usize>(
-    receiver: &Receiver<LINES>,
+/// Reads cell `number` and what is beside its flag, if it is there; returns what it acknowledges.
+fn glance<const CELLS: usize>(
+    receiver: &Receiver<CELLS>,
     theirs: &Memory,
     number: u32,
 ) -> Option<u32> {
@@ -162,8 +162,8 @@ fn glance<const LINES: usize>(
     Some(through)
 }
 
-/// Waits for line `number`.
-fn look<const LINES: usize>(receiver: &Receiver<LINES>, theirs: &Memory, number: u32) -> u32 {
+/// Waits for cell `number`.
+fn look<const CELLS: usize>(receiver: &Receiver<CELLS>, theirs: &Memory, number: u32) -> u32 {
     loop {
         if let Some(through) = glance(receiver, theirs, number) {
             return through;
@@ -178,16 +178,16 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// More lines than a lane has, each with a payload beside it and one in the one segment.
-fn one_lane(broken: Broken) {
-    const LINES: u32 = 3;
+/// More cells than a ring has, each with a payload beside it and one in the one segment.
+fn one_ring(broken: Broken) {
+    const CELLS: u32 = 3;
     check(move || {
         let (near, far) = (Memory::new(1, SHORT, broken), Memory::new(0, SHORT, broken));
         let reader = {
             let (near, far) = (near.clone(), far.clone());
             thread::spawn(move || {
-                let mut receiver = Receiver::<SHORT>::new(LANE, acknowledgement(0));
-                for number in 1..=LINES {
+                let mut receiver = Receiver::<SHORT>::new(RING, acknowledgement(0));
+                for number in 1..=CELLS {
                     look(&receiver, &near, number);
                     if broken == Broken::Early {
                         receiver.pass(&*far, true);
@@ -199,8 +199,8 @@ fn one_lane(broken: Broken) {
                 }
             })
         };
-        let mut sender = Sender::<SHORT>::new(LANE, acknowledgement(0));
-        for number in 1..=LINES {
+        let mut sender = Sender::<SHORT>::new(RING, acknowledgement(0));
+        for number in 1..=CELLS {
             let before = sender.count();
             while !sender.has_room(&*far)
                 || (broken != Broken::Unasked && !sender.is_through(&*far, before))
@@ -214,16 +214,16 @@ fn one_lane(broken: Broken) {
     });
 }
 
-/// Lines alone, as many as there is room for: the lane itself is what is used again.
-fn lines_alone(broken: Broken) {
-    const LINES: u32 = 4;
+/// Cells alone, as many as there is room for: the ring itself is what is used again.
+fn cells_alone(broken: Broken) {
+    const CELLS: u32 = 4;
     check(move || {
         let (near, far) = (Memory::new(1, SHORT, broken), Memory::new(0, SHORT, broken));
         let reader = {
             let (near, far) = (near.clone(), far.clone());
             thread::spawn(move || {
-                let mut receiver = Receiver::<SHORT>::new(LANE, acknowledgement(0));
-                for number in 1..=LINES {
+                let mut receiver = Receiver::<SHORT>::new(RING, acknowledgement(0));
+                for number in 1..=CELLS {
                     if broken == Broken::Early && number == 2 {
                         far.release(acknowledgement(0), 2);
                     }
@@ -232,8 +232,8 @@ fn lines_alone(broken: Broken) {
                 }
             })
         };
-        let mut sender = Sender::<SHORT>::new(LANE, acknowledgement(0));
-        for number in 1..=LINES {
+        let mut sender = Sender::<SHORT>::new(RING, acknowledgement(0));
+        for number in 1..=CELLS {
             while broken != Broken::Unasked && !sender.has_room(&*far) {
                 thread::yield_now();
             }
@@ -243,15 +243,15 @@ fn lines_alone(broken: Broken) {
     });
 }
 
-/// The reader acknowledges by its own lines alone, and the sender looks at nothing else.
+/// The reader acknowledges by its own cells alone, and the sender looks at nothing else.
 fn there_and_back(broken: Broken) {
     check(move || {
         let (near, far) = (Memory::new(1, LONG, broken), Memory::new(1, LONG, broken));
         let other = {
             let (near, far) = (near.clone(), far.clone());
             thread::spawn(move || {
-                let mut receiver = Receiver::<LONG>::new(LANE, acknowledgement(0));
-                let mut sender = Sender::<LONG>::new(LANE, acknowledgement(0));
+                let mut receiver = Receiver::<LONG>::new(RING, acknowledgement(0));
+                let mut sender = Sender::<LONG>::new(RING, acknowledgement(0));
                 for number in 1..=2 {
                     look(&receiver, &near, number);
                     if broken == Broken::Early {
@@ -265,8 +265,8 @@ fn there_and_back(broken: Broken) {
                 }
             })
         };
-        let mut receiver = Receiver::<LONG>::new(LANE, acknowledgement(0));
-        let mut sender = Sender::<LONG>::new(LANE, acknowledgement(0));
+        let mut receiver = Receiver::<LONG>::new(RING, acknowledgement(0));
+        let mut sender = Sender::<LONG>::new(RING, acknowledgement(0));
         for number in 1..=2 {
             near.write_segment(payload(number));
             send(&mut sender, &near, number, receiver.through());
@@ -299,11 +299,11 @@ fn two_readers(broken: Broken) {
     check(move || {
         let near = Memory::new(2, SHORT, broken);
         let far = [(); 2].map(|()| Memory::new(0, SHORT, broken));
-        let lane = |reader| LANE + reader * SHORT * LINE_WORDS;
+        let ring = |reader| RING + reader * SHORT * CELL_WORDS;
         let readers = [0, 1].map(|reader: usize| {
             let (near, far) = (near.clone(), far[reader].clone());
             thread::spawn(move || {
-                let mut receiver = Receiver::<SHORT>::new(lane(reader), acknowledgement(0));
+                let mut receiver = Receiver::<SHORT>::new(ring(reader), acknowledgement(0));
                 for number in 1..=2 {
                     if glance(&receiver, &near, number).is_none() {
                         return;
@@ -319,7 +319,7 @@ fn two_readers(broken: Broken) {
             })
         });
         let mut senders =
-            [0, 1].map(|reader: usize| Sender::<SHORT>::new(lane(reader), acknowledgement(0)));
+            [0, 1].map(|reader: usize| Sender::<SHORT>::new(ring(reader), acknowledgement(0)));
         for number in 1..=2 {
             let is_asked = |reader| reader == 0 || broken != Broken::Unasked;
             let is_free = senders.iter_mut().enumerate().all(|(reader, sender)| {
@@ -360,9 +360,9 @@ impl Sleep {
     }
 }
 
-/// A rank that sleeps whenever there is nothing, and one that sends it two lines.
+/// A rank that sleeps whenever there is nothing, and one that sends it two cells.
 fn waking(broken: Broken) {
-    const LINES: u32 = 2;
+    const CELLS: u32 = 2;
     check(move || {
         let (near, far) = (Memory::new(1, SHORT, broken), Memory::new(0, SHORT, broken));
         let sleep = Arc::new(Sleep {
@@ -371,20 +371,20 @@ fn waking(broken: Broken) {
         });
         let sleeper = {
             let (near, far, sleep) = (near.clone(), far.clone(), sleep.clone());
-            thread::spawn(move || sleep_through(broken, &near, &far, &sleep, LINES))
+            thread::spawn(move || sleep_through(broken, &near, &far, &sleep, CELLS))
         };
-        let mut sender = Sender::<SHORT>::new(LANE, acknowledgement(0));
+        let mut sender = Sender::<SHORT>::new(RING, acknowledgement(0));
         let mut woken = 0;
-        for number in 1..=LINES {
+        for number in 1..=CELLS {
             send(&mut sender, &near, number, 0);
-            // As `SharedTransport::settle`.
+            // As `SharedLink::flush`.
             if broken != Broken::WakersFence {
                 fence(Ordering::SeqCst);
             }
-            let bell = far.load(BELL);
+            let doorbell = far.load(BELL);
             let is_first = woken == 0 || broken != Broken::SecondWaking;
-            if bell % 2 == 1 && bell != woken && is_first {
-                woken = bell;
+            if doorbell % 2 == 1 && doorbell != woken && is_first {
+                woken = doorbell;
                 sleep.is_woken.swap(1, Ordering::Release);
             }
         }
@@ -393,15 +393,15 @@ fn waking(broken: Broken) {
     });
 }
 
-fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, lines: u32) {
-    let mut receiver = Receiver::<SHORT>::new(LANE, acknowledgement(0));
-    let mut bell = 0;
+fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, cells: u32) {
+    let mut receiver = Receiver::<SHORT>::new(RING, acknowledgement(0));
+    let mut doorbell = 0;
     let mut next = 1;
-    while next <= lines {
+    while next <= cells {
         let mut is_there = receiver.peek(near).is_some();
         if !is_there {
-            bell += 1;
-            far.store(BELL, bell);
+            doorbell += 1;
+            far.store(BELL, doorbell);
             if broken != Broken::SleepersFence {
                 fence(Ordering::SeqCst);
             }
@@ -409,8 +409,8 @@ fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, lin
             if !is_there {
                 sleep.wait();
             }
-            bell += 1;
-            far.store(BELL, bell);
+            doorbell += 1;
+            far.store(BELL, doorbell);
         }
         if is_there {
             look(&receiver, near, next);
@@ -421,17 +421,17 @@ fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, lin
 }
 
 #[test]
-fn a_lane_hands_over_lines_and_segments() {
-    one_lane(Broken::Nothing);
+fn a_ring_hands_over_cells_and_segments() {
+    one_ring(Broken::Nothing);
 }
 
 #[test]
-fn a_lane_is_used_again_and_again() {
-    lines_alone(Broken::Nothing);
+fn a_ring_is_used_again_and_again() {
+    cells_alone(Broken::Nothing);
 }
 
 #[test]
-fn a_line_acknowledges_the_other_direction() {
+fn a_cell_acknowledges_the_other_direction() {
     there_and_back(Broken::Nothing);
 }
 
@@ -441,7 +441,7 @@ fn a_segment_waits_for_all_its_readers() {
 }
 
 #[test]
-fn nobody_sleeps_through_a_line() {
+fn nobody_sleeps_through_a_cell() {
     waking(Broken::Nothing);
 }
 
@@ -457,14 +457,14 @@ macro_rules! found {
 }
 
 found! {
-    a_flag_without_release one_lane Release "Causality violation";
-    a_flag_without_acquire one_lane Acquire "Causality violation";
-    a_segment_acknowledged_early one_lane Early "Causality violation";
-    a_segment_written_unasked one_lane Unasked "Causality violation";
-    a_line_without_release lines_alone Release "Causality violation";
-    a_line_without_acquire lines_alone Acquire "Causality violation";
-    a_line_acknowledged_early lines_alone Early "Causality violation";
-    a_line_written_unasked lines_alone Unasked "Causality violation";
+    a_flag_without_release one_ring Release "Causality violation";
+    a_flag_without_acquire one_ring Acquire "Causality violation";
+    a_segment_acknowledged_early one_ring Early "Causality violation";
+    a_segment_written_unasked one_ring Unasked "Causality violation";
+    a_cell_without_release cells_alone Release "Causality violation";
+    a_cell_without_acquire cells_alone Acquire "Causality violation";
+    a_cell_acknowledged_early cells_alone Early "Causality violation";
+    a_cell_written_unasked cells_alone Unasked "Causality violation";
     a_reply_without_release there_and_back Release "Causality violation";
     a_reply_without_acquire there_and_back Acquire "Causality violation";
     a_reply_that_acknowledges_early there_and_back Early "Causality violation";

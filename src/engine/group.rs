@@ -323,6 +323,9 @@ impl Group {
     /// The group's first error, if it has failed already; then the memory stays in `start`.
     pub fn post(&mut self, order: Order, start: &mut Start<'_>) -> Result<usize> {
         if let Some(error) = self.session.verdict().cloned() {
+            if let Some(gate) = start.gate.take() {
+                gate.open(false);
+            }
             return Err(error);
         }
         let (prepared, sequence) = (start.prepared, start.sequence);

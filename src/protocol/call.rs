@@ -81,7 +81,11 @@ impl Call {
     pub fn new(collective: Collective, count: usize) -> Self {
         let (count, dtype, op) = match collective {
             Collective::Barrier => (1, Dtype::U8, Some(ReduceOp::Bor)),
-            _ => (count, Dtype::F32, collective.reduces().then_some(ReduceOp::Sum)),
+            _ => (
+                count,
+                Dtype::F32,
+                collective.reduces().then_some(ReduceOp::Sum),
+            ),
         };
         Self {
             sequence: 0,

@@ -2,8 +2,8 @@
 //!
 //! *Purpose.* The same engine that runs over sockets runs here over [`network::Network`], where a
 //! second of traffic costs no second of waiting, thousands of ranks fit in one process, and delays,
-//! stalls, short reads and deaths happen on request. [`connector`] hands its byte streams to the
-//! transports. Two ways to run ranks: [`schedule`] lets ordinary blocking code run on up to a few
+//! stalls, short reads and deaths happen on request. [`connector`] makes links of its byte
+//! streams. Two ways to run ranks: [`schedule`] lets ordinary blocking code run on up to a few
 //! hundred, one at a time; [`cluster`] drives a [`script`] on thousands, in one thread, and
 //! [`checkers`] say whether what came out is right.
 //!

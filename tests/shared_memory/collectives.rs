@@ -78,17 +78,17 @@ fn links_that_take_and_give_little_give_the_right_results() {
         (4, Way::Several),
         (5, Way::Mixed),
     ];
-    for is_publishing in [false, true] {
+    for is_local in [false, true] {
         for (world_size, way) in several {
-            every_case(&mut stingy_world(world_size, is_publishing), way);
+            every_case(&mut stingy_world(world_size, is_local), way);
         }
     }
 }
 
-/// Who has failed gets its buffer back at once and may write what it likes there. A peer that reads
-/// it afterwards, before it hears of the failure, must not take that for the result.
+/// A rank that has failed gets its buffer back at once and may write what it likes there. A peer
+/// that reads it afterwards, before it hears of the failure, must not take that for the result.
 #[test]
-fn what_was_lent_by_a_call_that_failed_is_not_believed() {
+fn what_was_exposed_by_a_call_that_failed_is_not_believed() {
     for (collective, algorithm, root) in [
         (Collective::Broadcast, Algorithm::Flat, 0),
         (Collective::Reduce, Algorithm::Flat, 1),
@@ -105,7 +105,7 @@ fn what_was_lent_by_a_call_that_failed_is_not_believed() {
         };
         for patience in [0, 3] {
             let mut ranks = world(2);
-            ranks[0].give_up_lending(&case, patience);
+            ranks[0].give_up_exposing(&case, patience);
             assert_eq!(ranks[1].end_of(&case, patience), None, "{case:?}");
         }
     }
@@ -160,7 +160,7 @@ proptest! {
     ) {
         let mut ranks = match stingy {
             None => world(world_size),
-            Some(is_publishing) => stingy_world(world_size, is_publishing),
+            Some(is_local) => stingy_world(world_size, is_local),
         };
         on_every_rank(&mut ranks, |rank| make_calls(rank, &cases, Way::Mixed, seed));
     }

@@ -1,22 +1,21 @@
 //! A peer that writes what it likes into its own region.
 
-use crate::world::{Case, Random, channel};
+use crate::links::{channel, channel_but, endpoints, receive, send};
+use crate::world::{Case, PLAIN, Random, connected};
 use proptest::prelude::*;
 use ringtree::engine::Engine;
-use ringtree::engine::group::{ChannelKind, Group};
-use ringtree::engine::posting::{Posting, Progress};
+use ringtree::engine::group::{Group, Memory, Start};
+use ringtree::engine::medium::host::Links;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::link::frame::Header;
+use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
+use ringtree::link::shm::layout::Layout;
+use ringtree::link::shm::ring::{CELL_WORDS, CELLS, INLINE_BYTES};
+use ringtree::link::{Link, LinkError, Message, Payload};
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sys::memory::Region;
 use ringtree::sys::shared::{OwnRegion, WriteWords};
-use ringtree::transport::frame::Header;
-use ringtree::transport::shm::lane::{INLINE_BYTES, LINE_WORDS, LINES};
-use ringtree::transport::shm::layout::Layout;
-use ringtree::transport::shm::lent::{Allocation, Own, memory, peer_memory};
-use ringtree::transport::shm::{SharedTransport, peer_region, region};
-use ringtree::transport::{Addressee, LinkError, Message, Transport};
 use ringtree::{Dtype, ReduceOp};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -31,38 +30,26 @@ const EXPECTED: Message = Message {
 };
 
 /// The links of honest ranks, the last of so many being a liar; and the liar's region.
-fn beside_a_liar(world_size: usize) -> (Vec<SharedTransport>, OwnRegion) {
-    let made = (0..world_size).map(|_| region(world_size).expect("memory can be shared"));
-    let (mut regions, files): (Vec<_>, Vec<_>) = made.unzip();
-    let lying = regions.pop().expect("there is one");
-    let ranks: Vec<_> = (0..world_size).collect();
-    let honest = regions.into_iter().enumerate().map(|(rank, own)| {
-        let peers = (0..world_size).filter(|peer| *peer != rank);
-        let map = |peer: usize| (peer, peer_region(world_size, &files[peer]).unwrap());
-        let theirs = peers.map(map).collect();
-        SharedTransport::new(
-            (5, 1),
-            world_size,
-            &ranks,
-            rank,
-            own,
-            theirs,
-            Box::new(|_| {}),
-        )
-    });
-    (honest.collect(), lying)
+fn beside_a_liar(world_size: usize) -> (Vec<Links>, OwnRegion) {
+    let (channels, mut lying) = channel_but((5, 1), world_size, 1);
+    let honest = channels.into_iter().map(|one| connected(world_size, one));
+    (honest.collect(), lying.pop().expect("there is one"))
 }
 
-/// A line as the liar writes it: line `count` of its lane to `place`.
+fn link(links: &mut Links, peer: usize) -> &mut dyn Link {
+    links.link(peer).expect("it shares memory")
+}
+
+/// A cell as the liar writes it: cell `count` of its ring to `place`.
 fn forge(lying: &OwnRegion, places: usize, place: usize, count: u32, through: u32, head: [u32; 4]) {
-    let at = Layout::new(places).lane(place) + (count as usize % LINES) * LINE_WORDS;
+    let at = Layout::new(places).ring(place) + (count as usize % CELLS) * CELL_WORDS;
     let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     lying.store(at + 1, pack(head[0], head[1]));
     lying.store(at + 2, pack(head[2], head[3]));
     lying.release(at, pack(count, through));
 }
 
-/// The form of a line: kind, slot and length of its payload.
+/// The form of a cell: kind, slot and length of its payload.
 fn form(kind: u32, slot: u32, bytes: u32) -> u32 {
     kind << 28 | slot << 24 | bytes
 }
@@ -96,8 +83,11 @@ fn a_message_of_another_call_is_named_and_not_stored() {
     // Beside the flag, and in a segment.
     for bytes in [8, INLINE_BYTES, 100] {
         for other in others {
-            let mut links = channel(2);
-            assert_eq!(links[0].send(1, &other, 0, &vec![0xab; bytes]), Ok(bytes));
+            let mut ranks = channel(2).into_iter().map(|one| connected(2, one));
+            let (mut near, mut far) = (ranks.next().unwrap(), ranks.next().unwrap());
+            let (near, far) = (link(&mut near, 1), link(&mut far, 0));
+            let data = vec![0xab; bytes];
+            assert_eq!(near.send(&other, 0, Payload::Bytes(&data)), Ok(bytes));
             let unexpected = LinkError::Unexpected(Header {
                 epoch: 0,
                 group: 0,
@@ -109,14 +99,14 @@ fn a_message_of_another_call_is_named_and_not_stored() {
             let mut into = [7; 400];
             // It stays so, however often it is looked at.
             for _ in 0..2 {
-                let got = links[1].receive(0, &EXPECTED, 0, &mut into);
+                let got = far.receive(&EXPECTED, 0, &mut into);
                 assert_eq!(got, Err(unexpected.clone()));
-                let got = links[1].fetch(0, &EXPECTED, 0);
+                let got = far.fetch(&EXPECTED, 0);
                 assert_eq!(got, Err(unexpected.clone()));
             }
             assert_eq!(into, [7; 400]);
             // Who does expect it gets it.
-            assert_eq!(links[1].receive(0, &other, 0, &mut into), Ok(bytes));
+            assert_eq!(far.receive(&other, 0, &mut into), Ok(bytes));
             assert_eq!(into[..bytes], vec![0xab; bytes]);
         }
     }
@@ -149,19 +139,20 @@ fn a_length_or_place_that_cannot_be_is_garbage() {
             [EXPECTED.digest, form, low, EXPECTED.number],
         );
         let mut into = [7; 400];
-        let got = honest[0].receive(1, &EXPECTED, 0, &mut into);
+        let honest = link(&mut honest[0], 1);
+        let got = honest.receive(&EXPECTED, 0, &mut into);
         assert!(
             matches!(got, Err(LinkError::Garbage(_))),
             "{form:#x}: {got:?}"
         );
-        assert!(honest[0].fetch(1, &EXPECTED, 0).is_err());
+        assert!(honest.fetch(&EXPECTED, 0).is_err());
         assert_eq!(into, [7; 400]);
     }
 }
 
-/// A loan from an allocation that was never made, or beyond the end of one that was.
+/// In an allocation that was never made, or beyond the end of one that was.
 #[test]
-fn a_loan_of_what_is_not_there_is_garbage() {
+fn an_exposed_payload_that_is_not_there_is_garbage() {
     let bytes = 4096;
     let places = [
         (1, 0, true),
@@ -173,19 +164,20 @@ fn a_loan_of_what_is_not_there_is_garbage() {
         let (mut honest, lying) = beside_a_liar(2);
         let (own, _) = memory(bytes).unwrap();
         let (_theirs, file) = memory(bytes).unwrap();
-        honest[0].admit(Allocation {
+        let local = honest[0].local().expect("they share memory");
+        local.admit(Allocation {
             number: 1,
             own: Own::new(&own),
             theirs: vec![(1, peer_memory(bytes, &file).unwrap())],
         });
-        let beside = Layout::new(2).lane(0) + LINE_WORDS + 3;
+        let beside = Layout::new(2).ring(0) + CELL_WORDS + 3;
         lying.store(beside, number);
         lying.store(beside + 1, start);
         let low = EXPECTED.sequence as u32;
         let head = [EXPECTED.digest, form(3, 0, 100), low, EXPECTED.number];
         forge(&lying, 2, 0, 1, 0, head);
         let mut into = [7; 400];
-        let got = honest[0].receive(1, &EXPECTED, 0, &mut into);
+        let got = link(&mut honest[0], 1).receive(&EXPECTED, 0, &mut into);
         match is_there {
             true => assert_eq!((got, into[0]), (Ok(100), 0)),
             false => assert!(matches!(got, Err(LinkError::Garbage(_))), "{got:?}"),
@@ -203,7 +195,7 @@ fn a_message_that_does_not_end_is_garbage() {
         let head = [EXPECTED.digest, form(1, 0, bytes), low, EXPECTED.number];
         forge(&lying, 2, 0, count, 0, head);
     }
-    let got = honest[0].receive(1, &EXPECTED, 0, &mut into);
+    let got = link(&mut honest[0], 1).receive(&EXPECTED, 0, &mut into);
     assert!(matches!(got, Err(LinkError::Garbage(_))), "{got:?}");
     assert_eq!(into[300..], [7; 100]);
 }
@@ -212,44 +204,36 @@ fn a_message_that_does_not_end_is_garbage() {
 #[test]
 fn a_liars_acknowledgement_frees_no_segment_that_another_reads() {
     let (mut honest, lying) = beside_a_liar(3);
-    let to = [1, 2].map(|peer| Addressee {
-        peer,
-        number: EXPECTED.number,
-    });
+    let to = endpoints([1, 2]);
     let message = Message {
         bytes: 100 * ROW_SLOTS + 100,
+        number: 0,
         ..EXPECTED
     };
     let acknowledgement = Layout::new(3).acknowledgement(0);
     for part in 0..ROW_SLOTS {
         let data = [part as u8; 100];
-        assert_eq!(honest[0].publish(&to, &message, 100 * part, &data), Ok(100));
+        assert_eq!(send(&mut honest[0], &to, &message, 100 * part, &data), 100);
         for lie in [0, 1, part as u64 + 1, 17, u64::MAX] {
             lying.release(acknowledgement, lie);
         }
     }
     lying.release(acknowledgement, ROW_SLOTS as u64);
-    assert_eq!(
-        honest[0].publish(&to, &message, 100 * ROW_SLOTS, &[9; 100]),
-        Ok(0)
-    );
+    let next = 100 * ROW_SLOTS;
+    assert_eq!(send(&mut honest[0], &to, &message, next, &[9; 100]), 0);
     let mut into = [7; 100 * ROW_SLOTS];
-    let got = honest[1].receive(0, &message, 0, &mut into);
-    assert_eq!(got, Ok(into.len()));
+    assert_eq!(receive(&mut honest[1], 0, &message, &mut into), into.len());
     for (part, bytes) in into.chunks(100).enumerate() {
         assert_eq!(bytes, [part as u8; 100]);
     }
-    assert_eq!(
-        honest[0].publish(&to, &message, 100 * ROW_SLOTS, &[9; 100]),
-        Ok(100)
-    );
+    assert_eq!(send(&mut honest[0], &to, &message, next, &[9; 100]), 100);
 }
 
 /// One thing that a liar does, or an honest rank beside it.
 #[derive(Clone, Debug)]
 enum Turn {
     Forge {
-        lines: u32,
+        cells: u32,
         through: u32,
         head: [u32; 4],
     },
@@ -260,13 +244,13 @@ enum Turn {
     Receive {
         bytes: usize,
     },
-    Fold {
+    Reduce {
         consumed: usize,
     },
     Send {
         bytes: usize,
     },
-    Publish {
+    SendToBoth {
         bytes: usize,
     },
 }
@@ -292,12 +276,12 @@ fn turn() -> impl Strategy<Value = Turn> {
     let words = Layout::new(3).division().words;
     prop_oneof![
         3 => (0u32..20, near(1), head)
-            .prop_map(|(lines, through, head)| Turn::Forge { lines, through, head }),
+            .prop_map(|(cells, through, head)| Turn::Forge { cells, through, head }),
         1 => (0..words, any::<u64>()).prop_map(|(at, value)| Turn::Word { at, value }),
         2 => (0usize..400).prop_map(|bytes| Turn::Receive { bytes }),
-        2 => (0usize..400).prop_map(|consumed| Turn::Fold { consumed }),
+        2 => (0usize..400).prop_map(|consumed| Turn::Reduce { consumed }),
         1 => (0usize..400_000).prop_map(|bytes| Turn::Send { bytes }),
-        1 => (0usize..400_000).prop_map(|bytes| Turn::Publish { bytes }),
+        1 => (0usize..400_000).prop_map(|bytes| Turn::SendToBoth { bytes }),
     ]
 }
 
@@ -310,14 +294,14 @@ proptest! {
     ) {
         let (mut honest, lying) = beside_a_liar(3);
         let one = &mut honest[0];
-        let to = [1, 2].map(|peer| Addressee { peer, number: 0 });
+        let to = endpoints([1, 2]);
         let mut count = 0;
         let mut offset = 0;
         let message = EXPECTED;
         for turn in turns {
             match turn {
-                Turn::Forge { lines, through, head } => {
-                    for _ in 0..lines {
+                Turn::Forge { cells, through, head } => {
+                    for _ in 0..cells {
                         count += 1;
                         forge(&lying, 3, 0, count, through, head);
                     }
@@ -326,32 +310,33 @@ proptest! {
                 Turn::Receive { bytes } => {
                     let mut into = [0; 400];
                     let bytes = bytes.min(message.bytes - offset);
-                    if let Ok(stored) = one.receive(2, &message, offset, &mut into[..bytes]) {
+                    if let Ok(stored) = link(one, 2).receive(&message, offset, &mut into[..bytes]) {
                         prop_assert!(stored <= bytes);
                         offset += stored;
                     }
                 }
-                Turn::Fold { consumed } => {
-                    if let Ok(visible) = one.fetch(2, &message, offset) {
+                Turn::Reduce { consumed } => {
+                    let link = link(one, 2);
+                    if let Ok(visible) = link.fetch(&message, offset) {
                         prop_assert!(visible <= message.bytes - offset);
                         let taken = visible.min(consumed);
-                        prop_assert_eq!(one.view(2, taken).len(), taken);
+                        prop_assert_eq!(link.view(taken).len(), taken);
                         if taken > 0 {
-                            one.consume(2, taken);
+                            prop_assert_eq!(link.consume(taken), Ok(()));
                             offset += taken;
                         }
                     }
                 }
                 Turn::Send { bytes } => {
-                    let sent = one.send(2, &message, 0, &vec![1; bytes]);
-                    prop_assert!(sent.is_ok_and(|sent| sent <= bytes));
+                    let sent = send(one, &to[1..], &message, 0, &vec![1; bytes]);
+                    prop_assert!(sent <= bytes);
                 }
-                Turn::Publish { bytes } => {
-                    let sent = one.publish(&to, &message, 0, &vec![1; bytes]);
-                    prop_assert!(sent.is_ok_and(|sent| sent <= bytes));
+                Turn::SendToBoth { bytes } => {
+                    let sent = send(one, &to, &message, 0, &vec![1; bytes]);
+                    prop_assert!(sent <= bytes);
                 }
             }
-            one.settle();
+            one.flush();
             if offset == message.bytes {
                 offset = 0;
             }
@@ -425,13 +410,13 @@ fn engines_survive_a_liar_that_writes_while_they_look() {
             let (honest, lying) = beside_a_liar(WORLD);
             let stop = AtomicBool::new(false);
             let stop = &stop;
-            let head = [case.prepared(0, WORLD).digest, sequence as u32];
+            let head = [case.prepared(0, WORLD, PLAIN).digest, sequence as u32];
             std::thread::scope(|scope| {
                 scope.spawn(move || lie(lying, WORLD, WORLD - 1, head, stop));
                 let ranks = honest.into_iter().zip(channel(WORLD)).enumerate();
                 let calls = ranks.map(|(rank, (collectives, pairs))| {
                     scope.spawn(move || {
-                        let (collectives, pairs) = (Box::new(collectives), Box::new(pairs));
+                        let pairs = connected(WORLD, pairs);
                         let group = Group::new(rank, WORLD, collectives, pairs);
                         call_beside_a_liar(&case, rank, sequence, group);
                     })
@@ -447,13 +432,10 @@ fn engines_survive_a_liar_that_writes_while_they_look() {
 
 fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
     const LOOKS: u32 = 30;
-    let mut engine = Engine::default();
-    engine.add_group(0, group);
-    let mut posting = Posting {
-        prepared: Arc::new(case.prepared(rank, 3)),
+    let mut start = Start {
+        prepared: &case.prepared(rank, 3, PLAIN),
         sequence,
-        buffer: Region::own(case.input(rank, 3)),
-        progress: Progress::default(),
+        memory: &mut Memory::in_place(Region::own(case.input(rank, 3))),
         timeout: Duration::from_secs(60),
         gate: None,
     };
@@ -461,15 +443,13 @@ fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
         std::thread::yield_now();
         looks < LOOKS
     };
-    let has_ended = engine.run(
-        0,
-        &posting.prepared,
-        sequence,
-        posting.buffer.bytes_mut(),
-        &mut posting.progress,
-        &mut patience,
-    );
-    if has_ended || engine.post(0, ChannelKind::Collectives, posting).is_err() {
+    let mut engine = Engine::default();
+    engine.add_group(0, group);
+    let ran = engine
+        .group(0)
+        .expect("it is there")
+        .run(&mut start, &mut patience);
+    if !matches!(ran, Ok(Some(_))) {
         return;
     }
     for _ in 0..LOOKS {

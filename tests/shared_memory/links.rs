@@ -1,8 +1,79 @@
 //! What the engine relies on in links of shared memory.
 
-use crate::world::channel;
+use crate::world::connected;
+use ringtree::engine::medium::host::Links;
+use ringtree::engine::program::Endpoint;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::transport::{Addressee, Message, Transport};
+use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
+use ringtree::link::shm::local::Local;
+use ringtree::link::shm::{LocalLinks, links, peer_region, region};
+use ringtree::link::{Link, LinkError, Message, Payload};
+use ringtree::sys::shared::OwnRegion;
+use std::sync::Arc;
+
+/// The links of one rank, and what they have in common.
+pub(crate) type Channel = (LocalLinks, Local);
+
+/// The links of every rank over regions of its own.
+pub(crate) fn channel(world_size: usize) -> Vec<Channel> {
+    channel_but((0, 0), world_size, 0).0
+}
+
+/// The same without the last `less` ranks, whose regions come instead.
+pub(crate) fn channel_but(
+    name: (u32, u16),
+    world_size: usize,
+    less: usize,
+) -> (Vec<Channel>, Vec<OwnRegion>) {
+    let made = (0..world_size).map(|_| region(world_size).expect("memory can be shared"));
+    let (mut regions, files): (Vec<_>, Vec<_>) = made.unzip();
+    let others = regions.split_off(world_size - less);
+    let ranks: Vec<_> = (0..world_size).collect();
+    let one = |(rank, own)| {
+        let peers = (0..world_size).filter(|peer| *peer != rank);
+        let map = |peer: usize| {
+            let theirs = peer_region(world_size, &files[peer]).expect("it is one");
+            (peer, theirs)
+        };
+        let wake: ringtree::link::shm::Wake = Arc::new(|_| {});
+        links(name, &ranks, rank, own, peers.map(map).collect(), &wake)
+    };
+    let channels = regions.into_iter().enumerate().map(one).collect();
+    (channels, others)
+}
+
+/// The link to `peer`.
+pub(crate) fn to(channel: &mut Channel, peer: usize) -> &mut dyn Link {
+    let found = channel.0.iter_mut().find(|(each, _)| *each == peer);
+    found.expect("there is one to every rank").1.as_mut()
+}
+
+/// Message 0 to each of `peers`.
+pub(crate) fn endpoints<const PEERS: usize>(peers: [usize; PEERS]) -> [Endpoint; PEERS] {
+    peers.map(|peer| Endpoint {
+        lane: 0,
+        peer,
+        number: 0,
+    })
+}
+
+/// Sends to several peers what is written once; how much of it they were sent.
+pub(crate) fn send(
+    links: &mut Links,
+    to: &[Endpoint],
+    message: &Message,
+    offset: usize,
+    data: &[u8],
+) -> usize {
+    let sent = links.send(to, message, offset, data, false);
+    sent.expect("no link is broken")
+}
+
+/// What has come from `peer`, stored.
+pub(crate) fn receive(links: &mut Links, peer: usize, message: &Message, into: &mut [u8]) -> usize {
+    let received = links.receive(peer, message, 0, into);
+    received.expect("no link is broken")
+}
 
 fn message(sequence: u64, bytes: usize) -> Message {
     Message {
@@ -19,21 +90,25 @@ fn message(sequence: u64, bytes: usize) -> Message {
 fn a_link_holds_two_messages_whose_sender_does_not_listen() {
     for bytes in [1, 8, 40, 41, 1000, SHARED_SEGMENT_BYTES] {
         let mut links = channel(2);
-        assert_eq!(links[0].holds_bytes(1), SHARED_SEGMENT_BYTES);
+        let [near, far] = &mut links[..] else {
+            panic!("two ranks");
+        };
+        let (near, far) = (to(near, 1), to(far, 0));
+        assert_eq!(near.capacity(), SHARED_SEGMENT_BYTES);
         let data = vec![3; bytes];
         let mut into = data.clone();
         for sequence in 0..200 {
             let message = message(sequence, bytes);
-            assert_eq!(links[0].send(1, &message, 0, &data), Ok(bytes));
+            assert_eq!(near.send(&message, 0, Payload::Bytes(&data)), Ok(bytes));
             let second = Message {
                 number: 1,
                 ..message
             };
-            assert_eq!(links[0].send(1, &second, 0, &data), Ok(bytes));
+            assert_eq!(near.send(&second, 0, Payload::Bytes(&data)), Ok(bytes));
             for message in [message, second] {
-                assert_eq!(links[1].receive(0, &message, 0, &mut into), Ok(bytes));
+                assert_eq!(far.receive(&message, 0, &mut into), Ok(bytes));
                 // An answer, as long as there is room for it.
-                let answer = links[1].send(0, &message, 0, &[0]);
+                let answer = far.send(&message, 0, Payload::Bytes(&[0]));
                 assert!(answer.is_ok());
             }
         }
@@ -42,32 +117,88 @@ fn a_link_holds_two_messages_whose_sender_does_not_listen() {
 
 #[test]
 fn a_message_to_several_is_taken_by_all_or_by_none() {
-    let mut links = channel(3);
-    let to = [1, 2].map(|peer| Addressee { peer, number: 0 });
+    let channels = channel(3).into_iter();
+    let mut links: Vec<_> = channels.map(|channel| connected(3, channel)).collect();
+    let to = endpoints([1, 2]);
     let mut into = [0; 100];
     let mut taken = 0;
-    while links[0].publish(&to, &message(taken, 100), 0, &[7; 100]) == Ok(100) {
+    while send(&mut links[0], &to, &message(taken, 100), 0, &[7; 100]) == 100 {
         taken += 1;
     }
     assert!(taken >= 2);
     for sequence in 0..taken {
-        let message = message(sequence, 100);
-        assert_eq!(links[1].receive(0, &message, 0, &mut into), Ok(100));
+        assert_eq!(
+            receive(&mut links[1], 0, &message(sequence, 100), &mut into),
+            100
+        );
     }
     // One is through with everything, the other with nothing.
-    assert_eq!(
-        links[0].publish(&to, &message(taken, 100), 0, &[7; 100]),
-        Ok(0)
-    );
-    assert_eq!(links[1].fetch(0, &message(taken, 100), 0), Ok(0));
-    assert_eq!(links[2].receive(0, &message(0, 100), 0, &mut into), Ok(100));
-    assert_eq!(
-        links[0].publish(&to, &message(taken, 100), 0, &[7; 100]),
-        Ok(100)
-    );
-    assert_eq!(
-        links[1].receive(0, &message(taken, 100), 0, &mut into),
-        Ok(100)
-    );
+    let next = message(taken, 100);
+    assert_eq!(send(&mut links[0], &to, &next, 0, &[7; 100]), 0);
+    assert_eq!(receive(&mut links[1], 0, &next, &mut into), 0);
+    assert_eq!(receive(&mut links[2], 0, &message(0, 100), &mut into), 100);
+    assert_eq!(send(&mut links[0], &to, &next, 0, &[7; 100]), 100);
+    assert_eq!(receive(&mut links[1], 0, &next, &mut into), 100);
     assert_eq!(into, [7; 100]);
+}
+
+/// A link to another host: it takes bytes, and can read no memory.
+struct Far;
+
+impl Link for Far {
+    fn send(&mut self, _: &Message, _: usize, payload: Payload<'_>) -> Result<usize, LinkError> {
+        match payload {
+            Payload::Bytes(data) => Ok(data.len()),
+            other => panic!("{other:?} to another host"),
+        }
+    }
+    fn receive(&mut self, _: &Message, _: usize, _: &mut [u8]) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+    fn fetch(&mut self, _: &Message, _: usize) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+    fn view(&self, _: usize) -> &[u8] {
+        &[]
+    }
+    fn consume(&mut self, _: usize) -> Result<(), LinkError> {
+        Ok(())
+    }
+}
+
+/// A program exposes what it sends, whichever ranks it goes to: those on other hosts get the bytes.
+#[test]
+fn bytes_are_exposed_to_the_ranks_of_the_host_alone() {
+    const BYTES: usize = 4096;
+    let mut channels = channel(2).into_iter();
+    let (mut near, mut other) = (channels.next().unwrap(), channels.next().unwrap());
+    near.0.push((2, Box::new(Far)));
+    let mut links = connected(3, near);
+    let (mut own, file) = memory(BYTES).unwrap();
+    let allocation = |own, theirs| Allocation {
+        number: 1,
+        own,
+        theirs,
+    };
+    links
+        .local()
+        .unwrap()
+        .admit(allocation(Own::new(&own), vec![]));
+    let theirs = peer_memory(BYTES, &file).unwrap();
+    let (unused, _) = memory(BYTES).unwrap();
+    other
+        .1
+        .admit(allocation(Own::new(&unused), vec![(0, theirs)]));
+
+    let message = message(1, 100);
+    let data = own.bytes(0, 100);
+    for peer in [1, 2] {
+        let sent = links.send(&endpoints([peer]), &message, 0, data, true);
+        assert_eq!(sent.unwrap(), 100);
+    }
+    // The rank of this host reads what is there now.
+    own.bytes_mut(0, 100).fill(9);
+    let mut into = [7; 100];
+    assert_eq!(to(&mut other, 0).receive(&message, 0, &mut into), Ok(100));
+    assert_eq!(into, [9; 100]);
 }

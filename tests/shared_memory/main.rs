@@ -4,7 +4,9 @@
 
 mod collectives;
 mod garbage;
+mod into;
 mod links;
 mod order;
+mod stingy;
 mod stress;
 mod world;

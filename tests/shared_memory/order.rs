@@ -2,9 +2,9 @@
 
 use crate::world::{Case, pairs};
 use proptest::prelude::*;
-use ringtree::engine::program::{Action, Piece, Program, ProgramStep};
+use ringtree::engine::bind::Placement;
+use ringtree::engine::program::{Action, Endpoint, Piece, Program, ProgramStep, Space};
 use ringtree::plan::{Request, plan};
-use ringtree::transport::Addressee;
 use ringtree::{Dtype, ReduceOp};
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ fn program() -> impl Strategy<Value = Program> {
     programs().prop_map(|(_, _, program)| program)
 }
 
-/// The same for buffers that can be lent.
-fn lending() -> impl Strategy<Value = Program> {
-    (programs(), any::<bool>()).prop_map(|((_, _, program), too)| program.lending(8, too))
+/// The same for buffers that can be exposed.
+fn exposing() -> impl Strategy<Value = Program> {
+    (programs(), any::<bool>()).prop_map(|((_, _, program), too)| program.exposing(8, too))
 }
 
 fn either() -> impl Strategy<Value = Program> {
-    prop_oneof![program(), lending()]
+    prop_oneof![program(), exposing()]
 }
 
 /// Ranks, how many of them share a host, and their programs.
@@ -29,9 +29,10 @@ fn programs() -> impl Strategy<Value = (usize, usize, Program)> {
         1usize..8,
         0usize..300,
         1usize..20,
+        prop::sample::select(vec![Placement::InPlace, Placement::Into]),
     );
     case.prop_map(
-        |((collective, algorithm), (world_size, rank, root), pieces, count, hosts)| {
+        |((collective, algorithm), (world_size, rank, root), pieces, count, hosts, placement)| {
             // The whole world, or hosts that it fills.
             let ranks_per_host = match world_size.is_multiple_of(hosts) {
                 true => world_size / hosts,
@@ -53,7 +54,9 @@ fn programs() -> impl Strategy<Value = (usize, usize, Program)> {
                 ..case.request(rank, world_size)
             };
             let plan = plan(&request).expect("the registry has it");
-            let program = Program::bind(&plan, count, Dtype::F32.size());
+            let host = rank / ranks_per_host;
+            let is_local = |peer| peer / ranks_per_host == host;
+            let program = Program::bind(&plan, count, Dtype::F32.size(), placement, &is_local);
             (rank, ranks_per_host, program)
         },
     )
@@ -62,10 +65,8 @@ fn programs() -> impl Strategy<Value = (usize, usize, Program)> {
 /// The messages of `step` on receive lanes: (lane, number).
 fn received(step: &ProgramStep) -> Vec<(usize, u32)> {
     match &step.action {
-        Action::Store(operand) => vec![(operand.lane, operand.number)],
-        Action::Fold { operands, .. } => {
-            operands.iter().map(|one| (one.lane, one.number)).collect()
-        }
+        Action::Store(one) => vec![(one.lane, one.number)],
+        Action::Reduce { from, .. } => from.iter().map(|one| (one.lane, one.number)).collect(),
         _ => vec![],
     }
 }
@@ -85,6 +86,12 @@ fn counts_up(messages: impl Iterator<Item = (usize, u32)>) -> bool {
         *next += 1;
         number + 1 == *next
     })
+}
+
+fn overlap(one: &Piece, other: &Piece) -> bool {
+    one.space == other.space
+        && one.offset < other.offset + other.bytes
+        && other.offset < one.offset + one.bytes
 }
 
 proptest! {
@@ -125,58 +132,90 @@ proptest! {
         }
     }
 
-    /// Nobody is lent bytes that are overwritten before they are released, nor by a step of the
-    /// round in which they are lent: its own message may be what the reader waits for.
+    /// No rank is exposed bytes that are overwritten before the completion, nor by a step of the
+    /// round in which they are exposed: its own message may be what the reader waits for.
     #[test]
-    fn what_is_lent_stays_until_it_is_released(program in lending()) {
+    fn what_is_exposed_stays_until_it_is_completed(program in exposing()) {
         let is_over = |step: &ProgramStep, piece: &Piece| {
-            step.pieces.iter().any(|own| {
-                own.space == piece.space
-                    && own.offset < piece.offset + piece.bytes
-                    && piece.offset < own.offset + own.bytes
-            })
+            step.pieces.iter().any(|own| overlap(own, piece))
         };
         let writes = |step: &ProgramStep| {
-            !matches!(step.action, Action::Send { .. } | Action::Release { .. })
+            !matches!(step.action, Action::Send { .. } | Action::Complete { .. })
         };
-        let mut released = 0;
+        let mut completed = 0;
         for (at, step) in program.steps.iter().enumerate() {
-            prop_assert_eq!(step.is_lent, step.is_lent && step.bytes >= 8);
-            if !step.is_lent {
+            let Action::Send { to, exposed: Some(first) } = &step.action else {
                 continue;
-            }
-            let follows = |one: &ProgramStep| one.dependencies.iter().any(|each| each.step == at);
-            let release = program.releases.iter().find(|one| follows(&program.steps[**one]));
-            let release = *release.expect("every loan has one");
-            released += 1;
+            };
+            prop_assert!(step.bytes >= 8);
+            let completes = |one: &&usize| match &program.steps[**one].action {
+                Action::Complete { to: readers, first_reader } => {
+                    (readers, first_reader) == (to, first)
+                }
+                _ => false,
+            };
+            let completion = program.completions.iter().find(completes);
+            let completion = *completion.expect("every exposed send has one");
+            let waits: Vec<_> = program.steps[completion].dependencies.iter().collect();
+            prop_assert!(waits.len() == 1 && waits[0].step == at && waits[0].bytes == step.bytes);
+            completed += 1;
             let overwrites = |writer: &&ProgramStep| {
                 writes(writer) && step.pieces.iter().any(|one| is_over(writer, one))
             };
             for writer in program.steps[at + 1..].iter().filter(overwrites) {
                 prop_assert!(writer.round > step.round, "{writer:?} over {step:?}");
-                let is_first = writer.dependencies.iter().any(|one| one.step == release);
+                let is_first = writer.dependencies.iter().any(|one| one.step == completion);
                 // Or it waits for the first that overwrote them.
                 prop_assert!(is_first || !writer.dependencies.is_empty(), "{writer:?}");
                 prop_assert!(!writer.dependencies.iter().any(|one| one.step == at));
             }
         }
-        prop_assert_eq!(released, program.releases.len());
+        prop_assert_eq!(completed, program.completions.len());
     }
 
-    /// Messages to several peers share a few segments, whoever reads them. So that none can keep an
-    /// earlier one from them, a rank has at most one a round, and it goes to all who share the
-    /// memory. One that also goes elsewhere is sent to each by itself.
+    /// An operand that lies elsewhere lies beside what is written, not under it.
+    #[test]
+    fn a_step_reads_nothing_where_it_writes_but_its_own_operand(program in either()) {
+        for step in &program.steps {
+            let (Action::Copy(read) | Action::Accumulate { from: read, .. }) = &step.action else {
+                let beside = step.own.iter().zip(&step.pieces);
+                for (own, piece) in beside {
+                    prop_assert_eq!(own.bytes, piece.bytes);
+                    prop_assert!(!overlap(own, piece), "{:?}", step);
+                }
+                continue;
+            };
+            for one in read {
+                prop_assert!(!step.pieces.iter().any(|piece| overlap(one, piece)), "{:?}", step);
+            }
+        }
+    }
+
+    /// An input is only read.
+    #[test]
+    fn no_step_writes_the_input(program in either()) {
+        let sends = |step: &ProgramStep| {
+            matches!(step.action, Action::Send { .. } | Action::Complete { .. })
+        };
+        for step in program.steps.iter().filter(|step| !sends(step)) {
+            prop_assert!(step.pieces.iter().all(|one| one.space != Space::Input), "{step:?}");
+        }
+    }
+
+    /// Messages to several peers share a few segments, whichever peer reads them. So that none can
+    /// keep an earlier one from them, a rank has at most one a round, and it goes to all ranks that
+    /// share the memory. Ranks of other hosts are each sent a message of their own.
     #[test]
     fn a_rank_has_one_message_to_several_peers_a_round_and_its_host_gets_it(
         (rank, ranks_per_host, program) in programs(),
     ) {
-        let is_near = |one: &Addressee| one.peer / ranks_per_host == rank / ranks_per_host;
+        let is_near = |one: &Endpoint| one.peer / ranks_per_host == rank / ranks_per_host;
         let mut rounds = BTreeSet::new();
         for step in &program.steps {
             if let Action::Send { to, .. } = &step.action
                 && to.len() > 1
-                && to.iter().all(is_near)
             {
+                prop_assert!(to.iter().all(is_near), "{to:?}");
                 prop_assert!(rounds.insert(step.round), "two in round {}", step.round);
                 prop_assert_eq!(to.len(), ranks_per_host - 1, "{:?}", to);
             }

@@ -1,31 +1,34 @@
 //! Ranks in one process, each a thread with an engine and regions of its own, and calls whose
 //! results are known exactly.
 
-use ringtree::engine::group::{ChannelKind, Group};
-use ringtree::engine::posting::Arithmetic;
-use ringtree::engine::posting::{Posting, Prepared, Progress};
+use crate::links::{Channel, channel};
+use crate::stingy::Stingy;
+use ringtree::engine::Engine;
+use ringtree::engine::bind::Placement;
+use ringtree::engine::cache::Prepared;
+use ringtree::engine::group::{End, Group, Memory, Order, Start};
+use ringtree::engine::medium::host::{Arithmetic, Links};
 use ringtree::engine::program::Program;
-use ringtree::engine::{Engine, Ticket};
+use ringtree::link::Link;
+use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
 use ringtree::plan::layout::part_start;
 use ringtree::plan::{Algorithm, Collective, REGISTRY, Request, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
-use ringtree::sys::memory::{Region, lend};
+use ringtree::sys::memory::{Region, lend, lend_both};
 use ringtree::sys::shared::OwnRegion;
-use ringtree::transport::shm::lent::{Allocation, Own, memory, peer_memory};
-use ringtree::transport::shm::{SharedTransport, peer_region, region};
-use ringtree::transport::{Addressee, LinkError, Message, Transport};
 use ringtree::{Dtype, Error, ReduceOp};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A script that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes that a rank can lend, and the least that it lends of a message.
-const LENDABLE_BYTES: usize = 1 << 20;
-const LENT_BYTES_MIN: usize = 50;
+/// Bytes that a rank can expose, and the least that it exposes of a message.
+const EXPOSABLE_BYTES: usize = 2 << 20;
+const EXPOSED_BYTES_MIN: usize = 50;
 /// Calls that a rank has under way at most.
 const UNDER_WAY_MAX: usize = 3;
 
@@ -59,6 +62,23 @@ impl Random {
     }
 }
 
+/// What a rank makes of a call by itself: the other ranks may do something else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    pub(crate) placement: Placement,
+    /// Whether what several ranks are sent is written once.
+    pub(crate) is_local: bool,
+    /// Whether messages are exposed, and if so, whether also where they are overwritten later.
+    pub(crate) exposes: Option<bool>,
+}
+
+/// In place, as most calls.
+pub(crate) const PLAIN: Form = Form {
+    placement: Placement::InPlace,
+    is_local: true,
+    exposes: None,
+};
+
 /// One call of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Case {
@@ -85,29 +105,34 @@ impl Case {
         }
     }
 
-    pub(crate) fn prepared(&self, rank: usize, world_size: usize) -> Prepared {
+    /// The call's program for `rank`.
+    pub(crate) fn prepared(&self, rank: usize, world_size: usize, form: Form) -> Arc<Prepared> {
         let plan = plan(&self.request(rank, world_size)).expect("the registry has it");
         let call = Call {
-            sequence: 0,
-            collective: self.collective.name().into(),
-            algorithm: self.algorithm.name().into(),
-            pieces: self.pieces as u32,
-            count: self.count as u64,
-            dtype: self.dtype,
-            op: Some(self.op),
-            root: Some((self.root % world_size) as u32),
+            pieces: self.pieces,
+            ..Call::new(self.collective, self.count)
+                .dtype(self.dtype)
+                .op(self.op)
+                .root(self.root % world_size)
+                .by(self.algorithm)
         };
         let element_bytes = self.dtype.size();
-        Prepared {
+        let is_local = |_| form.is_local;
+        let program = Program::bind(&plan, self.count, element_bytes, form.placement, &is_local);
+        Arc::new(Prepared {
             digest: call.digest(),
             call,
-            program: Arc::new(Program::bind(&plan, self.count, element_bytes)),
+            program: match form.exposes {
+                Some(overwritten_too) => program.exposing(EXPOSED_BYTES_MIN, overwritten_too),
+                None => program,
+            },
             arithmetic: Arithmetic {
                 kernel: Kernel::new(self.dtype, self.op),
                 element_bytes,
                 divisor: (self.op == ReduceOp::Avg).then_some(world_size),
             },
-        }
+            predicted_s: 0.0,
+        })
     }
 
     fn inputs(&self, world_size: usize) -> Inputs {
@@ -119,6 +144,18 @@ impl Case {
         let mut bytes = vec![0; self.count * self.dtype.size()];
         self.inputs(world_size).fill(rank, 0, &mut bytes);
         bytes
+    }
+
+    /// Which bytes of the whole buffer the input of `rank` holds, and which its output.
+    fn places(&self, placement: Placement, rank: usize, world_size: usize) -> [Range<usize>; 2] {
+        let whole = 0..self.count * self.dtype.size();
+        let start = |rank| part_start(self.count, world_size, rank) * self.dtype.size();
+        let block = start(rank)..start(rank + 1);
+        match (placement, self.collective) {
+            (Placement::Into, Collective::AllGather) => [block, whole],
+            (Placement::Into, Collective::ReduceScatter) => [whole, block],
+            _ => [whole.clone(), whole],
+        }
     }
 
     /// Elements that are not what the collective promises `rank`, where it promises anything.
@@ -156,173 +193,64 @@ pub(crate) enum Way {
     Mixed,
 }
 
+/// A call that is under way on memory of its own.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    slot: usize,
+    case: Case,
+    placement: Placement,
+}
+
 /// A rank of a world.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
-    pub(crate) engine: Engine,
+    engine: Engine,
     sequence: u64,
     until: Instant,
-    /// What this rank may lend from.
+    is_local: bool,
+    /// What this rank may expose.
     memory: Option<OwnRegion>,
-    under_way: VecDeque<(Ticket, Case)>,
-}
-
-/// The links of every rank over regions of its own: a channel.
-pub(crate) fn channel(world_size: usize) -> Vec<SharedTransport> {
-    let made = (0..world_size).map(|_| region(world_size).expect("memory can be shared"));
-    let (regions, files): (Vec<_>, Vec<_>) = made.unzip();
-    let ranks: Vec<_> = (0..world_size).collect();
-    let transport = |(rank, own)| {
-        let peers = (0..world_size).filter(|peer| *peer != rank);
-        let map = |peer: usize| {
-            let theirs = peer_region(world_size, &files[peer]).expect("it is one");
-            (peer, theirs)
-        };
-        let theirs = peers.map(map).collect();
-        SharedTransport::new(
-            (0, 0),
-            world_size,
-            &ranks,
-            rank,
-            own,
-            theirs,
-            Box::new(|_| {}),
-        )
-    };
-    regions.into_iter().enumerate().map(transport).collect()
-}
-
-/// Links that often take nothing, give whole elements but few at a time, and write a message to
-/// several peers once or once for each. What they take they take whole, as shared memory promises.
-struct Stingy {
-    links: SharedTransport,
-    is_publishing: bool,
-    random: Random,
-}
-
-impl Stingy {
-    /// How many of so many bytes: none, some, or all.
-    fn some(&mut self, bytes: usize) -> usize {
-        match self.random.below(4) {
-            0 => 0,
-            1 => bytes,
-            _ => self.random.below(bytes + 1) / 8 * 8,
-        }
-    }
-}
-
-type Moved = Result<usize, LinkError>;
-
-impl Transport for Stingy {
-    fn name(&self) -> &'static str {
-        "stingy"
-    }
-    fn open(&mut self, peer: usize) {
-        self.links.open(peer);
-    }
-    fn send(&mut self, peer: usize, message: &Message, offset: usize, data: &[u8]) -> Moved {
-        if self.random.below(2) == 0 {
-            return Ok(0);
-        }
-        self.links.send(peer, message, offset, data)
-    }
-    fn receive(&mut self, peer: usize, message: &Message, offset: usize, into: &mut [u8]) -> Moved {
-        let bytes = self.some(into.len());
-        self.links
-            .receive(peer, message, offset, &mut into[..bytes])
-    }
-    fn fetch(&mut self, peer: usize, message: &Message, offset: usize) -> Moved {
-        let visible = self.links.fetch(peer, message, offset)?;
-        Ok(self.some(visible))
-    }
-    fn view(&self, peer: usize, bytes: usize) -> &[u8] {
-        self.links.view(peer, bytes)
-    }
-    fn confirm(&self, peer: usize) -> Result<(), LinkError> {
-        self.links.confirm(peer)
-    }
-    fn consume(&mut self, peer: usize, bytes: usize) {
-        self.links.consume(peer, bytes);
-    }
-    fn holds_bytes(&self, peer: usize) -> usize {
-        self.links.holds_bytes(peer)
-    }
-    fn publishes(&self, to: &[Addressee]) -> bool {
-        self.is_publishing && self.links.publishes(to)
-    }
-    fn publish(
-        &mut self,
-        to: &[Addressee],
-        message: &Message,
-        offset: usize,
-        data: &[u8],
-    ) -> Moved {
-        if self.random.below(2) == 0 {
-            return Ok(0);
-        }
-        self.links.publish(to, message, offset, data)
-    }
-    fn admit(&mut self, allocation: Allocation) {
-        self.links.admit(allocation);
-    }
-    fn lends(&self, to: &[Addressee], data: &[u8]) -> bool {
-        (self.is_publishing || to.len() == 1) && self.links.lends(to, data)
-    }
-    fn lend(&mut self, to: &[Addressee], message: &Message, offset: usize, data: &[u8]) -> Moved {
-        if self.random.below(2) == 0 {
-            return Ok(0);
-        }
-        self.links.lend(to, message, offset, data)
-    }
-    fn is_released(&mut self, to: Addressee, sequence: u64) -> bool {
-        self.random.below(2) == 0 && self.links.is_released(to, sequence)
-    }
-    fn withdraw(&mut self) {
-        self.links.withdraw();
-    }
-    fn settle(&mut self) {
-        self.links.settle();
-    }
+    under_way: VecDeque<Pending>,
 }
 
 pub(crate) fn world(world_size: usize) -> Vec<Rank> {
-    world_over(world_size, |links| Box::new(links))
+    world_over(world_size, true, |link| link)
 }
 
-/// Ranks over stingy links.
-pub(crate) fn stingy_world(world_size: usize, is_publishing: bool) -> Vec<Rank> {
-    world_over(world_size, |links| {
-        Box::new(Stingy {
-            links,
-            is_publishing,
-            random: Random(world_size as u64),
-        })
+/// Ranks over stingy links. What several ranks are sent is written once if `is_local`, else for
+/// each by itself.
+pub(crate) fn stingy_world(world_size: usize, is_local: bool) -> Vec<Rank> {
+    world_over(world_size, is_local, |link| {
+        Box::new(Stingy::new(link, Random(world_size as u64)))
     })
 }
 
 fn world_over(
     world_size: usize,
-    links: impl Fn(SharedTransport) -> Box<dyn Transport>,
+    is_local: bool,
+    over: impl Fn(Box<dyn Link>) -> Box<dyn Link>,
 ) -> Vec<Rank> {
-    let channels = channel(world_size).into_iter().zip(channel(world_size));
-    let made = (0..world_size).map(|_| memory(LENDABLE_BYTES).expect("memory can be shared"));
+    let [collectives, pairs] = [channel(world_size), channel(world_size)];
+    let made = (0..world_size).map(|_| memory(EXPOSABLE_BYTES).expect("memory can be shared"));
     let (memories, files): (Vec<_>, Vec<_>) = made.unzip();
-    let mut memories = memories.into_iter();
-    let rank = |(rank, (collectives, pairs))| {
-        let mut engine = Engine::default();
-        let mut group = Group::new(rank, world_size, links(collectives), links(pairs));
-        let memory = memories.next();
+    let ranks = collectives.into_iter().zip(pairs).zip(memories);
+    type Parts = ((Channel, Channel), OwnRegion);
+    let rank = |(rank, (((links, local), pairs), memory)): (usize, Parts)| {
+        let wrapped = links.into_iter().map(|(peer, link)| (peer, over(link)));
+        let collectives = connected(world_size, (wrapped.collect(), local));
+        let mut group = Group::new(rank, world_size, collectives, connected(world_size, pairs));
         let peers = (0..world_size).filter(|peer| *peer != rank);
         let map = |peer: usize| {
-            let theirs = peer_memory(LENDABLE_BYTES, &files[peer]).expect("it is some");
+            let theirs = peer_memory(EXPOSABLE_BYTES, &files[peer]).expect("it is some");
             (peer, theirs)
         };
         group.admit(Allocation {
             number: 1,
-            own: Own::new(memory.as_ref().expect("one a rank")),
+            own: Own::new(&memory),
             theirs: peers.map(map).collect(),
         });
+        let mut engine = Engine::default();
         engine.add_group(0, group);
         Rank {
             rank,
@@ -330,11 +258,18 @@ fn world_over(
             engine,
             sequence: 0,
             until: Instant::now() + PATIENCE,
-            memory,
+            is_local,
+            memory: Some(memory),
             under_way: VecDeque::new(),
         }
     };
-    channels.enumerate().map(rank).collect()
+    ranks.enumerate().map(rank).collect()
+}
+
+/// Links to the ranks of this host, and no others.
+pub(crate) fn connected(world_size: usize, (links, local): Channel) -> Links {
+    let never = |peer| panic!("rank {peer} is on this host");
+    Links::new(world_size, Box::new(never)).with_local(links, local)
 }
 
 /// Runs `script` on every rank, each in a thread.
@@ -353,16 +288,11 @@ impl Rank {
         self.until = Instant::now() + PATIENCE;
     }
 
-    /// The next call.
-    pub(crate) fn posting(&mut self, case: &Case) -> Posting {
-        self.sequence += 1;
-        Posting {
-            prepared: Arc::new(case.prepared(self.rank, self.world_size)),
-            sequence: self.sequence,
-            buffer: Region::own(case.input(self.rank, self.world_size)),
-            progress: Progress::default(),
-            timeout: PATIENCE,
-            gate: None,
+    fn form(&self, placement: Placement) -> Form {
+        Form {
+            placement,
+            is_local: self.is_local,
+            exposes: None,
         }
     }
 
@@ -373,27 +303,19 @@ impl Rank {
             Way::Mixed => random.one_of(&several),
             other => other,
         };
+        let placement = random.one_of(&[Placement::InPlace, Placement::Into]);
         let patience = match way {
             Way::Patient => Some(u32::MAX),
             Way::Impatient => Some(random.below(4) as u32),
-            Way::Polled => Some(0),
             _ => None,
         };
-        if let Some(patience) = patience.filter(|_| random.below(2) == 0) {
-            self.call_lending(case, patience);
+        if way != Way::Several && random.below(2) == 0 {
+            let exposed = random.one_of(&[[true, true], [true, false], [false, true]]);
+            self.call_exposing(case, placement, exposed, patience);
             self.finish(0);
             return;
         }
-        let posting = self.posting(case);
-        let ticket = match way {
-            Way::Patient => self.run(posting, case, u32::MAX),
-            Way::Impatient => self.run(posting, case, random.below(4) as u32),
-            _ => {
-                let posted = self.engine.post(0, ChannelKind::Collectives, posting);
-                Some(posted.expect("nothing has failed"))
-            }
-        };
-        self.under_way.extend(ticket.map(|ticket| (ticket, *case)));
+        self.call_plainly(case, placement, patience);
         let keep = match way {
             Way::Several => 1 + random.below(UNDER_WAY_MAX),
             _ => 0,
@@ -401,104 +323,164 @@ impl Rank {
         self.finish(keep);
     }
 
-    fn run(&mut self, posting: Posting, case: &Case, patience: u32) -> Option<Ticket> {
-        match self.start(posting, case, patience) {
-            Ok(ticket) => Some(ticket),
-            Err(buffer) => {
-                self.check(case, buffer);
-                None
-            }
+    /// Makes the call on memory that no peer can read: step by step as long as `patience` says, or
+    /// at once as an operation among others.
+    pub(crate) fn call_plainly(
+        &mut self,
+        case: &Case,
+        placement: Placement,
+        patience: Option<u32>,
+    ) {
+        let prepared = case.prepared(self.rank, self.world_size, self.form(placement));
+        let [input, output] = case.places(placement, self.rank, self.world_size);
+        let given = case.input(self.rank, self.world_size)[input].to_vec();
+        let memory = match placement {
+            Placement::InPlace => Memory::in_place(Region::own(given)),
+            Placement::Into => Memory {
+                input: Some(Region::own(given)),
+                output: Some(Region::own(vec![0x5au8; output.len()])),
+            },
+        };
+        match self.start(case, &prepared, memory, patience) {
+            Ok(end) => self.check_end(case, placement, end),
+            Err(slot) => self.under_way.push_back(Pending {
+                slot,
+                case: *case,
+                placement,
+            }),
         }
     }
 
-    /// Makes the call step by step for a while; its buffer if it has ended by then.
+    fn group(&mut self) -> &mut Group {
+        self.engine.group(0).expect("it is there")
+    }
+
+    /// Starts the call; how it has ended, if it has by the time that `patience` ends, else its
+    /// place among the operations under way.
     fn start(
         &mut self,
-        mut posting: Posting,
         case: &Case,
-        patience: u32,
-    ) -> Result<Ticket, Region> {
+        prepared: &Arc<Prepared>,
+        mut memory: Memory,
+        patience: Option<u32>,
+    ) -> Result<End, usize> {
+        self.sequence += 1;
+        let mut start = Start {
+            prepared,
+            sequence: self.sequence,
+            memory: &mut memory,
+            timeout: PATIENCE,
+            gate: None,
+        };
         let until = self.until;
+        let Some(most) = patience else {
+            let posted = self.group().post(Order::Collectives, &mut start);
+            return Err(posted.expect("nothing has failed"));
+        };
         let mut patience = |looks| {
             std::thread::yield_now();
             assert!(Instant::now() < until, "stuck in {case:?}");
-            looks < patience
+            looks < most
         };
-        let has_ended = self.engine.run(
-            0,
-            &posting.prepared,
-            posting.sequence,
-            posting.buffer.bytes_mut(),
-            &mut posting.progress,
-            &mut patience,
-        );
-        if has_ended {
-            return Err(posting.buffer);
+        match self.group().run(&mut start, &mut patience) {
+            Ok(None) => Ok((memory, Ok(()))),
+            Ok(Some(place)) => Err(place),
+            Err(error) => Ok((memory, Err(error))),
         }
-        let posted = self.engine.post(0, ChannelKind::Collectives, posting);
-        Ok(posted.expect("nothing has failed"))
     }
 
-    /// Makes the call on memory that peers can read, which then bears no trace of it.
-    fn call_lending(&mut self, case: &Case, patience: u32) {
+    /// Makes the call to its end.
+    fn complete(
+        &mut self,
+        case: &Case,
+        prepared: &Arc<Prepared>,
+        mut memory: Memory,
+        patience: Option<u32>,
+    ) -> End {
+        match self.start(case, prepared, memory, patience) {
+            Ok(end) => end,
+            Err(slot) => self.poll_for(slot, case),
+        }
+    }
+
+    /// Makes the call where peers can read the input, the output or both, which afterwards bear no
+    /// trace of it.
+    pub(crate) fn call_exposing(
+        &mut self,
+        case: &Case,
+        placement: Placement,
+        exposed: [bool; 2],
+        patience: Option<u32>,
+    ) {
+        let form = Form {
+            exposes: Some(case.seed.is_multiple_of(3)),
+            ..self.form(placement)
+        };
+        let prepared = case.prepared(self.rank, self.world_size, form);
         let mut memory = self.memory.take().expect("it is given back");
-        let mut prepared = case.prepared(self.rank, self.world_size);
-        let program = Arc::unwrap_or_clone(prepared.program);
-        prepared.program = Arc::new(program.lending(LENT_BYTES_MIN, case.seed.is_multiple_of(3)));
-        let prepared = Arc::new(prepared);
-        let input = case.input(self.rank, self.world_size);
+        let [input, output] = case.places(placement, self.rank, self.world_size);
+        let given = case.input(self.rank, self.world_size)[input].to_vec();
         // Not at the start, and aligned for any element.
         let start = 8 * (case.seed as usize % 100);
-        let buffer = memory.bytes_mut(start, input.len());
-        buffer.copy_from_slice(&input);
-        lend(buffer, |mut region| {
-            let mut posting = Posting {
-                prepared,
-                buffer: Region::own(Vec::<u8>::new()),
-                ..self.posting(case)
-            };
-            std::mem::swap(&mut region, &mut posting.buffer);
-            let posted = self.start(posting, case, patience);
-            let region = match posted {
-                Err(region) => region,
-                Ok(ticket) => self.poll_for(ticket, case),
-            };
-            (region, ())
-        });
-        let wrong = case.count_wrong(self.rank, self.world_size, memory.bytes(start, input.len()));
-        let (rank, world_size) = (self.rank, self.world_size);
-        assert_eq!(wrong, 0, "rank {rank} of {world_size}, lending: {case:?}");
+        let second = given.len().next_multiple_of(8);
+        let exposable = memory.bytes_mut(start, second + output.len());
+        let (first, second) = exposable.split_at_mut(second);
+        let mut beside = (vec![0; given.len()], vec![0; output.len()]);
+        let input = if exposed[0] {
+            &mut first[..given.len()]
+        } else {
+            &mut beside.0
+        };
+        let output = if exposed[1] { second } else { &mut beside.1 };
+        input.copy_from_slice(&given);
+        output.fill(0x5a);
+        let end = match placement {
+            Placement::InPlace => {
+                output.copy_from_slice(&given);
+                lend(output, |region| {
+                    let memory = Memory::in_place(region);
+                    let (memory, end) = self.complete(case, &prepared, memory, patience);
+                    (memory.output, end)
+                })
+            }
+            Placement::Into => lend_both(input, output, |input, output| {
+                let memory = Memory {
+                    input: Some(input),
+                    output: Some(output),
+                };
+                let (memory, end) = self.complete(case, &prepared, memory, patience);
+                (memory.input, memory.output, end)
+            }),
+        };
+        assert_eq!(end, Ok(()), "{case:?}");
+        self.check(case, placement, input, output);
         // Whoever still reads it gets nonsense.
-        memory.bytes_mut(start, input.len()).fill(0xa5);
+        exposable.fill(0xa5);
         self.memory = Some(memory);
     }
 
     /// Makes the call on memory that peers can read, gives up on it, and writes something else
     /// there.
-    pub(crate) fn give_up_lending(&mut self, case: &Case, patience: u32) {
+    pub(crate) fn give_up_exposing(&mut self, case: &Case, patience: u32) {
+        let form = Form {
+            exposes: Some(true),
+            ..PLAIN
+        };
+        let prepared = case.prepared(self.rank, self.world_size, form);
         let mut memory = self.memory.take().expect("it is given back");
-        let mut prepared = case.prepared(self.rank, self.world_size);
-        let program = Arc::unwrap_or_clone(prepared.program);
-        prepared.program = Arc::new(program.lending(LENT_BYTES_MIN, true));
         let input = case.input(self.rank, self.world_size);
         let buffer = memory.bytes_mut(0, input.len());
         buffer.copy_from_slice(&input);
         let cause = Error::Deadline("it takes too long".into());
         lend(buffer, |region| {
-            let posting = Posting {
-                prepared: Arc::new(prepared),
-                buffer: region,
-                ..self.posting(case)
-            };
-            let ticket = self.start(posting, case, patience).expect("nobody answers");
+            let started = self.start(case, &prepared, Memory::in_place(region), Some(patience));
+            let slot = started.expect_err("no peer answers");
             while self.engine.poll() {}
-            self.engine
-                .group(0)
-                .expect("it is there")
-                .give_up(cause.clone());
-            let (region, end) = self.engine.take(ticket).expect("it has failed");
+            self.group().give_up(cause.clone());
+            let taken = self.group().take(Order::Collectives, slot);
+            let (memory, end) = taken.expect("it has failed");
             assert_eq!(end, Err(cause));
-            (region, ())
+            (memory.output, ())
         });
         memory.bytes_mut(0, input.len()).fill(0xa5);
         self.memory = Some(memory);
@@ -506,25 +488,27 @@ impl Rank {
 
     /// Makes the call and moves what can be moved; how it has ended, if it has.
     pub(crate) fn end_of(&mut self, case: &Case, patience: u32) -> Option<Result<(), Error>> {
-        let posting = self.posting(case);
-        let Ok(ticket) = self.start(posting, case, patience) else {
-            return Some(Ok(()));
+        let prepared = case.prepared(self.rank, self.world_size, PLAIN);
+        let buffer = Region::own(case.input(self.rank, self.world_size));
+        let slot = match self.start(case, &prepared, Memory::in_place(buffer), Some(patience)) {
+            Ok((_, end)) => return Some(end),
+            Err(slot) => slot,
         };
         for _ in 0..100 {
             self.engine.poll();
         }
-        self.engine.take(ticket).map(|(_, end)| end)
+        let taken = self.group().take(Order::Collectives, slot);
+        taken.map(|(_, end)| end)
     }
 
-    fn poll_for(&mut self, ticket: Ticket, case: &Case) -> Region {
+    fn poll_for(&mut self, slot: usize, case: &Case) -> End {
         loop {
             if !self.engine.poll() {
                 std::thread::yield_now();
                 assert!(Instant::now() < self.until, "stuck in {case:?}");
             }
-            if let Some((region, end)) = self.engine.take(ticket) {
-                assert_eq!(end, Ok(()), "{case:?}");
-                return region;
+            if let Some(end) = self.group().take(Order::Collectives, slot) {
+                return end;
             }
         }
     }
@@ -536,24 +520,42 @@ impl Rank {
                 std::thread::yield_now();
                 assert!(Instant::now() < self.until, "stuck in {:?}", self.under_way);
             }
-            while let Some((ticket, case)) = self.under_way.front().copied() {
-                let Some((buffer, end)) = self.engine.take(ticket) else {
+            while let Some(first) = self.under_way.front().copied() {
+                let Some(end) = self.group().take(Order::Collectives, first.slot) else {
                     break;
                 };
-                assert_eq!(end, Ok(()), "{case:?}");
                 self.under_way.pop_front();
-                self.check(&case, buffer);
+                self.check_end(&first.case, first.placement, end);
             }
         }
     }
 
-    fn check(&self, case: &Case, buffer: Region) {
-        let bytes = buffer.into_vector::<u8>().expect("it was one of bytes");
-        let wrong = case.count_wrong(self.rank, self.world_size, &bytes);
+    /// The call on memory of its own has ended.
+    fn check_end(&self, case: &Case, placement: Placement, (memory, end): End) {
+        assert_eq!(end, Ok(()), "{case:?}");
+        let bytes = |region: Option<Region>| {
+            let region = region.unwrap_or_else(|| Region::own(Vec::<u8>::new()));
+            region.into_vector::<u8>().expect("it was one of bytes")
+        };
+        self.check(case, placement, &bytes(memory.input), &bytes(memory.output));
+    }
+
+    /// The output is what was promised, and the input is what it was.
+    fn check(&self, case: &Case, placement: Placement, input: &[u8], output: &[u8]) {
+        let (rank, world_size) = (self.rank, self.world_size);
+        let [given, taken] = case.places(placement, rank, world_size);
+        let mut whole = case.input(rank, world_size);
+        if placement == Placement::Into {
+            assert!(
+                input == &whole[given],
+                "rank {rank} of {world_size}: the input of {case:?}"
+            );
+        }
+        whole[taken].copy_from_slice(output);
+        let wrong = case.count_wrong(rank, world_size, &whole);
         assert_eq!(
             wrong, 0,
-            "rank {} of {}: {case:?}",
-            self.rank, self.world_size
+            "rank {rank} of {world_size}, {placement:?}: {case:?}"
         );
     }
 }

@@ -47,18 +47,15 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     } = *case;
     let rank = comm.rank();
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
-    let mut input = vec![T::zeroed(); count];
-    inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut input));
-    // On every other call in memory that peers read where it lies, if they can.
-    let (mut shared, mut private);
-    let data: &mut [T] = if case.seed.is_multiple_of(2) {
-        shared = comm.alloc::<T>(count)?;
-        &mut shared
-    } else {
-        private = vec![T::zeroed(); count];
-        &mut private
-    };
-    data.copy_from_slice(&input);
+    // Some calls are on memory that peers read where it lies, if they can.
+    let exposes = |one: u64| (case.seed.is_multiple_of(one)).then(|| comm.alloc::<T>(count));
+    let (mut shared, mut other) = (exposes(2).transpose()?, exposes(3).transpose()?);
+    let (mut private, mut other_private) = (vec![T::zeroed(); count], vec![T::zeroed(); count]);
+    let data: &mut [T] = shared.as_deref_mut().unwrap_or(&mut private);
+    let input: &mut [T] = other.as_deref_mut().unwrap_or(&mut other_private);
+    inputs.fill(rank, 0, bytemuck::cast_slice_mut(input));
+    let input = &*input;
+    data.copy_from_slice(input);
     match collective {
         Collective::AllReduce => comm.all_reduce(data, op)?,
         Collective::Broadcast => comm.broadcast(data, root)?,
@@ -71,14 +68,14 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     data.fill(T::zeroed());
     let block = comm.block(count);
     match collective {
-        Collective::AllReduce => comm.all_reduce_into(&input, data, op)?,
-        Collective::Reduce => comm.reduce_into(&input, data, op, root)?,
-        Collective::ReduceScatter => comm.reduce_scatter_into(&input, &mut data[block], op)?,
+        Collective::AllReduce => comm.all_reduce_into(input, data, op)?,
+        Collective::Reduce => comm.reduce_into(input, data, op, root)?,
+        Collective::ReduceScatter => comm.reduce_scatter_into(input, &mut data[block], op)?,
         Collective::AllGather => comm.all_gather_into(&input[block], data)?,
         Collective::Broadcast | Collective::Barrier => return Ok(wrong),
     }
     wrong += count_wrong(comm, case, &inputs, data);
-    Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(&input)))
+    Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)))
 }
 
 /// Elements that are not what the collective promises, where it promises anything.

@@ -56,6 +56,11 @@ impl Links {
         }
     }
 
+    /// The link to `peer`, if it has been made.
+    pub fn link(&mut self, peer: usize) -> Option<&mut (dyn Link + 'static)> {
+        self.by_peer[peer].as_deref_mut()
+    }
+
     /// Up to how many bytes a message to `peer` is taken whole.
     #[must_use]
     pub fn capacity(&self, peer: usize) -> usize {
@@ -399,20 +404,23 @@ impl Medium for HostMedium<'_> {
         let divisor = self.arithmetic.divisor.filter(|_| completes);
         let first = |piece: Piece| Piece { bytes, ..piece };
         let (own, into) = self.buffers.pair(first(own), first(into));
-        let by_peer = &self.links.by_peer;
-        if let ([one], Some(at)) = (from, at) {
-            let theirs = view(by_peer, one, bytes);
-            let views = if at == 0 {
-                [own, theirs]
-            } else {
-                [theirs, own]
-            };
-            kernel.fold(into, None, &views, divisor);
+        let count = from.len() + 1;
+        let (mut few, mut many) = ([&[][..]; OPERANDS_AT_HAND], Vec::new());
+        let views = if count <= OPERANDS_AT_HAND {
+            &mut few[..count]
         } else {
-            let mut views: Vec<_> = from.iter().map(|one| view(by_peer, one, bytes)).collect();
-            views.insert(at.unwrap_or(0).min(views.len()), own);
-            kernel.fold(into, None, &views, divisor);
+            many.resize(count, &[][..]);
+            &mut many
+        };
+        let by_peer = &self.links.by_peer;
+        let mut peers = from.iter().map(|one| view(by_peer, one, bytes));
+        for (place, slot) in views.iter_mut().enumerate() {
+            *slot = match at {
+                Some(at) if at == place => own,
+                _ => peers.next().unwrap_or_default(),
+            };
         }
+        kernel.fold(into, None, views, divisor);
         self.consume(from, bytes)
     }
 
