@@ -48,8 +48,7 @@ impl Builder {
     /// What the environment says, to be changed in places.
     ///
     /// ```no_run
-    /// use ringtree::bootstrap::TransportChoice;
-    /// use ringtree::comm::builder::Builder;
+    /// use ringtree::{Builder, TransportChoice};
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Builder::from_env()?.transport(TransportChoice::Tcp).connect()?;
     /// # Ok(()) }
@@ -120,8 +119,7 @@ impl Builder {
     /// default is the built-in one).
     ///
     /// ```no_run
-    /// use ringtree::Communicator;
-    /// use ringtree::plan::select::TuningTable;
+    /// use ringtree::{Communicator, TuningTable};
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::builder().tuning(&TuningTable::default()).connect()?;
     /// # Ok(()) }

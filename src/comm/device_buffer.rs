@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// when they have ended.
 ///
 /// ```no_run
-/// use ringtree::comm::device_buffer::DeviceBuffer;
-/// use ringtree::device::Device;
+/// use ringtree::{Device, DeviceBuffer};
 ///
 /// # fn main() -> ringtree::Result<()> {
 /// let device = Device::open(0)?;

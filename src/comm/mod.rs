@@ -198,7 +198,7 @@ impl Communicator {
     /// table may choose other algorithms, which sum in another order.
     ///
     /// ```
-    /// use ringtree::plan::select::TuningTable;
+    /// use ringtree::TuningTable;
     /// let tables = ringtree::simulate(2, |comm| comm.tuning());
     /// assert_eq!(tables, [TuningTable::default(); 2]);
     /// ```
@@ -211,7 +211,7 @@ impl Communicator {
     /// chooser. All ranks must do the same between the same calls.
     ///
     /// ```
-    /// use ringtree::{ReduceOp, plan::Algorithm};
+    /// use ringtree::{Algorithm, ReduceOp};
     /// let sums = ringtree::simulate(5, |comm| {
     ///     let mut sum = [comm.rank() as i64];
     ///     comm.use_algorithm(Some(Algorithm::RecursiveDoubling))?;
