@@ -17,8 +17,8 @@ pub const PEERS_ASKED_MAX: usize = 8;
 pub const ANSWERS_MISSED_MAX: u32 = 2;
 /// Ranks that a waiting rank says it is held up by.
 pub const PLACES_MAX: usize = 8;
-/// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
-pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// How long a rank that reported an error waits for the first error before it takes its own.
+pub const FIRST_ERROR_GRACE: Duration = Duration::from_millis(800);
 /// How long rank 0, once it knows of a failure, waits for the marks of the ranks it has not lost.
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
 /// A caller that waits while another polls looks again after this long, whatever happens.
@@ -31,7 +31,7 @@ pub const EXPOSED_OVERWRITTEN_BYTES_MIN: usize = 2 << 20;
 /// A link is offered at least this much at once, unless less is left of the message.
 pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.
-pub const HEARSAY_GRACE: Duration = Duration::from_millis(150);
+pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
 /// Own calls remembered per communicator, to answer a peer that asks what ours was.
 pub const CALLS_REMEMBERED: usize = 256;
 /// Bytes of payload under one frame header on a byte stream.
@@ -137,8 +137,7 @@ pub const CHECKPOINT_LOOKS_MAX: usize = 5;
 /// Channels for which a rank keeps descriptors that others of its host handed over before it asked;
 /// of each at most one a rank. Threads that make communicators at once need a few.
 pub const HANDED_CHANNELS_MAX: usize = 64;
-/// Datagrams taken from a rank's local socket in a row, whoever sent them: more than the system
-/// queues for one.
+/// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// How often a rank that waits for others' memory makes sure that they are still there.
 pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);

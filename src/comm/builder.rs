@@ -155,8 +155,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Configuration`] names the variable; [`Error::Join`] says who is missing or what
-    /// differs between ranks.
+    /// [`Error::Configuration`] names the variable; [`Error::Join`] says which ranks are missing or
+    /// what differs between ranks.
     pub fn from_env() -> Result<Self> {
         Builder::from_env()?.connect()
     }
@@ -276,7 +276,7 @@ fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result
         std::fs::write(&partial, format!("{table}\n"))
             .and_then(|()| std::fs::rename(&partial, path))
             .inspect_err(|_| {
-                // It may not even be there.
+                // The file may not even exist.
                 let _ = std::fs::remove_file(&partial);
             })
     };

@@ -86,7 +86,7 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// The memory, which is kept as long as anybody has it.
+    /// The memory. It is freed when its last clone is dropped.
     #[must_use]
     pub fn device_memory(&self) -> &device::Memory {
         &self.memory

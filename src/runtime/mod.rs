@@ -1,4 +1,4 @@
-//! Who polls the engine, and what waits.
+//! Which thread polls the engine, and what the others wait for.
 //!
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
@@ -287,7 +287,8 @@ impl Runtime {
         }
     }
 
-    /// A poller, between two passes: lets in who waits for the engine or for an end.
+    /// The polling thread calls this between two passes: it lets the threads run that wait for the
+    /// engine or for the end of an operation.
     fn let_others_look(&self) {
         if self.others.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
@@ -295,9 +296,9 @@ impl Runtime {
         }
     }
 
-    /// For the control thread: advances what is under way while nobody else does. It returns after
-    /// some passes, whatever there is left, for that thread has other duties; then
-    /// [`Runtime::is_unfinished`].
+    /// For the control thread: advances the operations under way while no other thread polls. It
+    /// returns after [`BACKGROUND_PASSES`] because the control thread has other duties; then
+    /// [`Runtime::is_unfinished`] says whether work is left.
     pub(crate) fn poll_in_background(&self) {
         let Some(token) = self.take_token() else {
             return;
@@ -315,7 +316,7 @@ impl Runtime {
             is_unfinished = engine.poll();
         }
         if engine.awaits_gate() {
-            // A device wakes nobody: this thread comes back at once, after a nap.
+            // A device wakes no thread: the control thread sleeps briefly and looks again.
             if !is_unfinished {
                 // Callers have the engine meanwhile.
                 drop(engine);
@@ -361,7 +362,7 @@ impl Runtime {
         }
     }
 
-    /// Whether there is something to do and nobody polls.
+    /// Whether operations are under way and no thread polls.
     pub(crate) fn wants_poller(&self) -> bool {
         !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
     }
@@ -386,7 +387,7 @@ impl Runtime {
         self.tell(|engine| engine.link_failed(rank, why));
     }
 
-    /// Lets the engine know something, and those who wait on it.
+    /// Tells the engine something, and wakes the threads that wait for it.
     fn tell(&self, what: impl FnOnce(&mut Engine)) {
         let mut engine = self.lock_beside_poller();
         what(&mut engine);

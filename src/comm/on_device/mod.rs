@@ -398,7 +398,7 @@ impl Communicator {
     /// and what all of them are expected to take.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.
     pub fn preview_on_device(
         &self,
         collective: Collective,

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::sim::cluster::Outcome;
 
 /// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
-/// rank, whoever saw it; other errors must agree to the letter.
+/// rank, whichever rank saw it; other errors must agree to the letter.
 ///
 /// # Errors
 /// The first two that differ.
