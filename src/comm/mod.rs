@@ -242,7 +242,7 @@ impl Communicator {
 
     /// This rank gives up for a reason that the communicator does not know, such as the failure of
     /// another communicator that the same work needs. Every call under way and every later one
-    /// ends, on all ranks, with one first cause: `cause`, unless something else was before.
+    /// ends, on all ranks, with the first error: `cause`, unless another error was first.
     ///
     /// ```
     /// use ringtree::Error;

@@ -21,7 +21,7 @@ pub(crate) mod process;
 use crate::engine::group::{End, Group, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
+use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
 use crate::link::shm::exposed::{Allocation, Own};
 use crate::protocol::session::Agreement;
 use crate::sys::shared::OwnRegion;
@@ -170,12 +170,12 @@ impl Runtime {
     /// polling. The memory is in `start` again when it returns.
     #[inline]
     pub(crate) fn run(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<()> {
-        let mut patience =
-            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
+        let mut keeps_spinning =
+            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
         let under_way = match order {
-            Order::Collectives => found.run(start, &mut patience)?,
+            Order::Collectives => found.run(start, &mut keeps_spinning)?,
             Order::Pairs => Some(found.post(order, start)?),
         };
         drop(engine);
@@ -240,7 +240,7 @@ impl Runtime {
             let mut engine = self.lock();
             let mut outcome = look(&mut engine);
             if outcome.is_none() && self.token.load(Ordering::SeqCst) {
-                let woken = self.changed.wait_timeout(engine, POLLER_NAP);
+                let woken = self.changed.wait_timeout(engine, POLLER_SLEEP);
                 (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
                 outcome = look(&mut engine);
             }
@@ -452,7 +452,7 @@ impl Runtime {
             |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
         while self.with_group(number, is_busy) == Some(true) {
             let Some(_token) = self.take_token() else {
-                std::thread::sleep(POLLER_NAP);
+                std::thread::sleep(POLLER_SLEEP);
                 continue;
             };
             let mut engine = self.lock();

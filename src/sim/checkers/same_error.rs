@@ -1,4 +1,4 @@
-//! All ranks that fail blame the same first cause.
+//! All ranks that fail report the same first error.
 
 use crate::error::Error;
 use crate::sim::cluster::Outcome;
