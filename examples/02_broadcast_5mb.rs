@@ -9,11 +9,10 @@
 mod drawing;
 
 use drawing::lanes::{Panel, timeline};
-use ringtree::plan::Algorithm;
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::TuningTable;
 use ringtree::sim::network::{Network, Transfer};
 use ringtree::sim::simulate::World;
+use ringtree::{Algorithm, TuningTable};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The one error: who, in which call, why, and what the caller can do next.
+//! The error type: which rank, in which call, why, and what the caller can do next.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What went wrong. Every variant's documentation ends with what the caller can do.
 ///
 /// After any error but [`Error::Usage`] the communicator is unusable: every later call on it
-/// returns the same first cause, and the contents of the buffers are unspecified.
+/// returns the same first error, and the contents of the buffers are unspecified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {

@@ -25,12 +25,14 @@
 //! assert!(sums.iter().all(|sum| *sum == Ok([28.0])));
 //! ```
 //!
+//! All that a training program names is at the root of the crate; data-parallel training is in
+//! [`ddp`], starting ranks in [`launch`].
+//!
 //! # One idea
 //!
 //! *An algorithm is a value.* A [`plan`] says what one rank does in a collective, as data; it is
 //! [verified](plan::verify), [priced](plan::cost), [drawn](plan::draw), [chosen](plan::select),
-//! and executed by one [`engine`] over any [`transport`]. Nothing else in the library knows an
-//! algorithm.
+//! and executed by one engine over any link. Nothing else in the library knows an algorithm.
 //!
 //! # The map
 //!
@@ -38,20 +40,26 @@
 //! |---|---|---|
 //! | [`comm`] | the calls of training code | [`Communicator`] |
 //! | [`ddp`] | gradients averaged while backward runs | [`ddp::DataParallel`] |
-//! | [`launch`] | starting ranks, standing by them | [`launch::run`], [`launch::spawn_self`] |
-//! | [`bootstrap`] | settings, the join | [`bootstrap::Settings`] |
-//! | [`control`] | the control thread, local ranks | [`control::ControlHandle`] |
-//! | `runtime` | which thread polls, what waits | |
-//! | [`engine`] | running plans over links | [`engine::program`], `engine/run.rs` |
-//! | [`link`] | moving bytes to and from one peer | [`link::Link`] |
-//! | [`device`] | memory and streams of a GPU | [`device::Device`] |
-//! | [`reduce`] | folding elements on the CPU | [`reduce::Kernel`] |
+//! | [`launch`] | starting ranks, supervising them | [`launch::run`], [`launch::spawn_self`] |
 //! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
-//! | [`protocol`] | handshake, calls, the first cause | [`protocol::session`] |
+//! | [`device`] | memory and streams of a GPU | [`Device`] |
 //! | [`sim`] | ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
-//! | [`sys`] | the only unsafe code | |
 //!
-//! [`plan`] and [`protocol`] are pure: no clock, no I/O, no threads. Imports point one way,
+//! The rooms below serve those above. They are no part of the interface and may change in any
+//! version.
+//!
+//! | Room | Is for | Start at |
+//! |---|---|---|
+//! | `bootstrap` | settings, the join | `bootstrap::Settings` |
+//! | `control` | the control thread, local ranks | `control::ControlHandle` |
+//! | `runtime` | which thread polls, what waits | |
+//! | `engine` | running plans over links | `engine::program`, `engine/run.rs` |
+//! | `link` | moving bytes to and from one peer | `link::Link` |
+//! | `reduce` | reducing elements on the CPU | `reduce::Kernel` |
+//! | `protocol` | handshake, calls, the first error | `protocol::session` |
+//! | `sys` | the only unsafe code | |
+//!
+//! [`plan`] and `protocol` are pure: no clock, no I/O, no threads. Imports point one way,
 //! `comm → runtime → engine → link, reduce → sys` and `comm, launch → bootstrap → control →
 //! link → sys`, and a test reads the `use` lines to keep it so. What every room may know:
 //! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
@@ -65,31 +73,59 @@
 )))]
 compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 
-pub mod bootstrap;
 pub mod comm;
-pub mod control;
 pub mod ddp;
 pub mod device;
 pub mod dtype;
-pub mod engine;
 pub mod error;
 pub mod launch;
 pub mod limits;
-pub mod link;
 mod named;
 pub mod op;
 pub mod plan;
-pub mod protocol;
-pub mod reduce;
 mod runtime;
 pub mod sim;
+
+// Not for users. These rooms can be reached from outside only because the integration tests, the
+// benches and the command line are crates of their own.
+#[doc(hidden)]
+pub mod bootstrap;
+#[doc(hidden)]
+pub mod control;
+#[doc(hidden)]
+pub mod engine;
+#[doc(hidden)]
+pub mod link;
+#[doc(hidden)]
+pub mod protocol;
+#[doc(hidden)]
+pub mod reduce;
+#[doc(hidden)]
 pub mod sys;
 
-pub use comm::Communicator;
-pub use comm::shared_buffer::SharedBuffer;
+pub use bootstrap::TransportChoice;
+#[doc(inline)]
+pub use comm::{
+    Communicator,
+    buffer::{Buffer, BufferMut},
+    builder::Builder,
+    device_buffer::DeviceBuffer,
+    scope::{Scope, ScopedWork},
+    shared_buffer::SharedBuffer,
+    work::Work,
+};
+#[doc(inline)]
+pub use device::{Device, Stream};
+#[doc(inline)]
 pub use dtype::{Dtype, Element};
+#[doc(inline)]
 pub use error::{Error, Result};
+#[doc(inline)]
 pub use op::ReduceOp;
+#[doc(inline)]
+pub use plan::{Algorithm, Collective, select::TuningTable};
+pub use protocol::handshake::Secret;
+#[doc(inline)]
 pub use sim::simulate::simulate;
 
 /// The README's program is compiled with the documentation's.

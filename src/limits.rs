@@ -17,12 +17,12 @@ pub const PEERS_ASKED_MAX: usize = 8;
 pub const ANSWERS_MISSED_MAX: u32 = 2;
 /// Ranks that a waiting rank says it is held up by.
 pub const PLACES_MAX: usize = 8;
-/// How long a rank that saw a failure waits for the agreed first cause before it reports its own.
-pub const FIRST_CAUSE_GRACE: Duration = Duration::from_millis(800);
+/// How long a rank that reported an error waits for the first error before it takes its own.
+pub const FIRST_ERROR_GRACE: Duration = Duration::from_millis(800);
 /// How long rank 0, once it knows of a failure, waits for the marks of the ranks it has not lost.
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
-/// A caller that waits while another polls looks again after this long, whatever happens.
-pub const POLLER_NAP: Duration = Duration::from_millis(20);
+/// A caller that waits while another thread polls sleeps this long at most before it looks again.
+pub const POLLER_SLEEP: Duration = Duration::from_millis(20);
 /// A message of so many bytes that lies where its readers can read it is exposed, not copied.
 pub const EXPOSED_BYTES_MIN: usize = 16 << 10;
 /// In smaller buffers nothing is exposed that the same call overwrites: they stay in the core's own
@@ -31,7 +31,7 @@ pub const EXPOSED_OVERWRITTEN_BYTES_MIN: usize = 2 << 20;
 /// A link is offered at least this much at once, unless less is left of the message.
 pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// How long a rank that saw a link close waits for a goodbye that would explain it.
-pub const HEARSAY_GRACE: Duration = Duration::from_millis(150);
+pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
 /// Own calls remembered per communicator, to answer a peer that asks what ours was.
 pub const CALLS_REMEMBERED: usize = 256;
 /// Bytes of payload under one frame header on a byte stream.
@@ -55,11 +55,11 @@ pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
 /// it only when rank 0 is up.
-pub const RESOLVE_PATIENCE: Duration = Duration::from_secs(30);
+pub const RESOLVE_RETRY_TIME: Duration = Duration::from_secs(30);
 /// How long rank 0, when it leaves before others, still passes control messages on.
 pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
-/// How long a process that leaves waits for its last control messages to be taken.
-pub const CONTROL_FAREWELL: Duration = Duration::from_secs(1);
+/// How long a process that leaves waits until its last control messages have been sent.
+pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 /// A port that answers no handshake within this time is not the rendezvous.
@@ -89,8 +89,8 @@ pub const TUNING_FACTOR_MIN: f64 = 1e-2;
 /// A measured number of TCP above this multiple of the built-in one (1.2 s a message, 29 kB/s) is
 /// no link's, but a disturbance's.
 pub const TUNING_FACTOR_MAX_TCP: f64 = 1e5;
-/// Likewise in shared memory: 75 µs a hand-over, 67 MB/s. Where ranks outnumber cores by a few
-/// times, a hand-over takes some 10 µs; where two that spin share one, 100.
+/// Likewise in shared memory: 75 µs a message, 67 MB/s. Where ranks outnumber cores by a few
+/// times, a message takes some 10 µs; where two ranks that spin share a core, 100.
 pub const TUNING_FACTOR_MAX_SHM: f64 = 500.0;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
@@ -134,11 +134,10 @@ pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
 /// How often a reader of checkpoints starts again because a writer beside it replaced what it was
 /// reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;
-/// Channels for which a rank keeps descriptors that others of its host handed over before it asked;
-/// of each at most one a rank. Threads that make communicators at once need a few.
+/// Channels for which a rank keeps descriptors that its local peers passed before it asked; of each
+/// at most one a rank. Threads that make communicators at once need a few.
 pub const HANDED_CHANNELS_MAX: usize = 64;
-/// Datagrams taken from a rank's local socket in a row, whoever sent them: more than the system
-/// queues for one.
+/// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// How often a rank that waits for others' memory makes sure that they are still there.
 pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -146,11 +145,13 @@ pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
 /// recycled, so that they stay in cache.
 pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;
-/// Fruitless looks that a call run step by step spins for, where every rank has a core: some ten
-/// microseconds, which is also what a hand-over costs when another program takes one of the cores.
-pub const LINGER_SPINS: u32 = 300;
-/// Then so many with the core given away after each, before the call lets go of the engine.
-pub const LINGER_YIELDS: u32 = 100;
+/// The spin budget of a call run step by step, in fruitless looks, where every rank has a core:
+/// some ten microseconds, which is also what notifying a peer costs when another program takes one
+/// of the cores.
+pub const CALL_SPINS: u32 = 300;
+/// After the spin budget the call looks so many times more, and yields its core after each look;
+/// then it unlocks the engine.
+pub const CALL_YIELDS: u32 = 100;
 
 /// Operands of one fold on a device: their addresses travel with the launch. More are folded in
 /// several launches.
@@ -172,10 +173,10 @@ pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
 /// Pinned memories that a device buffer keeps for its content to pass through: while the stream
 /// copies from one, the host fills the other.
 pub const BUFFER_AREAS_MAX: usize = 2;
-/// Looks at a device that is at work before there are naps between them.
+/// Looks at a busy device without a sleep; later looks have a sleep between them.
 pub const DEVICE_LOOKS: u32 = 100;
-/// Between two looks at a device that is at work.
-pub const DEVICE_NAP: Duration = Duration::from_micros(20);
-/// How long a communicator that goes waits for its streams to come to their end, which they do by
-/// themselves; what they use is leaked after that.
-pub const DEVICE_FAREWELL: Duration = Duration::from_millis(200);
+/// The sleep between two looks at a busy device.
+pub const DEVICE_SLEEP: Duration = Duration::from_micros(20);
+/// How long a communicator that is dropped waits for its streams to end their work. Memory that
+/// they may still use after that is leaked.
+pub const DEVICE_CLOSE_MAX: Duration = Duration::from_millis(200);

@@ -1,8 +1,7 @@
 //! The training step that every algorithm is to carry: a model, a timetable, a set of buckets.
 
-use ringtree::plan::Algorithm;
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::TuningTable;
+use ringtree::{Algorithm, TuningTable};
 use std::time::Duration;
 
 /// The model: layers of 128 KiB of f32 gradients, 1.5 MiB together.

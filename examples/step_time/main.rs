@@ -22,9 +22,8 @@ mod rows;
 use clap::Parser;
 use options::{Command, Job, Measure, Options};
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::TuningTable;
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error};
+use ringtree::{Communicator, Error, TuningTable};
 use std::process::ExitCode;
 use std::time::Duration;
 

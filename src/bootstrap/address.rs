@@ -2,7 +2,7 @@
 
 use super::settings::Settings;
 use crate::error::{Error, Result};
-use crate::limits::RESOLVE_PATIENCE;
+use crate::limits::RESOLVE_RETRY_TIME;
 use crate::sys::interfaces;
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -18,11 +18,11 @@ const BACKLOG: i32 = 4096;
 const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The addresses of `endpoint`, a host and a port, in the system's order; `what` names it in
-/// messages. A name that does not resolve is tried again for [`RESOLVE_PATIENCE`]. The library
+/// messages. A name that does not resolve is tried again for [`RESOLVE_RETRY_TIME`]. The library
 /// resolves no other name.
 pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
     let wrong = |why: &str| Error::Configuration(format!("{what} {endpoint} {why}"));
-    let deadline = deadline.min(Instant::now() + RESOLVE_PATIENCE);
+    let deadline = deadline.min(Instant::now() + RESOLVE_RETRY_TIME);
     let addresses: Vec<SocketAddr> = loop {
         let why = match endpoint.to_socket_addrs() {
             Ok(addresses) if addresses.len() > 0 => break addresses.collect(),

@@ -60,7 +60,7 @@ impl FromStr for TransportChoice {
     /// The transport of that name.
     ///
     /// ```
-    /// use ringtree::bootstrap::settings::TransportChoice;
+    /// use ringtree::TransportChoice;
     /// assert_eq!("shm".parse(), Ok(TransportChoice::Shm));
     /// assert!("pigeon".parse::<TransportChoice>().is_err());
     /// ```

@@ -28,8 +28,7 @@ impl Communicator {
     /// same order, since the GPU may carry all of them out through one queue.
     ///
     /// ```no_run
-    /// use ringtree::comm::device_buffer::DeviceBuffer;
-    /// use ringtree::{Communicator, ReduceOp, device::Device};
+    /// use ringtree::{Communicator, Device, DeviceBuffer, ReduceOp};
     ///
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::from_env()?;
@@ -82,7 +81,7 @@ impl Communicator {
     /// A buffer like [`DeviceBuffer::new`]'s on the attached device, of `count` zeros.
     ///
     /// ```no_run
-    /// use ringtree::{Communicator, ReduceOp, device::Device};
+    /// use ringtree::{Communicator, Device, ReduceOp};
     ///
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::from_env()?;

@@ -48,8 +48,7 @@ impl Builder {
     /// What the environment says, to be changed in places.
     ///
     /// ```no_run
-    /// use ringtree::bootstrap::TransportChoice;
-    /// use ringtree::comm::builder::Builder;
+    /// use ringtree::{Builder, TransportChoice};
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Builder::from_env()?.transport(TransportChoice::Tcp).connect()?;
     /// # Ok(()) }
@@ -120,8 +119,7 @@ impl Builder {
     /// default is the built-in one).
     ///
     /// ```no_run
-    /// use ringtree::Communicator;
-    /// use ringtree::plan::select::TuningTable;
+    /// use ringtree::{Communicator, TuningTable};
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::builder().tuning(&TuningTable::default()).connect()?;
     /// # Ok(()) }
@@ -157,8 +155,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Configuration`] names the variable; [`Error::Join`] says who is missing or what
-    /// differs between ranks.
+    /// [`Error::Configuration`] names the variable; [`Error::Join`] says which ranks are missing or
+    /// what differs between ranks.
     pub fn from_env() -> Result<Self> {
         Builder::from_env()?.connect()
     }
@@ -278,7 +276,7 @@ fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result
         std::fs::write(&partial, format!("{table}\n"))
             .and_then(|()| std::fs::rename(&partial, path))
             .inspect_err(|_| {
-                // It may not even be there.
+                // The file may not even exist.
                 let _ = std::fs::remove_file(&partial);
             })
     };

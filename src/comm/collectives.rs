@@ -231,7 +231,7 @@ impl Communicator {
         )
     }
 
-    /// Nobody returns before everybody has called.
+    /// Returns on no rank before every rank has called it.
     ///
     /// ```
     /// assert!(ringtree::simulate(5, |comm| comm.barrier()).into_iter().all(|end| end.is_ok()));
@@ -256,7 +256,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first cause if the communicator has failed; the rest comes from
+    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
         self.start(
@@ -275,7 +275,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// `wait`.
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
         self.start(
             Call::new(Collective::Broadcast, buffer.len()).root(root),
@@ -294,7 +295,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// `wait`.
     pub fn reduce_async<T: Element>(
         &self,
         buffer: Vec<T>,
@@ -321,7 +323,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// `wait`.
     pub fn reduce_scatter_async<T: Element>(
         &self,
         buffer: Vec<T>,
@@ -345,7 +348,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// `wait`.
     pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
         self.start(Call::new(Collective::AllGather, buffer.len()), buffer)
     }

@@ -15,8 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// when they have ended.
 ///
 /// ```no_run
-/// use ringtree::comm::device_buffer::DeviceBuffer;
-/// use ringtree::device::Device;
+/// use ringtree::{Device, DeviceBuffer};
 ///
 /// # fn main() -> ringtree::Result<()> {
 /// let device = Device::open(0)?;
@@ -87,7 +86,7 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// The memory, which is kept as long as anybody has it.
+    /// The memory. It is freed when its last clone is dropped.
     #[must_use]
     pub fn device_memory(&self) -> &device::Memory {
         &self.memory

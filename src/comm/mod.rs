@@ -46,7 +46,7 @@ pub(crate) struct Parts {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) local_rank: usize,
-    /// Ranks k·g to (k+1)·g share a host: g, which divides the world size; 1 if nobody does.
+    /// Ranks k·g to (k+1)·g share a host: g, which divides the world size; 1 if no ranks do.
     pub(crate) ranks_per_host: usize,
     /// The group's number in the engine.
     pub(crate) group: u32,
@@ -197,7 +197,7 @@ impl Communicator {
     /// table may choose other algorithms, which sum in another order.
     ///
     /// ```
-    /// use ringtree::plan::select::TuningTable;
+    /// use ringtree::TuningTable;
     /// let tables = ringtree::simulate(2, |comm| comm.tuning());
     /// assert_eq!(tables, [TuningTable::default(); 2]);
     /// ```
@@ -210,7 +210,7 @@ impl Communicator {
     /// chooser. All ranks must do the same between the same calls.
     ///
     /// ```
-    /// use ringtree::{ReduceOp, plan::Algorithm};
+    /// use ringtree::{Algorithm, ReduceOp};
     /// let sums = ringtree::simulate(5, |comm| {
     ///     let mut sum = [comm.rank() as i64];
     ///     comm.use_algorithm(Some(Algorithm::RecursiveDoubling))?;
@@ -241,7 +241,7 @@ impl Communicator {
 
     /// This rank gives up for a reason that the communicator does not know, such as the failure of
     /// another communicator that the same work needs. Every call under way and every later one
-    /// ends, on all ranks, with one first cause: `cause`, unless something else was before.
+    /// ends, on all ranks, with the first error: `cause`, unless another error was first.
     ///
     /// ```
     /// use ringtree::Error;
@@ -260,7 +260,7 @@ impl Communicator {
 
     /// After a call has failed: the mark that all survivors agree on, the least of theirs. So a
     /// step counts exactly if every survivor had [marked](Communicator::mark) it, also where its
-    /// commit failed; whoever passed the commit finds that it counts.
+    /// commit failed; a rank that passed the commit finds that it counts.
     ///
     /// `None` after `at_most` (the answer takes a round trip to rank 0, or about a second longer
     /// if a rank is silent), at once if rank 0 is gone or nothing has failed. A rank without an
@@ -338,7 +338,7 @@ impl Communicator {
         let timeout = parts.timeout;
         parts.runtime.add_group(group, rank, world_size, timeout)?;
         let duplicate = Self::assemble(parts);
-        // Nobody sends to a group that some rank does not know yet.
+        // No rank sends to a group that another rank does not know yet.
         self.barrier()?;
         Ok(duplicate)
     }

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 impl Communicator {
     /// Runs `body`, in which operations on borrowed buffers can be under way while the caller
     /// computes. Every one of them has ended when `scope` returns, even if `body` panics; the
-    /// first error of one that nobody waited for is returned.
+    /// first error of one that was not waited for is returned.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -31,7 +31,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// What `body` returns, or the error of an operation that nobody waited for.
+    /// What `body` returns, or the error of an operation that was not waited for.
     pub fn scope<'buffers, R>(
         &self,
         body: impl FnOnce(&Scope<'_, 'buffers>) -> Result<R>,

@@ -20,7 +20,7 @@ pub struct SharedBuffer<T: Element> {
 enum Home<T> {
     /// In memory that the host's ranks share.
     Shared(OwnRegion),
-    /// In this process alone: there is nobody to share with.
+    /// In this process alone: there is no rank to share with.
     Private(Vec<T>),
 }
 
@@ -88,7 +88,7 @@ impl<T: Element> Drop for SharedBuffer<T> {
 impl Communicator {
     /// A buffer of `count` zeros in memory that the other ranks of this host can read: where a
     /// plan sends from it what nothing overwrites meanwhile, they read it where it lies, and the
-    /// copy into the transport's own memory is saved. Where there is nobody to share with it is
+    /// copy into the transport's own memory is saved. Where there is no rank to share with, it is
     /// ordinary memory.
     ///
     /// All ranks call it with the same `count`, in the order of their calls on this communicator.

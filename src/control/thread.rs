@@ -13,7 +13,7 @@ use super::membership::Membership;
 use super::message::{Relay, TO_ALL};
 use super::peer::Peer;
 use super::wait::wait;
-use crate::limits::{CONTROL_FAREWELL, CONTROL_RELAY_AFTER};
+use crate::limits::{CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal, Secret};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
@@ -302,7 +302,7 @@ impl ControlThread {
             return;
         }
         let now = Instant::now();
-        self.leaving_until = Some(now + CONTROL_FAREWELL);
+        self.leaving_until = Some(now + CONTROL_CLOSE_MAX);
         if self.rank == 0 {
             // All ranks tend to shut down together, and their last messages pass rank 0. A rank
             // that shuts down later finds no relay; rank 0's own last message explained why.

@@ -32,7 +32,7 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`Error::Usage`] for another length or type, or for a parameter that was complete already;
-    /// the first cause, if an exchange failed.
+    /// the first error, if an exchange failed.
     pub fn report<T: Element>(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         self.begin(parameter)?;
         let is_first = !self.is_used[parameter];

@@ -14,10 +14,8 @@ use std::ops::Range;
 /// it as [`ready`](super::DataParallel::ready).
 ///
 /// ```no_run
-/// use ringtree::comm::device_buffer::DeviceBuffer;
 /// use ringtree::ddp::{BucketInfo, Carrier, DataParallel, Options, Parameter};
-/// use ringtree::device::{Device, Stream};
-/// use ringtree::{Communicator, Dtype, ReduceOp, Result};
+/// use ringtree::{Communicator, Device, DeviceBuffer, Dtype, ReduceOp, Result, Stream};
 /// use std::sync::{Arc, Mutex};
 ///
 /// /// A bucket of f32 on a device. The trainer shares it.

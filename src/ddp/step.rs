@@ -18,7 +18,7 @@ impl DataParallel {
     /// [`DataParallel::gradient`].
     ///
     /// # Errors
-    /// The first cause of what failed; no gradient can be read then, so no parameter is updated.
+    /// The first error; no gradient can be read then, so no parameter is updated.
     pub fn wait(&mut self) -> Result<()> {
         self.check_alive()?;
         let result = self.begin_step();

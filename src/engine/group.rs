@@ -322,7 +322,7 @@ impl Group {
     /// # Errors
     /// The group's first error, if it has failed already; then the memory stays in `start`.
     pub fn post(&mut self, order: Order, start: &mut Start<'_>) -> Result<usize> {
-        if let Some(error) = self.session.verdict().cloned() {
+        if let Some(error) = self.session.first_error().cloned() {
             if let Some(gate) = start.gate.take() {
                 gate.open(false);
             }
@@ -365,7 +365,7 @@ impl Group {
     ) -> Result<Option<usize>> {
         let queue = &mut self.collectives;
         let (prepared, sequence) = (start.prepared, start.sequence);
-        let is_alone = queue.order.is_empty() && !self.session.is_troubled();
+        let is_alone = queue.order.is_empty() && !self.session.has_error();
         if !is_alone || start.gate.is_some() || !queue.takes_whole(&prepared.program) {
             return self.post(Order::Collectives, start).map(Some);
         }
@@ -392,7 +392,7 @@ impl Group {
 
     /// Advances every operation as far as it goes now; says whether anything moved.
     pub fn poll(&mut self) -> bool {
-        if self.session.is_troubled() {
+        if self.session.has_error() {
             return self.settle();
         }
         let mut advanced = false;

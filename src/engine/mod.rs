@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_cannot_be_made_is_reported_and_the_arbiters_cause_counts() {
+    fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
         let (mut engine, ticket) = waiting(Duration::from_secs(60));
         engine.link_failed(2, "connection refused");
         engine.tick(Duration::ZERO);
@@ -228,7 +228,7 @@ mod tests {
         engine.poll();
         assert!(
             take(&mut engine, ticket).is_none(),
-            "the arbiter has not spoken"
+            "the coordinator has not answered"
         );
         let (_, to, report) = engine.next_control().unwrap();
         assert_eq!(to, To::Rank(0));
@@ -240,7 +240,7 @@ mod tests {
         assert!(message.contains("connection refused"), "{message}");
 
         let first = Error::Deadline("what another rank saw before".into());
-        engine.control(0, 0, &Message::Verdict(first.clone()).encode());
+        engine.control(0, 0, &Message::FirstError(first.clone()).encode());
         let (_, end) = take(&mut engine, ticket).unwrap();
         assert_eq!(end, Err(first));
     }

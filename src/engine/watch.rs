@@ -16,7 +16,7 @@ impl Group {
     pub fn tick(&mut self, now: Duration) {
         self.session.tick(now);
         self.miss_the_departed();
-        if self.session.is_troubled() {
+        if self.session.has_error() {
             self.settle();
             return;
         }
@@ -28,7 +28,7 @@ impl Group {
 
     /// Ends every operation with the first error, once there is one.
     pub(super) fn settle(&mut self) -> bool {
-        let Some(error) = self.session.verdict().cloned() else {
+        let Some(error) = self.session.first_error().cloned() else {
             return false;
         };
         // Before the callers have their buffers back.
@@ -160,7 +160,7 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
     }
 }
 
-/// The error of an operation that ran out of time: who is missing, and where they are.
+/// The error of an operation that ran out of time: which ranks are missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();

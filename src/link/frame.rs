@@ -33,7 +33,7 @@ impl Header {
     /// The header as bytes.
     ///
     /// ```
-    /// use ringtree::transport::frame::Header;
+    /// use ringtree::link::frame::Header;
     /// let header = Header { epoch: 0, group: 1, sequence: 7, message: 2, bytes: 64, digest: 9 };
     /// assert_eq!(Header::decode(&header.encode()), Some(header));
     /// ```

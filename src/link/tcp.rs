@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Token of the reactor's waker; streams use [`STREAM`], for nobody asks which one is ready.
+/// Token of the reactor's waker. All streams use [`STREAM`]: it does not matter which is ready.
 const WAKER: Token = Token(0);
 const STREAM: Token = Token(1);
 /// Readiness notices taken from the system at once; more stay there.

@@ -23,7 +23,7 @@ const SHM: LinkCost = LinkCost {
 /// never changed under it.
 ///
 /// ```
-/// use ringtree::plan::select::TuningTable;
+/// use ringtree::TuningTable;
 ///
 /// let text = TuningTable::default().to_string();
 /// assert_eq!(TuningTable::parse(&text), Ok(TuningTable::default()));

@@ -67,7 +67,7 @@ impl Secret {
     /// is anything else.
     ///
     /// ```
-    /// use ringtree::protocol::handshake::Secret;
+    /// use ringtree::Secret;
     /// assert!(Secret::from_hex(&"a0".repeat(32)).is_some());
     /// assert!(Secret::from_hex("a0").is_none());
     /// ```

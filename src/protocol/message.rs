@@ -25,25 +25,25 @@ impl Place {
 pub enum Message {
     /// "I am waiting for you in this call."
     Waiting(Call),
-    /// "I am here, and these are what holds me up."
+    /// "I am here, and these ranks hold me up."
     Position {
         /// Where the sender is.
         place: Place,
         /// The ranks that it waits for, directly or not, and where they are; not all of many.
         held_up_by: Vec<Place>,
     },
-    /// To the arbiter: "this is what I saw."
+    /// To the coordinator: "this is my pending error."
     Report(Error),
-    /// From the arbiter: "this was first."
-    Verdict(Error),
+    /// From the coordinator: "this is the first error."
+    FirstError(Error),
     /// "I have left after this many calls."
     Goodbye {
         /// Calls made.
         calls: u64,
     },
-    /// To the arbiter: "I have failed, and this is my mark."
+    /// To the coordinator: "I have failed, and this is my mark."
     Mark(u64),
-    /// From the arbiter: "this is the agreed mark."
+    /// From the coordinator: "this is the agreed mark."
     Agreed(u64),
 }
 

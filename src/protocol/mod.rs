@@ -3,7 +3,7 @@
 //! *Purpose.* [`handshake`] proves to each end of a new connection that the other holds the job's
 //! secret; [`sealed`] is the stream of authenticated control messages that may follow;
 //! [`hand_over`] is the message with which ranks of one host pass descriptors; [`call`]
-//! is what a rank says it is doing; [`session`] finds the one first cause when ranks disagree,
+//! is what a rank says it is doing; [`session`] finds the first error when ranks disagree,
 //! leave or die, and how far all of them had come by then.
 //!
 //! *Invariants.* No clock: time comes in as a value. No I/O: what must be sent comes out as a

@@ -7,7 +7,7 @@ mod places;
 use super::call::Call;
 use super::message::Message;
 use crate::error::Error;
-use crate::limits::{FIRST_CAUSE_GRACE, HEARSAY_GRACE};
+use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
 pub use marks::Agreement;
 use marks::Marks;
@@ -15,10 +15,10 @@ use places::Position;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// The rank that decides which cause was first, and which mark is agreed.
-const ARBITER: usize = 0;
+/// The rank that decides which error was first, and which mark is agreed.
+const COORDINATOR: usize = 0;
 
-/// Who gets a message.
+/// The receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// One rank.
@@ -27,9 +27,9 @@ pub enum To {
     All,
 }
 
-/// What this rank saw, before it is known whether something else was first.
+/// What this rank saw, before it is known whether another error was first.
 #[derive(Debug)]
-struct Suspicion {
+struct Pending {
     error: Error,
     /// The peer whose link closed, and the call that needs it: a goodbye may still explain it.
     lost: Option<(usize, Call)>,
@@ -38,18 +38,18 @@ struct Suspicion {
     reported: bool,
 }
 
-/// One rank's view of a group: who left, what was called, what went wrong first, and how far all
-/// had come by then.
+/// One rank's view of a group: which ranks left, which calls were made, which error was first, and
+/// how far all ranks had come by then.
 ///
 /// ```
 /// use ringtree::protocol::session::{Session, To};
 ///
-/// let (mut arbiter, mut other) = (Session::new(0, 3), Session::new(1, 3));
-/// arbiter.control_lost(2, "connection reset");
-/// let Some((To::All, verdict)) = arbiter.next_message() else { panic!("nothing decreed") };
-/// other.receive(0, verdict);
-/// assert!(other.verdict().is_some_and(|cause| cause.to_string().contains("rank 2")));
-/// assert_eq!(other.verdict(), arbiter.verdict());
+/// let (mut coordinator, mut other) = (Session::new(0, 3), Session::new(1, 3));
+/// coordinator.control_lost(2, "connection reset");
+/// let Some((To::All, first)) = coordinator.next_message() else { panic!("nothing broadcast") };
+/// other.receive(0, first);
+/// assert!(other.first_error().is_some_and(|error| error.to_string().contains("rank 2")));
+/// assert_eq!(other.first_error(), coordinator.first_error());
 /// ```
 #[derive(Debug)]
 pub struct Session {
@@ -60,20 +60,20 @@ pub struct Session {
     pair_calls: VecDeque<(usize, Call)>,
     made: u64,
     inside: bool,
-    /// What peers said they wait in, for calls we have not made yet.
+    /// The calls that peers said they wait in and that this rank has not made yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
     /// Where ranks said they are, and what they said holds them up.
     positions: BTreeMap<usize, Position>,
-    /// Whom this rank waited for when it last said so.
+    /// The ranks that this rank waited for when it last said so.
     awaited: Vec<usize>,
-    /// Whether the arbiter, who passes all messages on, was asked where it is in this call.
-    has_asked_arbiter: bool,
+    /// Whether the coordinator, which relays all messages, was asked where it is in this call.
+    has_asked_coordinator: bool,
     departed: BTreeMap<usize, u64>,
     /// Ranks whose control connection to this one is gone.
     lost: BTreeSet<usize>,
-    suspicion: Option<Suspicion>,
-    verdict: Option<Error>,
+    pending: Option<Pending>,
+    first_error: Option<Error>,
     marks: Marks,
     outbox: VecDeque<(To, Message)>,
 }
@@ -93,26 +93,26 @@ impl Session {
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
             awaited: Vec::new(),
-            has_asked_arbiter: false,
+            has_asked_coordinator: false,
             departed: BTreeMap::new(),
             lost: BTreeSet::new(),
-            suspicion: None,
-            verdict: None,
+            pending: None,
+            first_error: None,
             marks: Marks::default(),
             outbox: VecDeque::new(),
         }
     }
 
-    /// What went wrong first, once that is settled.
+    /// The first error, once it is known.
     #[must_use]
-    pub fn verdict(&self) -> Option<&Error> {
-        self.verdict.as_ref()
+    pub fn first_error(&self) -> Option<&Error> {
+        self.first_error.as_ref()
     }
 
-    /// Whether something is wrong, settled or not: then nothing should be moved any more.
+    /// Whether this rank has the first error or a pending one: then it moves no more data.
     #[must_use]
-    pub fn is_troubled(&self) -> bool {
-        self.verdict.is_some() || self.suspicion.is_some()
+    pub fn has_error(&self) -> bool {
+        self.first_error.is_some() || self.pending.is_some()
     }
 
     /// The next message to send, if any.
@@ -130,11 +130,11 @@ impl Session {
                     .insert(from, Position::new(place, held_up_by));
             }
             Message::Goodbye { calls } => self.departed(from, calls),
-            Message::Report(error) if self.rank == ARBITER => self.decree(error),
-            Message::Verdict(error) if from == ARBITER => self.conclude(error),
-            Message::Mark(number) if self.rank == ARBITER => self.told(from, number),
-            Message::Agreed(number) if from == ARBITER => self.marks.learn(number),
-            Message::Report(_) | Message::Verdict(_) => {}
+            Message::Report(error) if self.rank == COORDINATOR => self.broadcast(error),
+            Message::FirstError(error) if from == COORDINATOR => self.conclude(error),
+            Message::Mark(number) if self.rank == COORDINATOR => self.told(from, number),
+            Message::Agreed(number) if from == COORDINATOR => self.marks.learn(number),
+            Message::Report(_) | Message::FirstError(_) => {}
             Message::Mark(_) | Message::Agreed(_) => {}
         }
     }
@@ -145,7 +145,7 @@ impl Session {
             Some(calls) => self.left_too_early(peer, *calls, call),
             None => self.gone(peer, &format!(" during {}", call.name()), why),
         };
-        self.suspect(error, Some((peer, *call)));
+        self.set_pending(error, Some((peer, *call)));
     }
 
     /// The control connection of `peer` is gone: it died, unless it had said goodbye.
@@ -159,35 +159,35 @@ impl Session {
             _ => String::new(),
         };
         let error = self.gone(peer, &during, why);
-        if self.rank == ARBITER {
-            self.decree(error);
+        if self.rank == COORDINATOR {
+            self.broadcast(error);
             self.agree_if_all_told();
         } else {
             self.conclude(error);
         }
     }
 
-    /// Something is wrong on this rank, such as a deadline: report it, unless something was before.
+    /// This rank saw `error`, such as a deadline: it reports it, unless it has one already.
     pub fn failed(&mut self, error: Error) {
-        self.suspect(error, None);
+        self.set_pending(error, None);
         self.report();
     }
 
-    /// Time passes: what was seen is reported, and stands if nobody answers. A rank that has not
-    /// told its mark in time is given up.
+    /// Time passes. A pending error is reported; it becomes the first error if the coordinator does
+    /// not answer. The coordinator waits no longer for a rank that has not told its mark in time.
     pub fn tick(&mut self, now: Duration) {
         self.agree_in_time(now);
-        let Some(suspicion) = &mut self.suspicion else {
+        let Some(pending) = &mut self.pending else {
             return;
         };
-        let since = *suspicion.since.get_or_insert(now);
-        if now >= since + HEARSAY_GRACE {
+        let since = *pending.since.get_or_insert(now);
+        if now >= since + GOODBYE_GRACE {
             self.report();
         }
-        if now >= since + HEARSAY_GRACE + FIRST_CAUSE_GRACE
-            && let Some(suspicion) = self.suspicion.take()
+        if now >= since + GOODBYE_GRACE + FIRST_ERROR_GRACE
+            && let Some(pending) = self.pending.take()
         {
-            self.conclude(suspicion.error);
+            self.conclude(pending.error);
         }
     }
 
@@ -222,9 +222,9 @@ impl Session {
         }
     }
 
-    fn suspect(&mut self, error: Error, lost: Option<(usize, Call)>) {
-        if !self.is_troubled() {
-            self.suspicion = Some(Suspicion {
+    fn set_pending(&mut self, error: Error, lost: Option<(usize, Call)>) {
+        if !self.has_error() {
+            self.pending = Some(Pending {
                 error,
                 lost,
                 since: None,
@@ -233,26 +233,26 @@ impl Session {
         }
     }
 
-    /// Tells the arbiter what this rank suspects, once.
+    /// Tells the coordinator this rank's pending error, once.
     fn report(&mut self) {
-        let Some(suspicion) = self.suspicion.as_mut().filter(|one| !one.reported) else {
+        let Some(pending) = self.pending.as_mut().filter(|one| !one.reported) else {
             return;
         };
-        suspicion.reported = true;
-        let error = suspicion.error.clone();
-        if self.rank == ARBITER {
-            self.decree(error);
+        pending.reported = true;
+        let error = pending.error.clone();
+        if self.rank == COORDINATOR {
+            self.broadcast(error);
         } else {
             self.outbox
-                .push_back((To::Rank(ARBITER), Message::Report(error)));
+                .push_back((To::Rank(COORDINATOR), Message::Report(error)));
         }
     }
 
     fn departed(&mut self, peer: usize, calls: u64) {
         self.departed.insert(peer, calls);
         self.agree_if_all_told();
-        let call = match &self.suspicion {
-            Some(Suspicion {
+        let call = match &self.pending {
+            Some(Pending {
                 lost: Some((lost, call)),
                 reported: false,
                 ..
@@ -260,22 +260,23 @@ impl Session {
             _ => return,
         };
         let error = self.left_too_early(peer, calls, &call);
-        self.suspicion = None;
+        self.pending = None;
         self.failed(error);
     }
 
-    fn decree(&mut self, error: Error) {
-        if self.verdict.is_none() {
+    /// Coordinator: the first error that comes here is the group's.
+    fn broadcast(&mut self, error: Error) {
+        if self.first_error.is_none() {
             self.outbox
-                .push_back((To::All, Message::Verdict(error.clone())));
+                .push_back((To::All, Message::FirstError(error.clone())));
             self.conclude(error);
         }
     }
 
-    /// The first cause is known: from here on this rank has failed, and its mark stands.
+    /// The first error is known: from here on this rank has failed, and its mark is frozen.
     fn conclude(&mut self, error: Error) {
-        if self.verdict.is_none() {
-            self.verdict = Some(error);
+        if self.first_error.is_none() {
+            self.first_error = Some(error);
             self.tell_mark();
         }
     }
@@ -287,7 +288,7 @@ impl Session {
             |error: &Error| matches!(error, Error::PeerLost { rank, .. } if *rank == peer);
         self.departed.contains_key(&peer)
             || self.lost.contains(&peer)
-            || self.verdict().is_some_and(is_cause)
+            || self.first_error().is_some_and(is_cause)
     }
 
     /// Whether any rank has left.

@@ -56,7 +56,7 @@ impl Inputs {
     ///
     /// # Panics
     ///
-    /// If `op` is not defined for `dtype`, or nobody is in the world.
+    /// If `op` is not defined for `dtype`, or `world_size` is 0.
     #[must_use]
     pub fn new(dtype: Dtype, op: ReduceOp, world_size: usize, seed: u64) -> Self {
         assert!(op.supports(dtype), "{op} is not defined for {dtype}");

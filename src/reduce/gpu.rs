@@ -1,5 +1,5 @@
 //! The kernels for GPUs as values: their text, their names, their arguments, and how many threads a
-//! launch has. Nothing here needs a GPU; who holds one loads [`PTX`] and launches what these say.
+//! launch has. Nothing here needs a GPU; a device loads [`PTX`] and launches what these say.
 //!
 //! The kernels have the numbers of the CPU's [`Kernel`](super::Kernel), to the bit. A destination
 //! may also be a source, at the same address; buffers must not overlap otherwise. Any address will

@@ -2,7 +2,7 @@
 
 use crate::engine::medium::host::Links;
 use crate::error::Result;
-use crate::limits::{DEVICE_LOOKS, DEVICE_NAP};
+use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP};
 use crate::protocol::session::To;
 use crate::sys::shared::{OwnRegion, PeerRegion};
 use std::time::Duration;
@@ -28,8 +28,9 @@ pub(crate) trait Host: Send + Sync {
     fn give_way(&self, idle_passes: u32) -> Waited;
 
     /// A call that runs step by step, with the engine locked, found nothing `fruitless` times in a
-    /// row: spins or yields, or returns false when the call is to unlock the engine.
-    fn linger(&self, _fruitless: u32) -> bool {
+    /// row: spins or yields, or returns false once the spin budget is used up and the call is to
+    /// unlock the engine.
+    fn spin(&self, _fruitless: u32) -> bool {
         false
     }
 
@@ -38,7 +39,7 @@ pub(crate) trait Host: Send + Sync {
         if idle_passes <= DEVICE_LOOKS {
             return self.give_way(idle_passes);
         }
-        std::thread::sleep(DEVICE_NAP);
+        std::thread::sleep(DEVICE_SLEEP);
         Waited::Asleep
     }
 
@@ -46,7 +47,7 @@ pub(crate) trait Host: Send + Sync {
     fn await_device(&self, looks: u32) {
         match looks <= DEVICE_LOOKS {
             true => std::thread::yield_now(),
-            false => std::thread::sleep(DEVICE_NAP),
+            false => std::thread::sleep(DEVICE_SLEEP),
         }
     }
 

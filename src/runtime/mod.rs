@@ -1,4 +1,4 @@
-//! Who polls the engine, and what waits.
+//! Which thread polls the engine, and what the others wait for.
 //!
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
@@ -21,7 +21,7 @@ pub(crate) mod process;
 use crate::engine::group::{End, Group, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::{BACKGROUND_PASSES, POLLER_NAP};
+use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
 use crate::link::shm::exposed::{Allocation, Own};
 use crate::protocol::session::Agreement;
 use crate::sys::shared::OwnRegion;
@@ -170,12 +170,12 @@ impl Runtime {
     /// polling. The memory is in `start` again when it returns.
     #[inline]
     pub(crate) fn run(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<()> {
-        let mut patience =
-            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.linger(fruitless);
+        let mut keeps_spinning =
+            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
         let under_way = match order {
-            Order::Collectives => found.run(start, &mut patience)?,
+            Order::Collectives => found.run(start, &mut keeps_spinning)?,
             Order::Pairs => Some(found.post(order, start)?),
         };
         drop(engine);
@@ -240,7 +240,7 @@ impl Runtime {
             let mut engine = self.lock();
             let mut outcome = look(&mut engine);
             if outcome.is_none() && self.token.load(Ordering::SeqCst) {
-                let woken = self.changed.wait_timeout(engine, POLLER_NAP);
+                let woken = self.changed.wait_timeout(engine, POLLER_SLEEP);
                 (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
                 outcome = look(&mut engine);
             }
@@ -287,7 +287,8 @@ impl Runtime {
         }
     }
 
-    /// A poller, between two passes: lets in who waits for the engine or for an end.
+    /// The polling thread calls this between two passes: it lets the threads run that wait for the
+    /// engine or for the end of an operation.
     fn let_others_look(&self) {
         if self.others.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
@@ -295,9 +296,9 @@ impl Runtime {
         }
     }
 
-    /// For the control thread: advances what is under way while nobody else does. It returns after
-    /// some passes, whatever there is left, for that thread has other duties; then
-    /// [`Runtime::is_unfinished`].
+    /// For the control thread: advances the operations under way while no other thread polls. It
+    /// returns after [`BACKGROUND_PASSES`] because the control thread has other duties; then
+    /// [`Runtime::is_unfinished`] says whether work is left.
     pub(crate) fn poll_in_background(&self) {
         let Some(token) = self.take_token() else {
             return;
@@ -315,7 +316,7 @@ impl Runtime {
             is_unfinished = engine.poll();
         }
         if engine.awaits_gate() {
-            // A device wakes nobody: this thread comes back at once, after a nap.
+            // A device wakes no thread: the control thread sleeps briefly and looks again.
             if !is_unfinished {
                 // Callers have the engine meanwhile.
                 drop(engine);
@@ -361,7 +362,7 @@ impl Runtime {
         }
     }
 
-    /// Whether there is something to do and nobody polls.
+    /// Whether operations are under way and no thread polls.
     pub(crate) fn wants_poller(&self) -> bool {
         !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
     }
@@ -386,7 +387,7 @@ impl Runtime {
         self.tell(|engine| engine.link_failed(rank, why));
     }
 
-    /// Lets the engine know something, and those who wait on it.
+    /// Tells the engine something, and wakes the threads that wait for it.
     fn tell(&self, what: impl FnOnce(&mut Engine)) {
         let mut engine = self.lock_beside_poller();
         what(&mut engine);
@@ -451,7 +452,7 @@ impl Runtime {
             |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
         while self.with_group(number, is_busy) == Some(true) {
             let Some(_token) = self.take_token() else {
-                std::thread::sleep(POLLER_NAP);
+                std::thread::sleep(POLLER_SLEEP);
                 continue;
             };
             let mut engine = self.lock();

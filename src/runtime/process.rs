@@ -6,7 +6,7 @@ use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
 use crate::error::Result;
-use crate::limits::{IDLE_SLEEP, LINGER_SPINS, LINGER_YIELDS, SPIN_PASSES, YIELD_PASSES};
+use crate::limits::{CALL_SPINS, CALL_YIELDS, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{Inbox, Reactor};
@@ -149,14 +149,14 @@ impl Host for ProcessHost {
             .transpose()
     }
 
-    fn linger(&self, fruitless: u32) -> bool {
-        let spins = if self.has_own_core { LINGER_SPINS } else { 0 };
+    fn spin(&self, fruitless: u32) -> bool {
+        let spins = if self.has_own_core { CALL_SPINS } else { 0 };
         if fruitless <= spins {
             std::hint::spin_loop();
         } else {
             std::thread::yield_now();
         }
-        fruitless <= spins + LINGER_YIELDS
+        fruitless <= spins + CALL_YIELDS
     }
 
     fn disarm(&self) {

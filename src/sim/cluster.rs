@@ -6,7 +6,7 @@
 //! of the world, the script and the seed, and costs what its messages cost.
 //!
 //! A killed rank's peers find out as they would over TCP: what it wrote still arrives, then its
-//! links end; rank 0 sees its control connection close, or everybody does if it was rank 0.
+//! links end; rank 0 sees its control connection close, or every rank does if it was rank 0.
 
 mod data;
 mod rank;

@@ -1,4 +1,4 @@
-//! Simulated ranks: a network with a virtual clock, its faults, and who runs next.
+//! Simulated ranks: a network with a virtual clock, its faults, and the order in which ranks run.
 //!
 //! *Purpose.* The same engine that runs over sockets runs here over [`network::Network`], where a
 //! second of traffic costs no second of waiting, thousands of ranks fit in one process, and delays,

@@ -117,7 +117,7 @@ struct Rank {
     touched: bool,
     bytes_sent: u64,
     control: VecDeque<ControlMessage>,
-    /// Ranks whose control connection to this one has broken and who has not asked yet.
+    /// Ranks whose control connection to this one has broken, and for which it has not asked yet.
     lost: VecDeque<usize>,
     /// Groups whose links this rank has closed for good.
     left: BTreeSet<u32>,

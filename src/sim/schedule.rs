@@ -54,7 +54,7 @@ pub struct Baton {
 struct State {
     chance: SplitMix64,
     phases: Vec<Phase>,
-    /// Who holds the baton.
+    /// The rank that holds the baton.
     running: Option<usize>,
     /// Ranks something happened to, in the order of the events, each once.
     ready: Vec<usize>,
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(baton.now(), Duration::from_micros(50));
     }
 
-    /// Who ran when, with a check that nobody else did.
+    /// The ranks in the order in which they ran, with a check that one ran at a time.
     fn interleaving(seed: u64) -> Vec<usize> {
         let baton = baton(seed);
         let inside = AtomicUsize::new(0);

@@ -75,7 +75,7 @@ impl World {
     /// As [`World::run`], on a network that the caller keeps, to look at its clock or its record.
     ///
     /// # Panics
-    /// As there.
+    /// If `code` panics on a rank; the others see that rank die.
     pub fn run_on<R: Send>(
         &self,
         network: &Arc<Mutex<Network>>,

@@ -1,11 +1,11 @@
-//! The fence between one who goes to sleep and those who may have to wake him.
+//! The fence between a thread that goes to sleep and the threads that may have to wake it.
 //!
-//! The sleeper says that he sleeps, then looks once more; a waker publishes, then looks whether the
-//! other sleeps. One of the two must see what the other wrote, which needs a full fence between
-//! write and look on both sides. A waker's fence would cost every message the time in which its
-//! line travels. So the sleeper, who has time, has the kernel put the fence into every running
-//! thread (`membarrier`), and a waker needs to keep the compiler alone from reordering. Where the
-//! kernel does not do this, both fence.
+//! The sleeper sets its flag, then looks for work once more; a waker publishes work, then looks at
+//! the flag. One of the two must see what the other wrote, which needs a full fence between write
+//! and look on both sides. A waker's fence would add the time of a cache line's transfer to every
+//! message. So the sleeper, which has time, lets the kernel put the fence into every running thread
+//! (`membarrier`), and a waker only keeps the compiler from reordering. Where the kernel does not
+//! offer this, both sides fence.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -28,8 +28,8 @@ pub fn is_kernel_fencing() -> bool {
         .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// The sleeper's fence: what any waker wrote before is seen after, and whoever looks later sees
-/// what was written here before.
+/// The sleeper's fence: after it the sleeper sees what any waker wrote before it, and a waker that
+/// looks later sees what the sleeper wrote before it.
 pub fn fence_of_sleeper() {
     fence(Ordering::SeqCst);
     if is_kernel_fencing() {

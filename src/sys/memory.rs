@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Access to the bytes of a buffer of elements: exclusive, unless it was lent for reading only. It
-/// cannot be cloned: who holds it owns the bytes for as long as it is held.
+/// cannot be cloned: the owner of the region owns the bytes until the region is dropped.
 #[derive(Debug)]
 pub struct Region {
     pointer: NonNull<u8>,
@@ -24,7 +24,7 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Owner {
-    /// Somebody else's memory; `lend` waits for the region's return.
+    /// Borrowed memory; `lend` waits for the region's return.
     Lent,
     /// The same, to be read only.
     LentShared,
@@ -65,8 +65,8 @@ impl Region {
     /// Bytes of something that `keeper` keeps.
     ///
     /// # Safety
-    /// There are so many bytes, initialised, as long as `keeper` is there, and nobody else touches
-    /// them while the region's owner does.
+    /// There are so many bytes, initialised, as long as `keeper` is there. No other code
+    /// touches them while the region's owner does.
     pub(super) unsafe fn of_bytes(
         pointer: NonNull<u8>,
         bytes: usize,
@@ -105,7 +105,7 @@ impl Region {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the region has access to `bytes` initialised bytes for its life, and nobody else
+        // SAFETY: the region has access to `bytes` initialised bytes for its life; no other code
         // writes them.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
@@ -134,7 +134,7 @@ impl Drop for Region {
 }
 
 /// # Safety
-/// The arguments describe a vector of `T` that nobody else will drop.
+/// The arguments describe a vector of `T` that no other code will drop.
 unsafe fn free_vector<T>(pointer: *mut u8, bytes: usize, capacity: usize) {
     // SAFETY: promised by the caller.
     drop(unsafe { Vec::from_raw_parts(pointer.cast::<T>(), bytes / size_of::<T>(), capacity) });

@@ -57,8 +57,8 @@ pub fn bind_to_parent(command: &mut Command, inherit: Option<BorrowedFd<'_>>) {
 
 /// A process that kills the guarded process groups when this process is gone without a word.
 ///
-/// It is no child of this process and shares neither its session nor its command line, so nobody
-/// takes it for a rank. It sleeps in one `read` and ends with the value that started it.
+/// It is no child of this process and shares neither its session nor its command line, so that it
+/// is not taken for a rank. It sleeps in one `read` and ends with the value that started it.
 #[derive(Debug)]
 pub struct Watchdog {
     telling: Option<PipeWriter>,
@@ -92,7 +92,7 @@ impl Watchdog {
         if child < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: waits for the child just started, for which nobody else waits; a null status
+        // SAFETY: waits for the child just started, for which no other code waits; a null status
         // pointer is allowed.
         while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
@@ -157,7 +157,7 @@ fn tell_own_group(telling: libc::c_int) {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.telling = None;
-        // Nobody writes to this pipe; it ends with the watchdog.
+        // Nothing is written to this pipe; it ends with the watchdog.
         let _ = self.ended.read(&mut [0]);
     }
 }
@@ -231,7 +231,7 @@ fn watch([listening, ending, telling]: [libc::c_int; 3], arguments: Range<usize>
         start.write_bytes(0, arguments.len());
     }
     let mut groups = Groups::new();
-    // SAFETY: descriptor 0 is the pipe, owned by nobody else in this process.
+    // SAFETY: descriptor 0 is the pipe, which no other value in this process owns.
     let mut pipe = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(0) });
     let mut word = [0; 4];
     while pipe.read_exact(&mut word).is_ok() {

@@ -1,9 +1,9 @@
 //! Memory shared between processes: written by the one that made it, read by the others.
 //!
 //! A region is a memfd, so it has no name in any file system and goes with the last process that
-//! holds it. It is sealed: its size is fixed for ever, so that nobody can take pages away under a
-//! reader, and, where the system knows how (Linux 5.1), nobody but its maker can map it for
-//! writing. First come words that both sides reach as atomics, then plain bytes; no byte is both.
+//! holds it. It is sealed: its size is fixed for ever, so that no process can take pages away under
+//! a reader, and, where the system knows how (Linux 5.1), only its maker can map it for writing.
+//! First come words that both sides reach as atomics, then plain bytes; no byte is both.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use std::io;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 /// Bytes of a word.
 pub const WORD_BYTES: usize = size_of::<u64>();
 
-/// Words that somebody else may be writing.
+/// Words that another process may be writing.
 ///
 /// The rings are written against this and [`WriteWords`] alone, so that a model checker can run
 /// them over memory of its own.
@@ -339,7 +339,7 @@ impl Extent {
     pub fn offset_of(&self, data: &[u8]) -> Option<usize> {
         let offset = data.as_ptr().addr().checked_sub(self.start)?;
         let lies_within = offset <= self.bytes && data.len() <= self.bytes - offset;
-        // Once the region is gone its addresses are somebody else's.
+        // Once the region is unmapped, its addresses may be used for other memory.
         (lies_within && self.is_there()).then_some(offset)
     }
 

@@ -21,7 +21,8 @@ use crate::engine::gate::Gate;
 use crate::engine::group::{Memory as HostMemory, Order, Start};
 use crate::error::{Error, Result};
 use crate::limits::{
-    DEVICE_ENTRIES_MAX, DEVICE_FAREWELL, DEVICE_NAP, DEVICE_PINNED_BYTES_MAX, PROGRAMS_CACHED_MAX,
+    DEVICE_CLOSE_MAX, DEVICE_ENTRIES_MAX, DEVICE_PINNED_BYTES_MAX, DEVICE_SLEEP,
+    PROGRAMS_CACHED_MAX,
 };
 use crate::plan::spec::{Algorithm, Collective};
 use crate::protocol::call::{Call, Medium};
@@ -118,10 +119,10 @@ impl Drop for Attached {
     /// stands still: then what they use is leaked.
     fn drop(&mut self) {
         let Some(lane) = self.lane.take() else { return };
-        let end = Instant::now() + DEVICE_FAREWELL;
+        let end = Instant::now() + DEVICE_CLOSE_MAX;
         while let Some(round) = self.rounds.pop_front() {
             while !lane.has_ended(round.number) && Instant::now() < end {
-                std::thread::sleep(DEVICE_NAP);
+                std::thread::sleep(DEVICE_SLEEP);
             }
             if !lane.has_ended(round.number) {
                 self.rounds.push_front(round);
@@ -165,7 +166,7 @@ impl Communicator {
     /// says how they ended.
     ///
     /// # Errors
-    /// The first cause, if any of them failed.
+    /// The first error, if any of them failed.
     pub fn synchronize(&self) -> Result<()> {
         let mut issued = self.enter()?;
         match &mut issued.attached {
@@ -398,7 +399,7 @@ impl Communicator {
     /// and what all of them are expected to take.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.
     pub fn preview_on_device(
         &self,
         collective: Collective,

@@ -17,7 +17,7 @@ pub type Connect = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
 
 /// One rank's links to the others of its group, for one order of calls.
 pub struct Links {
-    /// Dropped first: nobody is to connect to a rank whose links close.
+    /// Dropped first, so that no peer connects to a rank whose links close.
     connect: Connect,
     by_peer: Vec<Option<Box<dyn Link>>>,
     local: Option<Local>,

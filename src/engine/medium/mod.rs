@@ -1,6 +1,6 @@
 //! Where the bytes of an operation lie, and how they move.
 //!
-//! *Purpose.* [`Medium`] is what the one interpreter of programs ([`super::run`]) is generic over:
+//! *Purpose.* [`Medium`] is what the one interpreter of programs (`engine/run.rs`) is generic over:
 //! it carries out single steps, and decides nothing about their order. [`host`] moves host bytes
 //! over links and reduces them with the CPU.
 

@@ -81,7 +81,7 @@ pub fn links(
     wake: &Wake,
 ) -> (LocalLinks, Local) {
     let layout = Layout::new(ranks.len());
-    // What a peer's word says was written before its region was handed over.
+    // A peer writes this word before it passes the descriptor of its region.
     let by_kernel = |(_, region): &(usize, PeerRegion)| region.load(KERNEL_FENCE) == 1;
     let is_kernel_fencing = is_kernel_fencing() && theirs.iter().all(by_kernel);
     let (words, rows) = own.into_rows(ranks.len());

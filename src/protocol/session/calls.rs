@@ -50,7 +50,7 @@ impl Session {
         if !self.positions.is_empty() {
             self.positions.clear();
         }
-        self.has_asked_arbiter = false;
+        self.has_asked_coordinator = false;
         self.inside = true;
         if !self.announced.is_empty() {
             let due: Vec<_> = self.announced.keys().copied().collect();
@@ -83,8 +83,9 @@ impl Session {
 
     /// A frame of `peer`'s call number `sequence` came where one of `call` was expected.
     pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
-        // The peer compares, and reports both calls in full; if it cannot, this stands. What comes
-        // from an earlier call was not expected in that one: then that is where the ranks differ.
+        // The peer compares, and reports both calls in full; if it cannot, this rank's error is
+        // reported. A frame of an earlier call was not expected in that call either: then the ranks
+        // differ there.
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
         let ours = ours.unwrap_or_else(|| *call);
@@ -95,7 +96,7 @@ impl Session {
              make the same calls in the same order",
             self.rank
         ));
-        self.suspect(error, None);
+        self.set_pending(error, None);
     }
 
     pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {
@@ -116,10 +117,10 @@ impl Session {
         }
     }
 
-    /// Both calls of a mismatch are known: better than what this rank saw of it by itself.
+    /// Both calls of a mismatch are known: this error says more than the pending one.
     fn named(&mut self, error: Error) {
-        if self.suspicion.as_ref().is_some_and(|one| !one.reported) {
-            self.suspicion = None;
+        if self.pending.as_ref().is_some_and(|one| !one.reported) {
+            self.pending = None;
         }
         self.failed(error);
     }
@@ -146,7 +147,7 @@ fn is_same_place(one: &Call, other: &Call) -> bool {
     (one.sequence, one.root) == (other.sequence, other.root)
 }
 
-/// Both calls in full, the lower rank's first, so that whoever says it says the same.
+/// Both calls in full, the lower rank's first, so that both ranks report the same error.
 fn different(rank: usize, ours: &Call, peer: usize, theirs: &Call) -> Error {
     let (low, high) = if rank < peer {
         (

@@ -1,6 +1,6 @@
-//! How far all had come when the group failed.
+//! The agreed mark: how far all ranks had come when the group failed.
 
-use super::{ARBITER, Session, To};
+use super::{COORDINATOR, Session, To};
 use crate::limits::MARKS_GRACE;
 use crate::protocol::message::Message;
 use std::collections::BTreeMap;
@@ -13,32 +13,32 @@ pub enum Agreement {
     Pending,
     /// This is it, on every rank that learns it.
     Reached(u64),
-    /// Nothing has failed, or the arbiter is gone and had not told it.
+    /// The group has not failed, or the coordinator is gone and had not told it.
     Unreachable,
 }
 
-/// This rank's mark; at the arbiter those of the others, too.
+/// This rank's mark; on the coordinator those of the others, too.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     own: u64,
     told: BTreeMap<usize, u64>,
-    /// When time first passed over the verdict.
+    /// The time of the first tick after the first error.
     since: Option<Duration>,
     agreed: Option<u64>,
 }
 
 impl Marks {
-    /// The arbiter has said which mark is agreed.
+    /// The coordinator has said which mark is agreed.
     pub(super) fn learn(&mut self, number: u64) {
         self.agreed.get_or_insert(number);
     }
 }
 
 impl Session {
-    /// This rank has completed everything up to `number`. Once the group has failed, the mark that
-    /// was told stands.
+    /// This rank has completed everything up to `number`. After a failure its mark no longer
+    /// changes.
     pub fn mark(&mut self, number: u64) {
-        if self.verdict.is_none() {
+        if self.first_error.is_none() {
             self.marks.own = self.marks.own.max(number);
         }
     }
@@ -52,38 +52,39 @@ impl Session {
     /// What is known of the agreed mark.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
-        let is_arbiter_gone = self.departed.contains_key(&ARBITER) || self.lost.contains(&ARBITER);
+        let is_coordinator_gone =
+            self.departed.contains_key(&COORDINATOR) || self.lost.contains(&COORDINATOR);
         match self.marks.agreed {
             Some(number) => Agreement::Reached(number),
-            None if is_arbiter_gone || !self.is_troubled() => Agreement::Unreachable,
+            None if is_coordinator_gone || !self.has_error() => Agreement::Unreachable,
             None => Agreement::Pending,
         }
     }
 
-    /// Whether this is the arbiter and others still wait for it to say which mark is agreed.
+    /// Whether this rank is the coordinator and others still wait for the agreed mark.
     #[must_use]
     pub fn gathers_marks(&self) -> bool {
-        self.rank == ARBITER && self.verdict.is_some() && self.marks.agreed.is_none()
+        self.rank == COORDINATOR && self.first_error.is_some() && self.marks.agreed.is_none()
     }
 
-    /// This rank has failed: from here on its mark stands.
+    /// This rank has failed: from here on its mark is frozen.
     pub(super) fn tell_mark(&mut self) {
         let own = self.marks.own;
-        if self.rank == ARBITER {
-            self.told(ARBITER, own);
+        if self.rank == COORDINATOR {
+            self.told(COORDINATOR, own);
         } else {
             self.outbox
-                .push_back((To::Rank(ARBITER), Message::Mark(own)));
+                .push_back((To::Rank(COORDINATOR), Message::Mark(own)));
         }
     }
 
-    /// `from` has failed with the mark `number`. What it says first counts.
+    /// `from` has failed with the mark `number`. The first mark that it tells counts.
     pub(super) fn told(&mut self, from: usize, number: u64) {
         self.marks.told.entry(from).or_insert(number);
         self.agree_if_all_told();
     }
 
-    /// Agrees once nobody is left to tell its mark.
+    /// Agrees once every rank has told its mark, has left or is lost.
     pub(super) fn agree_if_all_told(&mut self) {
         let has_told = |rank: &usize| {
             self.marks.told.contains_key(rank)
@@ -103,7 +104,7 @@ impl Session {
     }
 
     fn agree(&mut self) {
-        // The arbiter's own is among them.
+        // The coordinator's own is among them.
         let least = self.marks.told.values().copied().min();
         let number = least.unwrap_or(self.marks.own);
         self.marks.agreed = Some(number);
@@ -119,7 +120,7 @@ mod tests {
     struct Ranks(Vec<Session>);
 
     impl Ranks {
-        /// Ranks with these marks, of which the arbiter alone knows that the last one died.
+        /// Ranks with these marks, of which the coordinator alone knows that the last one died.
         fn with_marks(marks: &[u64]) -> Self {
             let mut sessions: Vec<_> = (0..marks.len())
                 .map(|rank| Session::new(rank, marks.len()))
@@ -168,10 +169,10 @@ mod tests {
     #[test]
     fn a_mark_made_after_the_failure_does_not_count() {
         let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
-        let Some((To::All, verdict)) = ranks.0[0].next_message() else {
-            panic!("nothing decreed")
+        let Some((To::All, first_error)) = ranks.0[0].next_message() else {
+            panic!("nothing broadcast")
         };
-        ranks.0[1].receive(0, verdict);
+        ranks.0[1].receive(0, first_error);
         ranks.0[1].mark(7);
         assert_eq!(ranks.0[1].own_mark(), 6);
         ranks.0[2].control_lost(0, "killed");
@@ -190,8 +191,8 @@ mod tests {
             panic!("nothing agreed")
         };
         // It goes on now, and tells a mark that changes nothing.
-        let cause = ranks.0[0].verdict().cloned().unwrap();
-        ranks.0[1].receive(0, Message::Verdict(cause));
+        let error = ranks.0[0].first_error().cloned().unwrap();
+        ranks.0[1].receive(0, Message::FirstError(error));
         for rank in 1..3 {
             ranks.0[rank].receive(0, agreed.clone());
         }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_arbiter_agrees() {
+    fn only_the_coordinator_agrees() {
         let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
         ranks.0[1].control_lost(0, "killed");
         ranks.0[1].receive(2, Message::Mark(7));

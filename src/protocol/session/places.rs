@@ -1,6 +1,6 @@
-//! Who waits for whom, and where the ranks are.
+//! Which rank waits for which, and which call each rank is in.
 
-use super::{ARBITER, Session, To};
+use super::{COORDINATOR, Session, To};
 use crate::limits::{ANSWERS_MISSED_MAX, PEERS_ASKED_MAX, PLACES_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Message, Place};
@@ -36,14 +36,14 @@ impl Session {
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
             self.ask(*peer, call);
         }
-        if self.rank != ARBITER && !peers.contains(&ARBITER) {
-            self.ask(ARBITER, call);
+        if self.rank != COORDINATOR && !peers.contains(&COORDINATOR) {
+            self.ask(COORDINATOR, call);
         }
-        self.has_asked_arbiter = true;
+        self.has_asked_coordinator = true;
     }
 
-    /// Tells `peer` of the waiting, for which it will say where it is. Who has not answered the
-    /// last times is where nobody knows.
+    /// Tells `peer` that this rank waits in `call`; `peer` answers where it is. The last answer of
+    /// a peer that has left more than [`ANSWERS_MISSED_MAX`] questions unanswered is forgotten.
     fn ask(&mut self, peer: usize, call: &Call) {
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(*call)));
@@ -55,8 +55,8 @@ impl Session {
         }
     }
 
-    /// Who holds up a rank that waits for `awaited`, as far as it is known. Ranks in the same call
-    /// wait as well and are not to blame, but those that they wait for.
+    /// The ranks that hold up a rank which waits for `awaited`, as far as this rank knows. Ranks in
+    /// the same call wait as well: not they are named, but the ranks that they wait for.
     #[must_use]
     pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
         let mut places: BTreeMap<u32, Place> = BTreeMap::new();
@@ -75,12 +75,12 @@ impl Session {
             let beyond = self.positions.get(peer).map(|one| &one.held_up_by);
             beyond.into_iter().flatten().for_each(|one| note(*one));
         }
-        // If the arbiter is silent, others may be because it does not pass their answers on.
-        if self.has_asked_arbiter
-            && !self.positions.contains_key(&ARBITER)
-            && !self.departed.contains_key(&ARBITER)
+        // If the coordinator is silent, others may be because it does not relay their answers.
+        if self.has_asked_coordinator
+            && !self.positions.contains_key(&COORDINATOR)
+            && !self.departed.contains_key(&COORDINATOR)
         {
-            note(unknown(ARBITER));
+            note(unknown(COORDINATOR));
         }
         // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
         places.remove(&(self.rank as u32));

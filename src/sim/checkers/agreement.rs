@@ -4,7 +4,7 @@ use super::order::synchronises;
 use crate::sim::cluster::Outcome;
 
 /// Looks at what the survivors learned: all that learned a mark learned the same one; it is not
-/// below what anybody relied on who got past a synchronising call; and unless rank 0 was killed,
+/// below what any rank relied on that passed a synchronising call; and unless rank 0 was killed,
 /// every rank that a failure hit learned it. The script must be the same on all ranks.
 ///
 /// # Errors

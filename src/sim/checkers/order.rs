@@ -1,4 +1,4 @@
-//! Nobody leaves a synchronising call before everybody has come.
+//! No rank leaves a synchronising call before every rank has come.
 
 use crate::plan::spec::Collective;
 use crate::sim::cluster::Outcome;
@@ -19,7 +19,7 @@ pub(super) fn synchronises(call: &Call, world_size: usize) -> bool {
 /// Looks at barriers, and at all-reduces and all-gathers that move data.
 ///
 /// # Errors
-/// The first rank that left too early, and whom it did not wait for.
+/// The first rank that left too early, and the rank it did not wait for.
 pub fn check(outcome: &Outcome) -> Result<(), String> {
     // By call: how many ranks came, and the last of them.
     let mut came: BTreeMap<u64, (usize, usize, Duration)> = BTreeMap::new();

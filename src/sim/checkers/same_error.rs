@@ -1,10 +1,10 @@
-//! All ranks that fail blame the same first cause.
+//! All ranks that fail report the same first error.
 
 use crate::error::Error;
 use crate::sim::cluster::Outcome;
 
 /// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
-/// rank, whoever saw it; other errors must agree to the letter.
+/// rank, whichever rank saw it; other errors must agree to the letter.
 ///
 /// # Errors
 /// The first two that differ.

@@ -8,7 +8,7 @@
 //! *What is safe and why.* Addresses of device memory never become references. Pinned memory is
 //! reached by streams and by the host at different times: the streams that copy from and to it
 //! write a word behind the last copy, and this crate touches the bytes only after it has seen that
-//! word ([`Pinned::region`]). It is never freed, so no stream writes to memory that has become
+//! word (`Pinned::region`). It is never freed, so no stream writes to memory that has become
 //! something else. Ranges are checked where an address is made.
 //!
 //! The primary context of each GPU is retained once and kept until the process ends. It is made
