@@ -394,7 +394,7 @@ impl Rank {
         &mut self,
         case: &Case,
         prepared: &Arc<Prepared>,
-        mut memory: Memory,
+        memory: Memory,
         patience: Option<u32>,
     ) -> End {
         match self.start(case, prepared, memory, patience) {
