@@ -1,6 +1,8 @@
 //! In the steady state a call allocates nothing: three real ranks, each on a thread, with
 //! an allocator that counts what the calling threads ask for.
 
+#![allow(clippy::unwrap_used)]
+
 use ringtree::limits::CALLS_REMEMBERED;
 use ringtree::{Communicator, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -169,7 +169,7 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
          is merely slow",
         slot.timeout.as_secs_f64(),
         if !slot.has_begun() {
-            "the stream of its buffer has not come to it, held up by earlier work".into()
+            "the buffer's stream has not come to it, held up by earlier work".into()
         } else if who.is_empty() {
             "no rank holds it up".into()
         } else {

@@ -92,7 +92,10 @@ pub fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
 /// What one peer exposes, by its allocations' numbers. The link to the peer reads it, the
 /// communicator adds to it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PeerMemories(Arc<Mutex<Vec<(u64, Arc<PeerRegion>)>>>);
+pub(super) struct PeerMemories(Arc<Mutex<Vec<PeerMemory>>>);
+
+/// An allocation's number, and the peer's part of it.
+type PeerMemory = (u64, Arc<PeerRegion>);
 
 impl PeerMemories {
     /// Adds one, and drops those that the peer has dropped.

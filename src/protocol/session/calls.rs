@@ -88,7 +88,7 @@ impl Session {
         // differ there.
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
-        let ours = ours.unwrap_or_else(|| *call);
+        let ours = ours.unwrap_or(*call);
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(
