@@ -499,7 +499,7 @@ fn a_permission_that_no_file_uses_is_found() {
 fn effects_and_missing_introductions_are_found() {
     let network = "use std::net::TcpStream;";
     assert_eq!(complaints(impure, "src/protocol/x.rs", network), 1);
-    assert_eq!(complaints(impure, "src/transport/x.rs", network), 0);
+    assert_eq!(complaints(impure, "src/link/x.rs", network), 0);
     assert_eq!(
         complaints(ill_introduced, "src/protocol/mod.rs", "mod x;"),
         3
