@@ -492,7 +492,11 @@ impl Communicator {
         root: usize,
     ) -> Result<(Algorithm, f64)> {
         self.check_peer("root", root)?;
-        let call = Call::new(collective, count).dtype(dtype).root(root);
+        let call = match collective {
+            // A barrier has no data.
+            Collective::Barrier => Call::barrier(),
+            _ => Call::new(collective, count).dtype(dtype).root(root),
+        };
         let issued = &mut *self.enter()?;
         let key = Key {
             call: Call {
