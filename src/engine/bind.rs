@@ -183,10 +183,12 @@ struct Binder<'a> {
 }
 
 impl Binder<'_> {
-    /// Whether the chunk is read where the input lies: no step has written it yet.
+    /// Whether the chunk is read where the input lies: no step has written it yet. One without
+    /// bytes lies nowhere: no step writes it, and it must not make its neighbours look unwritten.
     fn is_input(&self, chunk: usize) -> bool {
         self.places.placement == Placement::Into
             && chunk < self.places.chunks
+            && self.places.home(chunk).bytes > 0
             && self.last[chunk].write.is_none()
     }
 

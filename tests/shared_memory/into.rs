@@ -30,7 +30,7 @@ fn cases(world_size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (collective, algorithm) in pairs() {
         for count in [0, 1, world_size - 1, 8 * world_size + 5, 1003, 33_001] {
-            for pieces in [1, 3] {
+            for pieces in [1, 4] {
                 cases.push(Case {
                     collective,
                     algorithm,
