@@ -18,7 +18,7 @@ const ALLOCATIONS: u32 = 1 << 31;
 
 /// The ranks that share this one's memory, and this process's doorbells.
 pub(crate) struct LocalRanks {
-    near: Arc<LocalPeers>,
+    peers: Arc<LocalPeers>,
     /// Ascending, this one included.
     ranks: Vec<usize>,
     /// This rank's place among them.
@@ -29,11 +29,11 @@ pub(crate) struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// `rank` among `ranks`, which meet at `near`.
-    pub(crate) fn new(near: Arc<LocalPeers>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
+    /// `rank` among `ranks`, which meet at `peers`.
+    pub(crate) fn new(peers: Arc<LocalPeers>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
         let place = ranks.iter().position(|each| *each == rank)?;
         Some(Self {
-            near,
+            peers,
             ranks,
             place,
             bells: Mutex::default(),
@@ -52,7 +52,7 @@ impl LocalRanks {
         let making = |error: std::io::Error| Error::system("making memory to share", &error);
         let (own, file) = region(places).map_err(making)?;
         let bytes = region_bytes(places);
-        let files = self.near.exchange(channel, &file, bytes, at_most)?;
+        let files = self.peers.exchange(channel, &file, bytes, at_most)?;
         let map = |(rank, file)| {
             let mapping =
                 |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
@@ -60,8 +60,8 @@ impl LocalRanks {
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
         self.hang(bell(&own));
-        let near = Arc::clone(&self.near);
-        let wake: Wake = Arc::new(move |rank| near.wake(rank));
+        let peers = Arc::clone(&self.peers);
+        let wake: Wake = Arc::new(move |rank| peers.wake(rank));
         let (ranks, place) = (&self.ranks, self.place);
         Ok(links((channel, 0), ranks, place, own, theirs, &wake))
     }
@@ -77,7 +77,7 @@ impl LocalRanks {
         let (own, file) = memory(bytes).map_err(making)?;
         let number = ALLOCATIONS | group;
         let files = self
-            .near
+            .peers
             .exchange(number, &file, memory_bytes(bytes), at_most)?;
         let map = |(rank, file)| {
             let mapping =
@@ -104,7 +104,7 @@ impl LocalRanks {
         if self.sleeps.load(Ordering::Relaxed) % 2 == 1 {
             return false;
         }
-        self.near.drain();
+        self.peers.drain();
         self.turn(1);
         fence_of_sleeper();
         true

@@ -75,8 +75,8 @@ impl Shared {
         let links = Links::new(world_size, connect);
         Ok(match &self.local {
             Some(local) => {
-                let (near, shared) = local.links(channel, at_most)?;
-                links.with_local(near, shared)
+                let (links_to_local, shared) = local.links(channel, at_most)?;
+                links.with_local(links_to_local, shared)
             }
             None => links,
         })

@@ -313,10 +313,11 @@ impl Link for SharedLink {
                     }
                 }
             }
-            Payload::Staged(staged) => {
+            Payload::Staged(staged) if self.has_room() => {
                 self.publish(message, (Form::Staged(staged.slot), staged.bytes), &[]);
                 taken = staged.bytes;
             }
+            Payload::Staged(_) => {}
             Payload::Exposed(mut rest) => {
                 while rest.bytes > 0 && self.has_room() {
                     let bytes = rest.bytes.min(SHARED_SEGMENT_BYTES);

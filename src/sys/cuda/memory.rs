@@ -214,7 +214,7 @@ impl Pinned {
         check(code, "cuMemHostGetDevicePointer")?;
         let start = NonNull::new(start.cast::<u8>());
         let start = start.ok_or_else(|| Error::Device("cuMemHostAlloc gave nothing".into()))?;
-        // SAFETY: the allocation has so many bytes, of which nobody else knows.
+        // SAFETY: the allocation has `bytes` bytes, and no other code has its address yet.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Arc::new(Self {
             start,
@@ -233,15 +233,15 @@ impl Pinned {
 
     /// `bytes` bytes from `at` on, for an operation of the host.
     ///
-    /// Whoever asks for it (`comm::on_device` and `comm::device_buffer`) sees to it that the bytes
-    /// are touched by one at a time: by the region's owner only after a word says that the streams
-    /// have copied into them, by streams only after a word says that the owner is through.
+    /// The callers (`comm::on_device` and `comm::device_buffer`) take turns over the bytes: the
+    /// region's owner touches them only after a word says that the streams have copied into them,
+    /// the streams only after a word says that the owner is done.
     pub(crate) fn region(self: &Arc<Self>, at: usize, bytes: usize) -> Result<Region> {
         check_range(at, bytes, self.bytes)?;
         // SAFETY: in bounds, as was just checked.
         let start = unsafe { self.start.add(at) };
-        // SAFETY: the bytes are initialised and never freed, and as the caller says, nobody else
-        // touches them while the owner of the region does.
+        // SAFETY: the bytes are initialised and never freed, and by the callers' turns no stream
+        // and no other region touches them while the owner of this region does.
         Ok(unsafe { Region::of_bytes(start, bytes, Arc::clone(self) as Arc<_>) })
     }
 

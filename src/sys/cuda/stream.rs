@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 /// `CU_STREAM_WAIT_VALUE_GEQ`, `CU_STREAM_WRITE_VALUE_DEFAULT`: the word may be ahead, cyclically;
-/// what the stream did before is seen by whoever sees the word.
+/// a reader that sees the word sees what the stream did before.
 const WAIT_VALUE_GEQ: u32 = 0;
 const WRITE_VALUE_DEFAULT: u32 = 0;
 /// `CU_MEMORYTYPE_HOST`, `CU_MEMORYTYPE_DEVICE`.
@@ -185,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// Writes the word at byte `at`, after everything before it is visible to whoever reads it.
+    /// Writes the word at byte `at`, after everything before it is visible to the word's readers.
     ///
     /// # Errors
     /// [`Error::Usage`]: there is no such word; the driver's.
@@ -193,7 +193,7 @@ impl Stream {
         let address = words.address(at)?;
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
-        // SAFETY: the word is never freed; everybody reaches it as an atomic.
+        // SAFETY: the word is never freed, and the host reads and writes it as an atomic.
         let code =
             unsafe { (gpu.api.stream_write_value)(*stream, address, value, WRITE_VALUE_DEFAULT) };
         check(code, "cuStreamWriteValue32")

@@ -74,7 +74,7 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
     let doomed = job.fate.map(|_| job.ranks - 1);
     group.release(doomed, are_done.is_none());
     for (rank, (status, complaint)) in group.end().into_iter().enumerate() {
-        // Whoever was killed because time was up has been told of.
+        // A rank that was killed because time was up has been reported.
         let Some(are_done) = &are_done else { continue };
         let is_done = are_done[rank];
         if Some(rank) == doomed || (is_done && status.is_none_or(|status| status.success())) {
@@ -121,7 +121,7 @@ impl Group {
     fn listen(&mut self, job: &Job, end: Instant, outcome: &mut Outcome) -> Option<Vec<bool>> {
         let mut are_done = vec![false; job.ranks];
         let mut there = 0;
-        // Whoever meets a fate is not waited for.
+        // A rank with a planted end is not waited for.
         let doomed = job.fate.map(|_| job.ranks - 1);
         let mut open = job.ranks - usize::from(doomed.is_some());
         // The doomed rank comes there once, each other twice.
@@ -168,7 +168,7 @@ impl Group {
         }
     }
 
-    /// Ends whoever is left; how each ended, if of itself, and what it complained of.
+    /// Ends the ranks that are left; how each ended, if of itself, and what it complained of.
     fn end(&mut self) -> Vec<(Option<ExitStatus>, String)> {
         // Who has closed its output is about to go.
         let patience = Instant::now() + GRACE;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// No part takes more seconds, unless something hangs.
 pub(super) const PATIENCE_S: u64 = 90;
-/// Kept of the whole time, so that whoever ends this process then finds it ended.
+/// Kept of the whole time, so that the part has ended before this process is ended.
 const CLOSING: Duration = Duration::from_secs(20);
 /// How long a call may take where nothing is wrong.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -125,7 +125,7 @@ impl<'a> Check<'a> {
         outcome
     }
 
-    /// Says at once what is wrong: whoever waits for this process may not wait for its end.
+    /// Says at once what is wrong: the parent may not wait for the end of this process.
     fn fail(&mut self, what: &str) {
         eprintln!("ringtree check-gpu: FAILED: {what}");
         self.failures.rows.push(vec![what.to_owned()]);
