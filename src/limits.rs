@@ -108,8 +108,8 @@ pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 pub const DRAWN_RANKS_MAX: usize = 64;
 /// Duplicates of one communicator, in its whole life: each takes a digit of the group's number.
 pub const DUPLICATES_MAX: u32 = 63;
-/// Group numbers are below this: a channel's number is twice the group's, and 32 bits.
-pub const GROUPS_MAX: u32 = 1 << 30;
+/// Group numbers are below this: the number of what a group hands around has three bits more.
+pub const GROUPS_MAX: u32 = 1 << 29;
 /// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
 /// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
 /// shorter than what a peer on the same core would be held up for.
@@ -168,6 +168,14 @@ pub const DEVICE_PIECES_MAX: usize = 16;
 /// Entries in each queue of a device that calls of one communicator may have there, of about 1,000
 /// that drivers hold before a call waits for room; another call waits for the oldest.
 pub const DEVICE_ENTRIES_MAX: usize = 256;
+/// Frames of a rank's window of device memory that peers read, used in turns by the pieces of
+/// calls.
+pub const DEVICE_FRAMES: usize = 2;
+/// Bytes of a frame. Pieces are cut so that all that a rank sends of one fits.
+pub const DEVICE_FRAME_BYTES: usize = 32 << 20;
+/// Bytes of a piece of a call among GPUs that read each other's memory, at most: the larger it is,
+/// the less its launches cost; the more there are, the more of them overlap.
+pub const DEVICE_MAPPED_BYTES_MAX: usize = 16 << 20;
 /// Pinned memory that calls of one communicator may use at once.
 pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
 /// Pinned memories that a device buffer keeps for its content to pass through: while the stream

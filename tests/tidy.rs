@@ -21,7 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["plan"]),
     ("sys", &[]),
     ("reduce", &["sys"]),
-    ("device", &["sys"]),
+    ("device", &["engine", "sys"]),
     ("link", &["sys"]),
     ("engine", &["link", "reduce", "sys", "plan", "protocol"]),
     ("control", &["link", "protocol"]),

@@ -73,7 +73,7 @@ impl Communicator {
                 )));
             }
         }
-        let attached = Attached::new(device)?;
+        let attached = Attached::new(device, self.find_path(device)?)?;
         self.enter()?.attached = Some(attached);
         Ok(())
     }

@@ -185,8 +185,8 @@ impl LocalPeers {
 
     /// Sends the descriptor `own` to every local rank and returns the descriptors that they send,
     /// by rank, ascending. All local ranks make the same call at about the same time, once per
-    /// channel. Each descriptor returned is a sealed memfd of exactly `bytes` bytes, which no
-    /// process can make shorter.
+    /// channel. With `bytes`, each descriptor returned is a sealed memfd of exactly so many bytes,
+    /// which no process can make shorter; without, it may be anything.
     ///
     /// # Errors
     /// [`Error::PeerLost`] names a rank that is gone, [`Error::Deadline`] the ranks that sent none
@@ -195,7 +195,7 @@ impl LocalPeers {
         &self,
         channel: u32,
         own: &impl AsFd,
-        bytes: usize,
+        bytes: Option<usize>,
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let others: BTreeSet<usize> = self.addresses.keys().copied().collect();
@@ -378,7 +378,7 @@ fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
 struct Exchange<'a> {
     local: &'a LocalPeers,
     channel: u32,
-    bytes: usize,
+    bytes: Option<usize>,
     /// Ranks that have not taken our descriptor.
     unsent: BTreeSet<usize>,
     /// Ranks whose descriptor has not arrived.
@@ -439,7 +439,8 @@ impl Exchange<'_> {
                 return Err(self.wrong(rank, why, Error::System));
             };
             if self.missing.remove(&rank) {
-                if let Err(why) = check(&descriptor, self.bytes) {
+                let checked = self.bytes.map_or(Ok(()), |bytes| check(&descriptor, bytes));
+                if let Err(why) = checked {
                     return Err(self.wrong(rank, &why, Error::Protocol));
                 }
                 self.handed.push((rank, descriptor));

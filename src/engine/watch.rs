@@ -168,7 +168,7 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
          is merely slow",
         slot.timeout.as_secs_f64(),
-        if !slot.has_begun() {
+        if !slot.has_come() {
             "the buffer's stream has not come to it, held up by earlier work".into()
         } else if who.is_empty() {
             "no rank holds it up".into()

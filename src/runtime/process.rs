@@ -1,7 +1,7 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
 use super::Runtime;
-use super::host::{Host, SharedMemory, Waited};
+use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
@@ -13,6 +13,7 @@ use crate::link::tcp::{Inbox, Reactor};
 use crate::protocol::session::To;
 use mio::net::TcpStream;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -137,16 +138,17 @@ impl Host for ProcessHost {
         local.map_or_else(Vec::new, |one| one.ranks().to_vec())
     }
 
-    fn allocate(
+    fn exchange(
         &self,
-        group: u32,
-        bytes: usize,
+        group_and_number: (u32, u32),
+        file: &OwnedFd,
+        bytes: Option<usize>,
         at_most: Duration,
-    ) -> Result<Option<SharedMemory>> {
-        let local = self.shared.local.as_ref();
-        local
-            .map(|one| one.allocate(group, bytes, at_most))
-            .transpose()
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        match &self.shared.local {
+            Some(local) => local.exchange(group_and_number, file, bytes, at_most),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn spin(&self, fruitless: u32) -> bool {

@@ -121,7 +121,7 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
                 let local = &all[rank];
                 scope.spawn(move || {
                     let own = memory(name, u64::from(channel) * 100 + rank as u64);
-                    let handed = local.exchange(channel, &own, BYTES, PATIENCE);
+                    let handed = local.exchange(channel, &own, Some(BYTES), PATIENCE);
                     let marks = handed.unwrap().into_iter();
                     let marks: Vec<_> = marks.map(|(from, file)| (from, mark(file))).collect();
                     let expected = (0..8_usize).filter(|other| *other != rank);
@@ -199,7 +199,7 @@ fn no_more_than_the_limit_is_kept_for_later() {
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
     // One that is kept is found, and makes room for another.
-    let handed = all[0].exchange(3, &own, BYTES, PATIENCE);
+    let handed = all[0].exchange(3, &own, Some(BYTES), PATIENCE);
     assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
     for channel in [500, 501] {
@@ -219,7 +219,7 @@ fn who_does_not_hand_over_in_time_is_named() {
             let local = &all[rank];
             scope.spawn(move || {
                 let own = memory(name, 0);
-                let error = local.exchange(2, &own, BYTES, late);
+                let error = local.exchange(2, &own, Some(BYTES), late);
                 let Err(Error::Deadline(line)) = error else {
                     panic!("no deadline: {error:?}");
                 };
@@ -242,7 +242,7 @@ fn who_is_gone_is_named_at_once() {
             for local in &all {
                 scope.spawn(move || {
                     let own = memory("ringtree-test-gone", 0);
-                    let error = local.exchange(2, &own, BYTES, PATIENCE);
+                    let error = local.exchange(2, &own, Some(BYTES), PATIENCE);
                     let Err(Error::PeerLost { rank: 2, message }) = error else {
                         panic!("not lost: {error:?}");
                     };
@@ -280,7 +280,7 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
     ];
     for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
         assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
-        let error = all[0].exchange(channel, &sealed, bytes, PATIENCE);
+        let error = all[0].exchange(channel, &sealed, Some(bytes), PATIENCE);
         let Err(Error::Protocol(line)) = error else {
             panic!("taken: {error:?}");
         };
@@ -298,7 +298,7 @@ fn a_descriptor_that_found_no_place_is_explained() {
     let own = memory("ringtree-test-cut", 0);
     // As it is received once this process has all the descriptors that it may have.
     all[0].lock().entry(0).or_default().insert(1, None);
-    let error = all[0].exchange(0, &own, BYTES, PATIENCE);
+    let error = all[0].exchange(0, &own, Some(BYTES), PATIENCE);
     let line = error.unwrap_err().to_string();
     assert!(
         line.contains("rank 1") && line.contains("ulimit -n"),
@@ -349,13 +349,13 @@ fn an_exchange_passes_on_the_waking_that_it_took_from_a_sleeper() {
     all[1].end_sleeps_of(&reactor).unwrap();
     let own = memory("ringtree-test-passes-on", 0);
     thread::scope(|scope| {
-        let exchange = scope.spawn(|| all[1].exchange(0, &own, BYTES, PATIENCE));
+        let exchange = scope.spawn(|| all[1].exchange(0, &own, Some(BYTES), PATIENCE));
         for _ in 0..100 {
             all[1].drain();
             all[0].wake(1);
             sleeps_no_longer(&reactor);
         }
-        all[0].exchange(0, &own, BYTES, PATIENCE).unwrap();
+        all[0].exchange(0, &own, Some(BYTES), PATIENCE).unwrap();
         assert_eq!(exchange.join().unwrap().unwrap().len(), 1);
     });
 }
