@@ -153,11 +153,9 @@ pub const CALL_SPINS: u32 = 300;
 /// then it unlocks the engine.
 pub const CALL_YIELDS: u32 = 100;
 
-/// Operands of one fold on a device: their addresses travel with the launch. More are folded in
-/// several launches.
+/// Sources of one reduce on a device: their addresses travel with the launch. More take several
+/// launches.
 pub const DEVICE_SOURCES_MAX: usize = 64;
-/// Buffers that one fold on a device writes its result to.
-pub const DEVICE_DESTINATIONS_MAX: usize = 8;
 /// Bytes of a piece of a device's buffer, at least and at most: a piece is copied to the host while
 /// the one before it travels and the one before that is copied back.
 pub const DEVICE_PIECE_BYTES_MIN: usize = 1 << 20;

@@ -1,117 +1,97 @@
 //! The kernels for GPUs as values: their text, their names, their arguments, and how many threads a
-//! launch has. Nothing here needs a GPU; a device loads [`PTX`] and launches what these say.
+//! launch has. Nothing here needs a GPU; a device loads [`PTX`] and launches what [`reduce`] says.
 //!
-//! The kernels have the numbers of the CPU's [`Kernel`](super::Kernel), to the bit. A destination
+//! The kernels have the numbers of the CPU's [`Kernel`](super::Kernel), to the bit. The destination
 //! may also be a source, at the same address; buffers must not overlap otherwise. Any address will
-//! do, but a launch whose buffers all lie alike in their 16 bytes is much the fastest: staging
-//! memory is best offset as the user's buffer is.
+//! do, but a launch whose buffers have the same offset within 16 bytes is much the fastest.
 
 use crate::dtype::Dtype;
-use crate::limits::{DEVICE_DESTINATIONS_MAX, DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
+use crate::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
 use crate::op::ReduceOp;
 use bytemuck::{Pod, Zeroable};
+use std::ffi::CStr;
 
 /// The kernels, as text that a driver compiles for its GPU: `cuda/reduce.cu`, compiled by
 /// `cuda/build.py`.
 pub const PTX: &str = include_str!("../../cuda/reduce.ptx");
 
-/// Threads of a block: a multiple of a warp, and what the kernels' registers are planned for.
-pub const BLOCK_THREADS: u32 = 256;
+/// Threads of a block, which the kernels' registers are planned for.
+const BLOCK_THREADS: u32 = 256;
 
-/// Blocks that run on a multiprocessor at once, at least. More would wait for the first to end.
-const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
+/// Blocks that run on a multiprocessor at once. More would wait for the first to end.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 5;
 
-/// Bytes of a destination that a thread sees to before it looks for more: fewer make a launch
-/// wider, not longer.
-const THREAD_BYTES: u64 = 32;
+/// Bytes of the widest access.
+const VECTOR_BYTES: usize = 16;
 
-/// The arguments of a fold, as the kernel takes them. The unused places are zero.
+/// The argument of a kernel, as `cuda/reduce.cu` reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct FoldArguments {
-    /// Addresses of the operands in order.
+pub struct Arguments {
+    /// Addresses of the sources in order; the places without one are zero.
     pub sources: [u64; DEVICE_SOURCES_MAX],
-    /// Addresses that each get the result.
-    pub destinations: [u64; DEVICE_DESTINATIONS_MAX],
+    /// Address of the result.
+    pub destination: u64,
     /// Elements of every buffer.
     pub elements: u64,
     /// How many places of `sources` count.
     pub source_count: u32,
-    /// How many places of `destinations` count.
-    pub destination_count: u32,
-    /// What a mean is divided by, at least 2; no other kernel reads it.
+    /// The operator's position in the table of operators; a mean is a sum.
+    pub op: u32,
+    /// What the result is divided by; one divides nothing.
     pub divisor: u32,
-    /// Zero.
-    pub unused: u32,
+    /// The widest access that all addresses allow: 16 bytes, an element, or one byte.
+    pub access_bytes: u32,
 }
 
-/// The arguments of a cast, as the kernel takes them.
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct CastArguments {
-    /// Address of what is read.
-    pub source: u64,
-    /// Address of what is written.
-    pub destination: u64,
-    /// Elements of either buffer.
-    pub elements: u64,
-    /// What every value is multiplied with in f32, before it is rounded.
-    pub scale: f32,
-    /// Zero.
-    pub unused: u32,
-}
-
-/// A kernel, launched in a grid of `blocks` times [`BLOCK_THREADS`] threads. Its one argument is
-/// passed by value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Launch<A> {
+/// A launch of a kernel. The kernel's one argument is passed by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
     /// The kernel's name in [`PTX`].
-    pub entry: &'static str,
-    /// Blocks of the grid.
+    pub entry: &'static CStr,
+    /// Blocks of the grid, which has one dimension.
     pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
     /// The kernel's argument.
-    pub arguments: A,
+    pub arguments: Arguments,
 }
 
-/// The launch that folds `sources` in order into every one of `destinations`, as
+/// The launch that reduces `sources` in order into `destination`, as
 /// [`Kernel::fold`](super::Kernel::fold) does; all are addresses of `elements` elements of `dtype`.
 /// `None` where `op` is not defined for `dtype`.
 ///
-/// A fold of one source without a divisor is a copy and keeps every bit. Where the destination's
-/// present content is an operand, its address stands among the sources.
+/// One source without a divisor is copied, to the bit. Where the destination's present content is
+/// an operand, its address is one of the sources.
 ///
 /// ```
 /// use ringtree::{Dtype, ReduceOp, reduce::gpu};
 ///
 /// let (own, other) = (0x7f00_0000, 0x7f10_0000);
-/// let launch = gpu::fold(Dtype::F32, ReduceOp::Avg, &[own, other], &[own], 1000, Some(2), 132)
+/// let launch = gpu::reduce(Dtype::F32, ReduceOp::Avg, &[own, other], own, 1000, Some(2), 132)
 ///     .expect("means are defined for floats");
-/// assert_eq!((launch.entry, launch.blocks), ("ringtree_avg_f32", 1));
-/// assert_eq!(bytemuck::bytes_of(&launch.arguments).len(), 600);
+/// assert_eq!(launch.entry, c"ringtree_reduce_f32");
+/// assert_eq!((launch.blocks, launch.threads), (1, 256));
+/// assert_eq!(bytemuck::bytes_of(&launch.arguments).len(), 544);
 /// ```
 ///
 /// # Panics
 ///
-/// On a caller's mistake: no source or no destination, or more than [`DEVICE_SOURCES_MAX`] and
-/// [`DEVICE_DESTINATIONS_MAX`]; a divisor of zero or above [`WORLD_SIZE_MAX`], or one for an
-/// operator other than `Avg` and `Sum`.
+/// On a caller's mistake: no source, or more than [`DEVICE_SOURCES_MAX`]; a divisor of zero or
+/// above [`WORLD_SIZE_MAX`], or one for an operator other than `Avg` and `Sum`.
 #[must_use]
-pub fn fold(
+pub fn reduce(
     dtype: Dtype,
     op: ReduceOp,
     sources: &[u64],
-    destinations: &[u64],
+    destination: u64,
     elements: usize,
     divisor: Option<usize>,
     multiprocessors: u32,
-) -> Option<Launch<FoldArguments>> {
+) -> Option<Launch> {
     assert!(
         (1..=DEVICE_SOURCES_MAX).contains(&sources.len()),
-        "a fold has one to {DEVICE_SOURCES_MAX} sources"
-    );
-    assert!(
-        (1..=DEVICE_DESTINATIONS_MAX).contains(&destinations.len()),
-        "a fold has one to {DEVICE_DESTINATIONS_MAX} destinations"
+        "a reduce has one to {DEVICE_SOURCES_MAX} sources"
     );
     if let Some(divisor) = divisor {
         assert!(
@@ -123,94 +103,55 @@ pub fn fold(
             "a mean is a sum, divided"
         );
     }
-    // One divides nothing.
-    let divisor = divisor.filter(|&divisor| divisor > 1);
-    let mut arguments = FoldArguments {
+    let divisor = divisor.unwrap_or(1);
+    let access_bytes = access_bytes(sources, destination, dtype.size());
+    let mut arguments = Arguments {
+        sources: [0; DEVICE_SOURCES_MAX],
+        destination,
         elements: elements as u64,
         source_count: sources.len() as u32,
-        destination_count: destinations.len() as u32,
-        divisor: divisor.unwrap_or(1) as u32,
-        ..FoldArguments::zeroed()
+        op: match op {
+            ReduceOp::Avg => ReduceOp::Sum as u32,
+            op => op as u32,
+        },
+        divisor: divisor as u32,
+        access_bytes: access_bytes as u32,
     };
     arguments.sources[..sources.len()].copy_from_slice(sources);
-    arguments.destinations[..destinations.len()].copy_from_slice(destinations);
-    let entry = fold_entry(dtype, op, divisor.is_some())?;
-    Some(Launch {
-        // A sum of one unsigned integer is the integer.
+    let pieces = (elements * dtype.size()).div_ceil(access_bytes.max(dtype.size()));
+    op.supports(dtype).then(|| Launch {
+        // The kernels of floats change a NaN; those of integers copy it.
         entry: match (sources, divisor) {
-            ([_], None) => entry_of_sum(unsigned(dtype.size())),
-            _ => entry,
+            ([_], 1) => entry(unsigned(dtype.size())),
+            _ => entry(dtype),
         },
-        blocks: blocks(elements as u64 * dtype.size() as u64, multiprocessors),
+        blocks: blocks(pieces, multiprocessors),
+        threads: BLOCK_THREADS,
         arguments,
     })
 }
 
-/// The launch that casts `elements` elements from f32 to f16 or bf16, or back: each is multiplied
-/// with `scale` in f32, then rounded to nearest even. Every NaN becomes the canonical one. `None`
-/// for other pairs of types.
-///
-/// ```
-/// use ringtree::{Dtype, reduce::gpu};
-///
-/// let launch = gpu::cast(Dtype::F32, Dtype::Bf16, 0x1000, 0x8000, 1 << 20, 1.0, 132);
-/// assert_eq!(launch.expect("gradients may be bf16").entry, "ringtree_cast_f32_bf16");
-/// ```
-#[must_use]
-pub fn cast(
-    from: Dtype,
-    to: Dtype,
-    source: u64,
-    destination: u64,
-    elements: usize,
-    scale: f32,
-    multiprocessors: u32,
-) -> Option<Launch<CastArguments>> {
-    let entry = match (from, to) {
-        (Dtype::F32, Dtype::F16) => "ringtree_cast_f32_f16",
-        (Dtype::F32, Dtype::Bf16) => "ringtree_cast_f32_bf16",
-        (Dtype::F16, Dtype::F32) => "ringtree_cast_f16_f32",
-        (Dtype::Bf16, Dtype::F32) => "ringtree_cast_bf16_f32",
-        _ => return None,
-    };
-    Some(Launch {
-        entry,
-        blocks: blocks(elements as u64 * to.size() as u64, multiprocessors),
-        arguments: CastArguments {
-            source,
-            destination,
-            elements: elements as u64,
-            scale,
-            unused: 0,
-        },
-    })
+/// The widest access, in bytes, that every buffer of elements of `size` bytes allows.
+fn access_bytes(sources: &[u64], destination: u64, size: usize) -> usize {
+    // Bits in which addresses differ.
+    let differences = |bits, source| bits | (source ^ destination);
+    let differences = sources.iter().fold(0, differences);
+    let are_multiples = |bits: u64, bytes| bits.is_multiple_of(bytes as u64);
+    if are_multiples(differences, VECTOR_BYTES) && are_multiples(destination, size) {
+        VECTOR_BYTES
+    } else if are_multiples(differences | destination, size) {
+        size
+    } else {
+        1
+    }
 }
 
-/// The kernel of `dtype` and `op`, which divides its result or not; `None` where `op` is not
-/// defined for `dtype`. A mean that is not divided is a sum.
-#[must_use]
-pub fn fold_entry(dtype: Dtype, op: ReduceOp, divides: bool) -> Option<&'static str> {
-    let op = match op {
-        ReduceOp::Sum | ReduceOp::Avg if divides => ReduceOp::Avg,
-        ReduceOp::Avg => ReduceOp::Sum,
-        op => op,
-    };
-    // To order and to divide integers takes their sign; nothing else does.
-    let dtype = match op {
-        ReduceOp::Min | ReduceOp::Max | ReduceOp::Avg => dtype,
-        _ if dtype.is_float() => dtype,
-        _ => unsigned(dtype.size()),
-    };
-    op.supports(dtype).then(|| match op {
-        ReduceOp::Sum => entry_of_sum(dtype),
-        ReduceOp::Prod => entry_of_prod(dtype),
-        ReduceOp::Min => entry_of_min(dtype),
-        ReduceOp::Max => entry_of_max(dtype),
-        ReduceOp::Avg => entry_of_avg(dtype),
-        ReduceOp::Band => entry_of_band(dtype),
-        ReduceOp::Bor => entry_of_bor(dtype),
-        ReduceOp::Bxor => entry_of_bxor(dtype),
-    })
+/// Blocks for so many pieces, of which a thread takes one at a time: as many as have work, but no
+/// more than run at once.
+fn blocks(pieces: usize, multiprocessors: u32) -> u32 {
+    let useful = pieces.div_ceil(BLOCK_THREADS as usize);
+    let resident = multiprocessors.max(1) * BLOCKS_PER_MULTIPROCESSOR;
+    useful.clamp(1, resident as usize) as u32
 }
 
 /// The unsigned integer of so many bytes.
@@ -223,49 +164,22 @@ fn unsigned(size: usize) -> Dtype {
     }
 }
 
-macro_rules! entries {
-    ($($function:ident $op:literal;)*) => {$(
-        fn $function(dtype: Dtype) -> &'static str {
-            entry_for_dtype!(dtype, $op)
-        }
-    )*};
-}
-
-macro_rules! entry_for_dtype {
-    ($dtype:ident, $op:literal) => {
-        match $dtype {
-            Dtype::I8 => concat!("ringtree_", $op, "_i8"),
-            Dtype::U8 => concat!("ringtree_", $op, "_u8"),
-            Dtype::I16 => concat!("ringtree_", $op, "_i16"),
-            Dtype::U16 => concat!("ringtree_", $op, "_u16"),
-            Dtype::I32 => concat!("ringtree_", $op, "_i32"),
-            Dtype::U32 => concat!("ringtree_", $op, "_u32"),
-            Dtype::I64 => concat!("ringtree_", $op, "_i64"),
-            Dtype::U64 => concat!("ringtree_", $op, "_u64"),
-            Dtype::F16 => concat!("ringtree_", $op, "_f16"),
-            Dtype::Bf16 => concat!("ringtree_", $op, "_bf16"),
-            Dtype::F32 => concat!("ringtree_", $op, "_f32"),
-            Dtype::F64 => concat!("ringtree_", $op, "_f64"),
-        }
-    };
-}
-
-entries! {
-    entry_of_sum "sum";
-    entry_of_prod "prod";
-    entry_of_min "min";
-    entry_of_max "max";
-    entry_of_avg "avg";
-    entry_of_band "band";
-    entry_of_bor "bor";
-    entry_of_bxor "bxor";
-}
-
-/// Blocks for destinations of `bytes`: as many as have work, but no more than run at once.
-fn blocks(bytes: u64, multiprocessors: u32) -> u32 {
-    let useful = bytes.div_ceil(u64::from(BLOCK_THREADS) * THREAD_BYTES);
-    let resident = u64::from(multiprocessors.max(1) * BLOCKS_PER_MULTIPROCESSOR);
-    useful.clamp(1, resident) as u32
+/// The kernel's name.
+fn entry(dtype: Dtype) -> &'static CStr {
+    match dtype {
+        Dtype::I8 => c"ringtree_reduce_i8",
+        Dtype::U8 => c"ringtree_reduce_u8",
+        Dtype::I16 => c"ringtree_reduce_i16",
+        Dtype::U16 => c"ringtree_reduce_u16",
+        Dtype::I32 => c"ringtree_reduce_i32",
+        Dtype::U32 => c"ringtree_reduce_u32",
+        Dtype::I64 => c"ringtree_reduce_i64",
+        Dtype::U64 => c"ringtree_reduce_u64",
+        Dtype::F16 => c"ringtree_reduce_f16",
+        Dtype::Bf16 => c"ringtree_reduce_bf16",
+        Dtype::F32 => c"ringtree_reduce_f32",
+        Dtype::F64 => c"ringtree_reduce_f64",
+    }
 }
 
 #[cfg(test)]
@@ -289,37 +203,26 @@ mod tests {
     }
 
     #[test]
-    fn the_text_holds_the_kernels_of_the_table_and_no_others() {
-        let mut expected = BTreeSet::new();
-        for &dtype in Dtype::ALL {
-            for &op in ReduceOp::ALL {
-                let divides = op == ReduceOp::Avg;
-                let entry = fold_entry(dtype, op, divides);
-                assert_eq!(entry.is_some(), op.supports(dtype), "{dtype} {op}");
-                expected.extend(entry);
-            }
-            for half in [Dtype::F16, Dtype::Bf16] {
-                for (from, to) in [(half, dtype), (dtype, half)] {
-                    let launch = cast(from, to, 0, 0, 1, 1.0, 1);
-                    assert_eq!(launch.is_some(), dtype == Dtype::F32, "{from} {to}");
-                    expected.extend(launch.map(|launch| launch.entry));
-                }
-            }
-        }
+    fn the_text_holds_a_kernel_for_every_type_and_no_other() {
+        let name = |dtype| entry(dtype).to_str().unwrap();
+        let expected: BTreeSet<_> = Dtype::ALL.iter().map(|&dtype| name(dtype)).collect();
         let found: BTreeSet<_> = entries().iter().map(|(name, _)| *name).collect();
         assert_eq!(found, expected);
-        assert!(!expected.iter().any(|name| name.len() >= 32));
+        for &dtype in Dtype::ALL {
+            assert_eq!(name(dtype), format!("ringtree_reduce_{dtype}"));
+        }
+    }
+
+    #[test]
+    fn the_text_says_what_made_it_and_is_short() {
+        assert!(PTX.starts_with("// Generated by cuda/build.py from cuda/reduce.cu"));
+        assert!(PTX.lines().count() <= 15_000);
     }
 
     #[test]
     fn arguments_are_as_large_as_the_kernels_parameters() {
         for (name, size) in entries() {
-            let expected = if name.starts_with("ringtree_cast_") {
-                size_of::<CastArguments>()
-            } else {
-                size_of::<FoldArguments>()
-            };
-            assert_eq!(size, expected, "{name}");
+            assert_eq!(size, size_of::<Arguments>(), "{name}");
         }
     }
 
@@ -353,28 +256,82 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_copy_of_floats_is_one_of_integers() {
-        let copy = |dtype, op, divisor| fold(dtype, op, &[16], &[32], 1, divisor, 1).unwrap().entry;
-        assert_eq!(copy(Dtype::F16, ReduceOp::Max, None), "ringtree_sum_u16");
-        assert_eq!(copy(Dtype::F64, ReduceOp::Avg, Some(1)), "ringtree_sum_u64");
-        assert_eq!(copy(Dtype::F32, ReduceOp::Avg, Some(2)), "ringtree_avg_f32");
-        assert_eq!(copy(Dtype::I8, ReduceOp::Sum, Some(3)), "ringtree_avg_i8");
+    /// A launch on addresses of multiples of 16.
+    fn launch(dtype: Dtype, op: ReduceOp, sources: &[u64], divisor: Option<usize>) -> Launch {
+        reduce(dtype, op, sources, 32, 1, divisor, 1).unwrap()
     }
 
     #[test]
-    fn a_bit_operator_on_floats_has_no_launch() {
-        for sources in [&[16][..], &[16, 32]] {
-            assert!(fold(Dtype::F32, ReduceOp::Band, sources, &[16], 1, None, 1).is_none());
+    fn a_copy_of_floats_is_one_of_integers() {
+        let copy = |dtype, op, divisor| launch(dtype, op, &[16], divisor).entry;
+        assert_eq!(
+            copy(Dtype::F16, ReduceOp::Max, None),
+            c"ringtree_reduce_u16"
+        );
+        assert_eq!(
+            copy(Dtype::F64, ReduceOp::Avg, Some(1)),
+            c"ringtree_reduce_u64"
+        );
+        assert_eq!(
+            copy(Dtype::F32, ReduceOp::Avg, Some(2)),
+            c"ringtree_reduce_f32"
+        );
+        let pair = launch(Dtype::F32, ReduceOp::Max, &[16, 32], None);
+        assert_eq!(pair.entry, c"ringtree_reduce_f32");
+    }
+
+    #[test]
+    fn an_operator_is_defined_where_the_table_says_so() {
+        for &dtype in Dtype::ALL {
+            for &op in ReduceOp::ALL {
+                for sources in [&[16][..], &[16, 32]] {
+                    let launch = reduce(dtype, op, sources, 16, 1, None, 1);
+                    assert_eq!(launch.is_some(), op.supports(dtype), "{dtype} {op}");
+                }
+            }
         }
+    }
+
+    #[test]
+    fn accesses_are_as_wide_as_all_addresses_allow() {
+        let aligned = 0x1000;
+        assert_eq!(access_bytes(&[aligned, aligned + 16], aligned, 4), 16);
+        assert_eq!(
+            access_bytes(&[aligned + 4, aligned + 36], aligned + 20, 4),
+            16
+        );
+        assert_eq!(access_bytes(&[aligned, aligned + 4], aligned, 4), 4);
+        assert_eq!(access_bytes(&[aligned, aligned], aligned + 8, 4), 4);
+        assert_eq!(access_bytes(&[aligned, aligned + 2], aligned, 4), 1);
+        assert_eq!(access_bytes(&[aligned + 2, aligned + 2], aligned + 2, 4), 1);
+        assert_eq!(
+            access_bytes(&[aligned + 2, aligned + 2], aligned + 2, 2),
+            16
+        );
     }
 
     #[test]
     fn a_grid_grows_with_the_work_until_it_fills_the_gpu() {
         assert_eq!(blocks(0, 132), 1);
-        assert_eq!(blocks(8192, 132), 1);
-        assert_eq!(blocks(8193, 132), 2);
-        assert_eq!(blocks(1 << 40, 132), 528);
-        assert_eq!(blocks(1 << 40, 0), 4);
+        assert_eq!(blocks(256, 132), 1);
+        assert_eq!(blocks(257, 132), 2);
+        assert_eq!(blocks(1 << 40, 132), 660);
+        assert_eq!(blocks(1 << 40, 0), 5);
+        let grid = |destination| {
+            let sources = [16, 1 << 20];
+            reduce(
+                Dtype::F32,
+                ReduceOp::Sum,
+                &sources,
+                destination,
+                4096,
+                None,
+                132,
+            )
+        };
+        // A thread takes a vector, or an element.
+        assert_eq!(grid(16).map(|launch| launch.blocks), Some(4));
+        assert_eq!(grid(20).map(|launch| launch.blocks), Some(16));
+        assert_eq!(grid(21).map(|launch| launch.blocks), Some(16));
     }
 }

@@ -248,37 +248,15 @@ static std::shared_ptr<Event> known_event(void *handle) {
 
 static std::mutex kernel_lock;
 
-template <class Arguments> static void launch_kernel(void (*kernel)(const Arguments &), const u8 *bytes, u64 threads, int gpu, u64 from, u64 to) {
-    Arguments arguments;
-    std::memcpy(&arguments, bytes, sizeof(arguments));
+static void run_kernel(const Kernel &kernel, const Arguments &arguments, u64 threads, int gpu) {
     std::lock_guard<std::mutex> guard(kernel_lock);
-    launch = Launch();
-    launch.threads = threads;
-    bind(arguments, 0, from, to);
+    begin(kernel, arguments, threads);
     for (auto *ranges : {&launch.readable, &launch.writable}) {
         for (const Range &range : *ranges) {
             if (!is_device(range.start, range.end - range.start, gpu)) die("a kernel's memory was freed, or is not reached");
         }
     }
-    for (launch.thread = 0; launch.thread < threads; launch.thread++) kernel(arguments);
-}
-
-static u64 argument_bytes(const std::string &name) {
-    return name.find("ringtree_cast_") == 0 ? sizeof(CastArguments) : sizeof(FoldArguments);
-}
-
-static void run_kernel(const std::string &name, const u8 *bytes, u64 threads, int gpu) {
-#define LAUNCH_FOLD(operation, dtype, Numbers, Operation, DIVIDES)                               \
-    if (name == "ringtree_" #operation "_" #dtype) {                                             \
-        return launch_kernel(ringtree_##operation##_##dtype, bytes, threads, gpu, Numbers::SIZE, Numbers::SIZE); \
-    }
-#define LAUNCH_NARROW(name_, Half)                                                               \
-    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, gpu, 4, 2);
-#define LAUNCH_WIDEN(name_, Half)                                                                \
-    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, gpu, 2, 4);
-    EVERY_FOLD(LAUNCH_FOLD)
-    EVERY_CAST(LAUNCH_NARROW, LAUNCH_WIDEN)
-    die("no such kernel");
+    for (launch.thread = 0; launch.thread < threads; launch.thread++) kernel.call(arguments);
 }
 
 // ---- capture ----
@@ -838,13 +816,12 @@ Result cuFuncLoad(void *) {
 
 Result cuLaunchKernel(void *function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **arguments, void **extra) {
     if (y != 1 || z != 1 || block_y != 1 || block_z != 1 || shared != 0 || extra) return INVALID_VALUE;
-    const std::string name = *static_cast<std::string *>(function);
-    const auto *bytes = static_cast<const u8 *>(arguments[0]);
-    const std::vector<u8> copied(bytes, bytes + argument_bytes(name));
+    const Kernel &kernel = *kernel_named(static_cast<std::string *>(function)->c_str());
+    const Arguments copied = *static_cast<const Arguments *>(arguments[0]);
     auto its = known(stream);
     if (!its) return INVALID_HANDLE;
     const int gpu = its->gpu;
-    return enqueue(stream, [=] { run_kernel(name, copied.data(), u64(blocks) * threads, gpu); });
+    return enqueue(stream, [=, &kernel] { run_kernel(kernel, copied, u64(blocks) * threads, gpu); });
 }
 
 } // extern "C"
