@@ -19,6 +19,7 @@
 
 pub(crate) mod lane;
 pub(crate) mod mapped;
+pub(crate) mod numbering;
 pub(crate) mod staging;
 
 pub use crate::sys::cuda::{Facts as Description, Memory, Stream};

@@ -2,11 +2,13 @@
 
 use super::pieces::{self, Whole};
 use crate::comm::Issued;
-use crate::device::mapped::{self, MESSAGES_MAX};
+use crate::device::mapped;
+use crate::device::numbering::MESSAGES_MAX;
 use crate::device::staging::{self, Piece};
 use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key, Prepared};
 use crate::engine::medium::enqueued::{self, Entry, Place, Script, Where};
+use crate::engine::program::Program;
 use crate::error::Result;
 use crate::limits::{
     DEVICE_ENTRIES_MAX, DEVICE_FRAME_BYTES, DEVICE_MAPPED_BYTES_MAX, DEVICE_PIECE_BYTES_MIN,
@@ -37,7 +39,7 @@ pub(super) struct Staged {
 /// Rounds of operations of the streams.
 pub(super) struct Mapped {
     pub(super) rounds: Vec<Vec<Arc<Script>>>,
-    /// The barrier of the hosts behind each round, in the call's name.
+    /// The barrier of the hosts behind the last, in the call's name.
     pub(super) barrier: Arc<Prepared>,
     pub(super) reduction: Reduction,
 }
@@ -163,28 +165,35 @@ fn scripts(
     whole: &Whole,
     piece_bytes: usize,
 ) -> Result<Option<Scripts>> {
-    let mut by_count: HashMap<usize, Script> = HashMap::new();
+    let mut by_count: HashMap<usize, Vec<Program>> = HashMap::new();
     let mut first = None;
     let mut scripts = Vec::new();
     for each in pieces::pieces(whole, piece_bytes) {
         if !by_count.contains_key(&each.count) {
             let own = piece(cache, call, each.count)?;
             let programs = cache.of_all_ranks(&own.call)?;
-            let frame = DEVICE_FRAME_BYTES;
-            if !enqueued::fits(&programs, frame, MESSAGES_MAX, DEVICE_SOURCES_MAX) {
+            if !fits(&programs, &each.rows) {
                 return Ok(None);
             }
-            by_count.insert(each.count, enqueued::script(&programs, whole.rank));
+            by_count.insert(each.count, programs);
             first.get_or_insert(own);
         }
-        let script = placed(&by_count[&each.count], &each.rows);
-        let is_too_long = mapped::entries(&[Arc::clone(&script)]) > DEVICE_ENTRIES_MAX;
-        if is_too_long {
-            return Ok(None);
-        }
-        scripts.push(script);
+        scripts.push(script(&by_count[&each.count], &each.rows, whole.rank));
     }
     Ok(first.map(|first| (scripts, first)))
+}
+
+/// Whether the programs of all ranks can be enqueued for a piece that lies in `rows`.
+fn fits(programs: &[Program], rows: &[Rows]) -> bool {
+    let lies = |at: usize| run(rows, at).0;
+    let is_short = |rank| mapped::entries(&[script(programs, rows, rank)]) <= DEVICE_ENTRIES_MAX;
+    enqueued::fits(
+        programs,
+        &lies,
+        DEVICE_FRAME_BYTES,
+        MESSAGES_MAX,
+        DEVICE_SOURCES_MAX,
+    ) && (0..programs.len()).all(is_short)
 }
 
 /// Bounded rounds, so that the first can end while the last is enqueued.
@@ -202,12 +211,14 @@ fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
     rounds
 }
 
-/// The script with places in the user's buffer, in which the piece's bytes lie in `rows`.
-fn placed(script: &Script, rows: &[Rows]) -> Arc<Script> {
+/// The script of `rank`, with places in the user's buffer, in which the piece's bytes lie in
+/// `rows`.
+fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
+    let script = enqueued::script(programs, &|at| run(rows, at).0, rank);
     let entries = script.entries.iter();
     Arc::new(Script {
         entries: entries.flat_map(|entry| spread(entry, rows)).collect(),
-        ..script.clone()
+        ..script
     })
 }
 

@@ -135,7 +135,10 @@ impl Drop for Attached {
         match self.failure {
             // Something may have been enqueued that no round tells of.
             Some(_) => std::mem::forget((lane, path)),
-            None => lane.give_back(),
+            None => {
+                lane.give_back();
+                path.retire();
+            }
         }
     }
 }
@@ -304,8 +307,7 @@ impl Communicator {
             Cut::Staged(rounds) => rounds.iter().enumerate().try_for_each(|(nth, round)| {
                 self.begin_staged(attached, round, sequence, on, nth == 0)
             }),
-            Cut::Mapped(mapped) => (0..mapped.rounds.len())
-                .try_for_each(|nth| self.begin_mapped(attached, mapped, nth, sequence, on)),
+            Cut::Mapped(mapped) => self.begin_mapped(attached, mapped, sequence, on),
         };
         // After a failure too, what was enqueued comes before whatever the user does next with the
         // buffer.
@@ -364,30 +366,32 @@ impl Communicator {
         &self,
         attached: &mut Attached,
         call: &Mapped,
-        nth: usize,
         sequence: u64,
         on: &DeviceMemory,
     ) -> Result<()> {
-        let scripts = &call.rounds[nth];
-        let entries = mapped::entries(scripts);
-        self.make_room(attached, entries, 0)?;
         let (lane, windows) = attached.mapped();
-        let gate = windows.next_gate(lane);
+        let gate = windows.next_gate(lane, call.rounds.len());
         // A barrier's byte.
         let region = Region::own(vec![0u8]);
         let ticket = self.post_gated(&call.barrier, sequence, region, Box::new(gate))?;
-        if nth == 0 {
-            lane.begin(&on.stream)?;
+        lane.begin(&on.stream)?;
+        let mut tickets = vec![ticket];
+        for (nth, scripts) in call.rounds.iter().enumerate() {
+            let entries = mapped::entries(scripts);
+            self.make_room(attached, entries, 0)?;
+            let (lane, windows) = attached.mapped();
+            let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
+            let is_last = nth + 1 == call.rounds.len();
+            attached.rounds.push_back(Round {
+                number,
+                // The barrier is behind the last.
+                tickets: tickets.split_off(usize::from(!is_last)),
+                entries,
+                pinned_bytes: 0,
+                pinned: None,
+                _memory: on.memory.clone(),
+            });
         }
-        let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
-        attached.rounds.push_back(Round {
-            number,
-            tickets: vec![ticket],
-            entries,
-            pinned_bytes: 0,
-            pinned: None,
-            _memory: on.memory.clone(),
-        });
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 
 use crate::comm::{Communicator, Parts};
 use crate::device::Device;
-use crate::device::mapped::{Offer, Windows, words_bytes};
+use crate::device::mapped::{Offer, Windows};
+use crate::device::numbering::page_bytes;
 use crate::error::{Error, Result};
 use crate::limits::DEVICE_SOURCES_MAX;
 use std::os::fd::OwnedFd;
@@ -19,6 +20,15 @@ pub(in crate::comm) enum Path {
     Mapped(Windows),
     /// Through the hosts, and why.
     Staged(String),
+}
+
+impl Path {
+    /// No stream uses it any more.
+    pub(super) fn retire(self) {
+        if let Self::Mapped(windows) = self {
+            windows.retire();
+        }
+    }
 }
 
 impl Communicator {
@@ -44,7 +54,7 @@ impl Communicator {
         }
         let offer = offer?;
         let [window, words] = &offer.files;
-        let bytes = Some(words_bytes(self.world_size()));
+        let bytes = Some(page_bytes(self.world_size()));
         let windows = runtime.exchange((*group, WINDOW), window, None, *timeout);
         let words = runtime.exchange((*group, WORDS), words, bytes, *timeout);
         let pairs = windows?.into_iter().zip(words?);

@@ -14,8 +14,14 @@ use super::{Medium, Moved, Operands, Part};
 use crate::engine::program::{Action, Endpoint, Lane, Piece, Program, Space};
 use crate::engine::run::Run;
 
-/// Messages begin at multiples of this many bytes: kernels read whole vectors then.
+/// The least that messages are apart.
 const ALIGNMENT: usize = 256;
+/// Messages lie in a frame as they lie in the sender's buffer within this many bytes: kernels read
+/// whole vectors where all operands lie alike.
+const VECTOR_BYTES: usize = 16;
+
+/// Where a byte of the program's buffer lies in the caller's.
+pub type Lies<'a> = &'a dyn Fn(usize) -> usize;
 
 /// Which memory a place lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +112,7 @@ pub struct Script {
 #[must_use]
 pub fn fits(
     programs: &[Program],
+    lies: Lies<'_>,
     frame_bytes: usize,
     messages_max: usize,
     operands_max: usize,
@@ -115,7 +122,7 @@ pub fn fits(
             Action::Reduce { from, .. } => from.len() + 1,
             _ => 2,
         });
-        Frame::new(program).bytes <= frame_bytes
+        Frame::new(program, lies).bytes <= frame_bytes
             && program
                 .sends
                 .iter()
@@ -126,12 +133,15 @@ pub fn fits(
 
 /// Writes down what `rank`'s stream is told, given the programs of all ranks.
 #[must_use]
-pub fn script(programs: &[Program], rank: usize) -> Script {
+pub fn script(programs: &[Program], lies: Lies<'_>, rank: usize) -> Script {
     let program = &programs[rank];
     let mut recorder = Recorder {
         program,
-        frame: Frame::new(program),
-        incoming: programs.iter().map(|peer| incoming(peer, rank)).collect(),
+        frame: Frame::new(program, lies),
+        incoming: programs
+            .iter()
+            .map(|peer| incoming(peer, lies, rank))
+            .collect(),
         entries: Vec::new(),
     };
     let mut run = Run::default();
@@ -158,19 +168,23 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(program: &Program) -> Self {
+    fn new(program: &Program, lies: Lies<'_>) -> Self {
         let mut end = 0;
-        let mut place = |bytes: usize| {
-            let start = end;
-            end = (end + bytes).next_multiple_of(ALIGNMENT);
+        let mut place = |bytes: usize, residue: usize| {
+            let start = end + residue;
+            end = (start + bytes).next_multiple_of(ALIGNMENT);
             start
         };
+        let residue = |piece: &Piece| match piece.space {
+            Space::Scratch => 0,
+            _ => lies(piece.offset) % VECTOR_BYTES,
+        };
         let starts = program.steps.iter().map(|step| match step.action {
-            Action::Send { .. } => place(step.bytes),
+            Action::Send { .. } => place(step.bytes, step.pieces.first().map_or(0, residue)),
             _ => 0,
         });
         let starts = starts.collect();
-        let scratch_at = place(program.scratch_bytes);
+        let scratch_at = place(program.scratch_bytes, 0);
         Self {
             starts,
             scratch_at,
@@ -180,8 +194,8 @@ impl Frame {
 }
 
 /// Where the messages of `sender`'s program to `rank` begin in its frame, by number.
-fn incoming(sender: &Program, rank: usize) -> Vec<usize> {
-    let frame = Frame::new(sender);
+fn incoming(sender: &Program, lies: Lies<'_>, rank: usize) -> Vec<usize> {
+    let frame = Frame::new(sender, lies);
     let lanes = sender.sends.iter().filter(|lane| lane.peer == rank);
     lanes
         .flat_map(|lane| lane.steps.iter().map(|step| frame.starts[*step]))

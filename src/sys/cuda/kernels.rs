@@ -3,18 +3,18 @@
 use super::check;
 use super::driver::{Address, Function};
 use super::gpu::Gpu;
+use super::launch::{self, PTX};
 use super::memory::Memory;
 use super::stream::Stream;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
-use crate::reduce::gpu;
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::CStr;
 
 /// The kernels of a GPU, by name, loaded for good.
 #[derive(Debug, Default)]
-pub(super) struct Kernels(HashMap<&'static str, Loaded>);
+pub(super) struct Kernels(HashMap<&'static CStr, Loaded>);
 
 #[derive(Clone, Copy, Debug)]
 struct Loaded(Function);
@@ -47,25 +47,19 @@ impl Gpu {
             return Ok(());
         }
         let _entered = self.enter()?;
-        let module = self.load(gpu::PTX)?;
+        let module = self.load(PTX)?;
         let mut kernels = Kernels::default();
-        for dtype in Dtype::ALL {
-            for entry in ReduceOp::ALL
-                .iter()
-                .flat_map(|op| [false, true].map(|divides| gpu::fold_entry(*dtype, *op, divides)))
-            {
-                let Some(entry) = entry else { continue };
-                let name = CString::new(entry).expect("invariant: no zero in a kernel's name");
-                let mut function: Function = std::ptr::null_mut();
-                // SAFETY: the module is loaded for good; the name ends with zero; there is room.
-                let code = unsafe {
-                    (self.api.module_get_function)(&raw mut function, module, name.as_ptr())
-                };
-                check(code, "cuModuleGetFunction")?;
-                // SAFETY: the driver has just given the kernel.
-                check(unsafe { (self.api.function_load)(function) }, "cuFuncLoad")?;
-                kernels.0.insert(entry, Loaded(function));
-            }
+        for entry in Dtype::ALL.iter().copied().map(launch::entry) {
+            let mut function: Function = std::ptr::null_mut();
+            // SAFETY: the module is loaded for good; the name ends with zero; there is room for
+            // the pointer.
+            let code = unsafe {
+                (self.api.module_get_function)(&raw mut function, module, entry.as_ptr())
+            };
+            check(code, "cuModuleGetFunction")?;
+            // SAFETY: the driver has just given the kernel.
+            check(unsafe { (self.api.function_load)(function) }, "cuFuncLoad")?;
+            kernels.0.insert(entry, Loaded(function));
         }
         let _ = self.kernels.set(kernels);
         Ok(())
@@ -92,11 +86,11 @@ impl Stream {
             memory.address(*at, bytes)
         };
         let sources = from.iter().map(address).collect::<Result<Vec<_>>>()?;
-        let launch = gpu::fold(
+        let launch = launch::reduce(
             how.dtype,
             how.op,
             &sources,
-            &[address(&to)?],
+            address(&to)?,
             bytes / how.dtype.size(),
             how.divisor,
             gpu.facts().multiprocessors as u32,
@@ -106,7 +100,7 @@ impl Stream {
         let kernels = gpu.kernels.get();
         let function = kernels.and_then(|kernels| kernels.0.get(launch.entry));
         let Some(Loaded(function)) = function else {
-            return Err(Error::Device(format!("{} is not loaded", launch.entry)));
+            return Err(Error::Device(format!("{:?} is not loaded", launch.entry)));
         };
         let mut arguments = launch.arguments;
         let mut pointers = [(&raw mut arguments).cast()];
@@ -121,7 +115,7 @@ impl Stream {
                 launch.blocks,
                 1,
                 1,
-                gpu::BLOCK_THREADS,
+                launch.threads,
                 1,
                 1,
                 0,

@@ -19,6 +19,7 @@
 mod driver;
 mod gpu;
 mod kernels;
+pub mod launch;
 mod memory;
 mod stream;
 mod user;

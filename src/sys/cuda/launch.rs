@@ -1,7 +1,7 @@
 //! The kernels for GPUs as values: their text, their names, their arguments, and how many threads a
 //! launch has. Nothing here needs a GPU; a device loads [`PTX`] and launches what [`reduce`] says.
 //!
-//! The kernels have the numbers of the CPU's [`Kernel`](super::Kernel), to the bit. The destination
+//! The kernels have the numbers of the CPU's [`Kernel`](crate::reduce::Kernel), to the bit. The destination
 //! may also be a source, at the same address; buffers must not overlap otherwise. Any address will
 //! do, but a launch whose buffers have the same offset within 16 bytes is much the fastest.
 
@@ -13,7 +13,7 @@ use std::ffi::CStr;
 
 /// The kernels, as text that a driver compiles for its GPU: `cuda/reduce.cu`, compiled by
 /// `cuda/build.py`.
-pub const PTX: &str = include_str!("../../cuda/reduce.ptx");
+pub const PTX: &str = include_str!("../../../cuda/reduce.ptx");
 
 /// Threads of a block, which the kernels' registers are planned for.
 const BLOCK_THREADS: u32 = 256;
@@ -58,14 +58,15 @@ pub struct Launch {
 }
 
 /// The launch that reduces `sources` in order into `destination`, as
-/// [`Kernel::fold`](super::Kernel::fold) does; all are addresses of `elements` elements of `dtype`.
+/// [`Kernel::fold`](crate::reduce::Kernel::fold) does; all are addresses of `elements` elements of `dtype`.
 /// `None` where `op` is not defined for `dtype`.
 ///
 /// One source without a divisor is copied, to the bit. Where the destination's present content is
 /// an operand, its address is one of the sources.
 ///
 /// ```
-/// use ringtree::{Dtype, ReduceOp, reduce::gpu};
+/// use ringtree::sys::cuda::launch as gpu;
+/// use ringtree::{Dtype, ReduceOp};
 ///
 /// let (own, other) = (0x7f00_0000, 0x7f10_0000);
 /// let launch = gpu::reduce(Dtype::F32, ReduceOp::Avg, &[own, other], own, 1000, Some(2), 132)
@@ -165,7 +166,7 @@ fn unsigned(size: usize) -> Dtype {
 }
 
 /// The kernel's name.
-fn entry(dtype: Dtype) -> &'static CStr {
+pub(super) fn entry(dtype: Dtype) -> &'static CStr {
     match dtype {
         Dtype::I8 => c"ringtree_reduce_i8",
         Dtype::U8 => c"ringtree_reduce_u8",
