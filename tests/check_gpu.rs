@@ -76,7 +76,7 @@ fn every_section_runs_on_a_strict_pretended_driver() {
     let parts = assert_all_is_well(&here.path("tables/checks.csv"));
     assert_eq!(parts, 1 + 14 + 4 + 2 + 2, "{said}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
-    for gpu in ["GPU 0", "GPU 1", "GPU 2", "staged: "] {
+    for gpu in ["GPU 0", "GPU 1", "GPU 2", "mapped: "] {
         assert!(probe.contains(gpu), "{probe}");
     }
     for transport in ["shm", "tcp"] {
