@@ -41,12 +41,18 @@ pub const SEGMENT_BYTES: usize = 1 << 20;
 pub const BOUNCE_BYTES: usize = 256 << 10;
 /// A payload up to this long is read together with its header; a longer one straight into place.
 pub const INLINE_BYTES_MAX: usize = 16 << 10;
-/// Unauthenticated connections a listener holds at once.
+/// Unauthenticated connections a listener holds at once. Even if 1,000 strangers a second go as far
+/// in the handshake as they can, each has its place for longer than an honest handshake takes.
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
 /// An unauthenticated connection is closed after this long.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// When all of those places are taken, a handshake that is older than this makes room.
-pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
+/// A rank that has proven itself must confirm within this time. Much longer than the initiator
+/// waits for the answer: no connection ends that the initiator counts on.
+pub const HANDSHAKE_CONFIRMATION_MAX: Duration = Duration::from_secs(30);
+/// Of a second, strangers may take the control thread one part in so many.
+pub const STRANGERS_SHARE: u32 = 10;
+/// How much of what strangers may take they may take at once.
+pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.

@@ -18,6 +18,7 @@ use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use crate::sys::inherit;
 use mio::net::TcpListener;
 use mio::{Events, Poll};
+use socket2::Socket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -32,9 +33,8 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
     let (listener, at) = listen(settings, deadline)?;
-    let data_listener = address::listen_for_data(settings, at.ip())?;
+    let (data_listener, address) = address::bind_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
-    let address = data_listener.local_addr().map_err(unusable)?;
     let own = Record {
         rank: 0,
         peer: own_peer(settings, address, place),
@@ -425,7 +425,7 @@ impl Gathering<'_> {
         sorted.into_values().collect()
     }
 
-    fn into_gathered(mut self, listener: TcpListener) -> Gathered {
+    fn into_gathered(mut self, listener: Socket) -> Gathered {
         let peers = self.peers();
         let mut channels = BTreeMap::new();
         for (id, arrival) in self.arrived {

@@ -25,6 +25,7 @@ pub mod membership;
 pub(crate) mod message;
 pub mod peer;
 pub(crate) mod thread;
+mod user;
 pub(crate) mod wait;
 
 pub use handle::{ControlHandle, Handler};

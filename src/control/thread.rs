@@ -14,7 +14,7 @@ use super::message::{Relay, TO_ALL};
 use super::peer::Peer;
 use super::wait::wait;
 use crate::limits::{CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER};
-use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal, Secret};
+use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -344,7 +344,6 @@ impl ControlThread {
                 continue;
             };
             dial.next_attempt = None;
-            let secret = self.connections.acceptor.secret();
             let hello = Hello {
                 purpose: Purpose::Data,
                 world_size: number(self.peers.len()),
@@ -354,7 +353,8 @@ impl ControlThread {
                 from: number(self.rank),
                 to: number(peer),
             };
-            let started = Handshake::dial(self.peers[peer].address, &secret, hello)
+            let secret = self.connections.acceptor.secret();
+            let started = Handshake::dial(self.peers[peer].address, secret, hello)
                 .and_then(|handshake| self.connections.acceptor.start(handshake));
             if let Err(error) = started {
                 self.dial_failed(group, peer, &error.into());
@@ -383,9 +383,8 @@ impl ControlThread {
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };
-        // Garbage is no final refusal: another process may have the listener's port by now.
-        let hopeless = matches!(failure, Failure::Refused(refusal, _)
-            if *refusal != Refusal::Garbage);
+        // Another process may have the listener's port by now: what it says proves nothing.
+        let hopeless = matches!(failure, Failure::Refused(refusal, _) if refusal.is_proven());
         let now = Instant::now();
         if !hopeless && now + dial.pause < dial.deadline {
             dial.next_attempt = Some(now + dial.pause);

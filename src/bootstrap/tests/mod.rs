@@ -3,6 +3,7 @@
 mod control;
 mod join;
 mod sharing;
+mod strangers;
 
 use super::*;
 use crate::control::{Handler, Membership};
