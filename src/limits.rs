@@ -58,7 +58,14 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// A control connection whose peer's host acknowledges nothing for this long counts as lost.
-pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
+/// A data connection whose peer's host acknowledges nothing for this long, while it should, is cut.
+pub const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
+/// How often data connections that are waited for are looked at. With the time above, a cut is
+/// noticed within 6 s.
+pub const CUTS_FOUND_EVERY: Duration = Duration::from_millis(400);
+/// Processes of other ranks that a rank watches, each with a descriptor.
+pub const PROCESSES_WATCHED_MAX: usize = 128;
 /// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
 /// it only when rank 0 is up.
 pub const RESOLVE_RETRY_TIME: Duration = Duration::from_secs(30);
@@ -68,6 +75,8 @@ pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
+/// A rank that is lost during the join may come back for so long: it may have been started again.
+pub const REJOIN_GRACE: Duration = Duration::from_secs(1);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// How long the speed of shared memory is measured at connect: each of the numbers has a third of

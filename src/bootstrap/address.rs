@@ -3,6 +3,7 @@
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::limits::RESOLVE_RETRY_TIME;
+use crate::link::tcp::keep_from_children;
 use crate::sys::interfaces;
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -95,6 +96,7 @@ pub(super) fn bind_for_data(settings: &Settings, route: IpAddr) -> Result<(Socke
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
         socket.bind(&address.into())?;
+        keep_from_children(&socket);
         let bound = socket.local_addr()?.as_socket();
         Ok((socket, bound.expect("invariant: the socket is of TCP")))
     };

@@ -3,6 +3,7 @@
 use super::address;
 use super::messages::{Message, Record};
 use super::settings::Settings;
+use super::sharing;
 use crate::control::channel::{Channel, Received};
 use crate::control::handshake::{Failure, Proven, connect};
 use crate::control::peer::{Offer, Peer};
@@ -55,7 +56,7 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
-        .send(&Message::Record(record))
+        .send(&Message::Record(record.into()))
         .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
     Ok(Gathered {
@@ -73,6 +74,7 @@ pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -
         host_id: settings.host_id.clone().unwrap_or_else(address::host_id),
         place,
         pid: std::process::id(),
+        process: sharing::own_process(),
         local_rank: settings.local_rank,
     }
 }
@@ -246,10 +248,13 @@ fn wait_for_table(
             }
         }
         if Instant::now() >= deadline {
-            return Err(Error::Join(format!(
+            let message = format!(
                 "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
                 settings.timeout.as_millis()
-            )));
+            );
+            // Rank 0 may have been started later: it learns why this rank is gone.
+            let _ = channel.send(&Message::Failed(message.clone()));
+            return Err(Error::Join(message));
         }
         wait(poll, &mut events, Some(deadline))
             .map_err(|error| Error::system("waiting for the other ranks", &error))?;

@@ -22,7 +22,7 @@ use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX};
-use crate::link::tcp::Reactor;
+use crate::link::tcp::{Reactor, keep_from_children};
 use crate::protocol::hand_over::{
     Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
 };
@@ -74,6 +74,7 @@ impl LocalSocket {
         // Before the socket has a name: nothing gets in earlier.
         SockRef::from(&socket).attach_filter(&only_behind(token.word()))?;
         rustix::net::bind(&socket, &address(&name)?)?;
+        keep_from_children(&socket);
         Ok(Self {
             socket,
             name,

@@ -404,3 +404,16 @@ fn an_old_rank_0_gives_way_to_the_attempt_that_replaced_it() {
     let second = second.join().unwrap();
     second.map_err(|error| error.to_string()).unwrap();
 }
+
+#[test]
+fn a_rank_that_gives_up_tells_why() {
+    let mut settings = world(4, PATIENCE);
+    settings.truncate(3);
+    let began = Instant::now();
+    settings[2].timeout = Duration::from_millis(300);
+    let joined = join_all(settings, |_| 0);
+    for line in joined.into_iter().map(join_line) {
+        assert!(line.starts_with("rank 2: reached the rendezvous"), "{line}");
+    }
+    assert!(began.elapsed() < PATIENCE / 2, "told, not timed out");
+}

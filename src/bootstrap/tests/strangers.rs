@@ -9,12 +9,16 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 
-/// Connections that one test holds at once: all tests of this process share its descriptors.
-const HELD: usize = 250;
+/// Connections that strangers hold at once.
+const HELD: usize = 1500;
 
-/// Opens 400 connections a second to `address`, after `HELD` at once, says `words` on each and
+/// Opens 1,000 connections a second to `address`, after `HELD` at once, says `words` on each and
 /// holds the last of them, until `is_over`.
 fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
+    // Both ends are in this process.
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let mut held = VecDeque::new();
     while !is_over.load(Ordering::Relaxed) {
         let timeout = Duration::from_millis(20);
@@ -25,7 +29,7 @@ fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
         }
         if held.len() > HELD {
             held.pop_front();
-            thread::sleep(Duration::from_micros(2500));
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -93,19 +97,18 @@ fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
     let mut slow = connect(&rendezvous);
     slow.write_all(&frame[..HELLO_BYTES - 1]).unwrap();
     // Longer than an honest handshake takes, shorter than one may take.
-    for _ in 0..2 {
-        thread::sleep(Duration::from_millis(450));
-        let silent: Vec<_> = (0..2 * HANDSHAKES_PENDING_MAX)
-            .map(|_| connect(&rendezvous))
-            .collect();
-        drop(silent);
-    }
+    thread::sleep(Duration::from_millis(600));
+    let silent: Vec<_> = (0..4 * HANDSHAKES_PENDING_MAX)
+        .map(|_| connect(&rendezvous))
+        .collect();
+    thread::sleep(Duration::from_millis(300));
     slow.write_all(&frame[HELLO_BYTES - 1..]).unwrap();
     slow.set_read_timeout(Some(PATIENCE)).unwrap();
     slow.read_exact(&mut [0; ANSWER_BYTES])
         .expect("a challenge");
     join(&client).map(drop).unwrap();
     rank_0.join().unwrap().map(drop).unwrap();
+    drop(silent);
 }
 
 /// Something that listens at `port` and answers what `answer` makes of what comes.

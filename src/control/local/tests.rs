@@ -25,6 +25,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
             token: socket.token().clone(),
         }),
         pid: 1,
+        process: None,
         local_rank: 0,
     };
     let peers: Vec<Peer> = sockets.iter().map(peer).collect();
