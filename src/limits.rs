@@ -47,6 +47,9 @@ pub const HANDSHAKES_PENDING_MAX: usize = 64;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// When all of those places are taken, a handshake that is older than this makes room.
 pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
+/// A process that could open no connection for so long has too few descriptors; a shorter lack may
+/// be a program's that opens many files for a moment.
+pub const DESCRIPTORS_GRACE: Duration = Duration::from_millis(250);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.

@@ -4,6 +4,7 @@ use super::address;
 use super::messages::{Message, Record};
 use super::settings::Settings;
 use crate::control::channel::{Channel, Received};
+use crate::control::descriptors::Room;
 use crate::control::handshake::{Failure, Proven, connect};
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
@@ -43,16 +44,20 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
         .local_addr()
         .and_then(|local| Ok((local, stream.peer_addr()?)))
         .map_err(unusable)?;
-    let listener = address::listen_for_data(settings, local.ip())?;
-    let address = listener.local_addr().map_err(unusable)?;
     let mut channel = Channel::new(stream, key, true);
     channel
         .register(poll.registry(), CHANNEL)
         .map_err(unusable)?;
+    let listener = address::listen_for_data(settings, local.ip()).inspect_err(|error| {
+        // This rank's own error is told either way.
+        let _ = channel.send(&Message::Failed(error.clone()));
+    })?;
+    let address = listener.local_addr().map_err(unusable)?;
     let record = Record {
         rank: settings.rank,
         peer: own_peer(settings, address, place),
         agreed: settings.to_agree(),
+        room: Room::here(),
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
@@ -220,7 +225,7 @@ fn wait_for_table(
                         return Ok(peers);
                     }
                 }
-                Received::Message(Message::Failed(why)) => return Err(Error::Join(why)),
+                Received::Message(Message::Failed(error)) => return Err(error),
                 Received::Message(Message::Waiting(who)) => missing = format!("; {who}"),
                 Received::Message(_) => {
                     let message = format!("rank {rank}: {at} sent something else than the table");

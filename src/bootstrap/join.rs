@@ -5,6 +5,7 @@ use super::client::{self, own_peer};
 use super::rendezvous;
 use super::settings::{Settings, TransportChoice};
 use super::sharing;
+use crate::control::descriptors;
 use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
 use crate::error::{Error, Result};
@@ -34,6 +35,7 @@ pub struct Joined {
 /// the settings' timeout.
 pub fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
+    descriptors::raise_limit();
     let (mut poll, control) = thread::prepare()
         .map_err(|error| Error::system("setting up the control thread", &error))?;
     let (place, socket) = sharing::offer(settings);

@@ -5,8 +5,9 @@
 //! kernel's queue, and a handshake that has taken longer than an honest one would is closed to make
 //! room.
 
+use super::descriptors;
 use super::handshake::{Failure, Handshake, Proven};
-use crate::limits::{HANDSHAKE_CROWDED_AFTER, HANDSHAKES_PENDING_MAX};
+use crate::limits::{DESCRIPTORS_GRACE, HANDSHAKE_CROWDED_AFTER, HANDSHAKES_PENDING_MAX};
 use crate::protocol::handshake::{Expected, Secret};
 use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
@@ -43,6 +44,8 @@ pub(crate) struct Acceptor {
     next_token: usize,
     /// Connections may wait at the listener without a new event for them.
     crowded: bool,
+    /// Since when this process could not open a connection for lack of descriptors, and the error.
+    starved: Option<(Instant, io::Error)>,
 }
 
 impl Acceptor {
@@ -63,6 +66,7 @@ impl Acceptor {
             handshakes: BTreeMap::new(),
             next_token: FIRST_HANDSHAKE,
             crowded: false,
+            starved: None,
         })
     }
 
@@ -84,7 +88,20 @@ impl Acceptor {
         self.registry
             .register(&mut handshake.stream, token, interest)?;
         self.handshakes.insert(token.0, handshake);
+        self.starved = None;
         Ok(())
+    }
+
+    /// This process could not open a connection that its rank needs, because of `error`.
+    pub(super) fn starve(&mut self, error: io::Error) {
+        self.starved.get_or_insert((Instant::now(), error));
+    }
+
+    /// Why this process can open no connection any more, once that has lasted for a while.
+    pub(crate) fn starvation(&mut self) -> Option<io::Error> {
+        let starved = &mut self.starved;
+        let starved = starved.take_if(|(since, _)| since.elapsed() >= DESCRIPTORS_GRACE);
+        starved.map(|(_, error)| error)
     }
 
     /// Accepts connections while there is room. Called when the listener is ready, and by
@@ -113,11 +130,18 @@ impl Acceptor {
                         outcomes.extend(self.advance(Token(self.next_token)));
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return outcomes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.starved = None;
+                    return outcomes;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(_) => {
-                    // Out of descriptors or memory: try again when something has ended.
+                Err(error) => {
+                    // Out of descriptors or memory: try again when something has ended. If no
+                    // stranger holds the descriptors, this process has too few.
+                    if descriptors::are_exhausted(&error) && self.incoming() == 0 {
+                        self.starve(error);
+                    }
                     self.crowded = true;
                     return outcomes;
                 }

@@ -8,6 +8,7 @@ use super::meet::meet;
 use super::secret;
 use super::supervise::{End, Supervisor};
 use crate::bootstrap::{address::host_name, settings};
+use crate::control::descriptors;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
 use crate::sys::process::bind_to_parent;
@@ -54,6 +55,8 @@ pub fn run(job: &Job) -> Result<i32> {
         )));
     }
     settings::check_environment(setting)?;
+    // A rank needs some for every other rank, and so does the launcher.
+    descriptors::raise_limit();
     let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
     match &job.meeting {
