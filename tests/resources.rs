@@ -174,12 +174,10 @@ fn where_a_limit_forbids_shared_memory_auto_uses_tcp_and_says_so_and_shm_says_wh
 
 #[test]
 fn a_low_soft_limit_is_raised() {
+    let script = "ulimit -Sn 20; exec \"$0\" run --nproc-per-node 8 -- /bin/sh -c \"$1\"";
     let output = Command::new("/bin/sh")
-        .args([
-            "-c",
-            "ulimit -Sn 20; exec \"$0\" run --nproc-per-node 8 -- /bin/sh -c 'ulimit -Sn; ulimit -Hn'",
-            env!("CARGO_BIN_EXE_ringtree"),
-        ])
+        .args(["-c", script, env!("CARGO_BIN_EXE_ringtree")])
+        .arg("ulimit -Sn; ulimit -Hn")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

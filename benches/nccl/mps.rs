@@ -96,7 +96,7 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
     }
     let mut daemon = Command::new(CONTROL);
     // Should this process be killed, so is the daemon.
-    bind_to_parent(&mut daemon, None);
+    bind_to_parent(&mut daemon);
     let mut daemon = daemon
         .arg("-f")
         .env(PIPES, &pipes)

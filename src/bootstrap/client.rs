@@ -37,7 +37,7 @@ const CHANNEL: Token = Token(16);
 
 /// Joins as a rank other than 0.
 pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
-    let deadline = Instant::now() + settings.timeout;
+    let deadline = settings.deadline();
     let Proven { stream, key, .. } = reach(settings, deadline)?;
     let unusable = |error| Error::system("setting up the control connection", &error);
     let (local, remote) = stream
@@ -61,7 +61,7 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
-        .send(&Message::Record(record))
+        .send(&Message::Record(Box::new(record)))
         .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
     Ok(Gathered {

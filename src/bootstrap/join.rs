@@ -9,6 +9,7 @@ use crate::control::descriptors;
 use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
 use crate::error::{Error, Result};
+use crate::limits::TIMEOUT_MAX;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -76,7 +77,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
         channels,
         listener,
         secret: settings.secret.clone(),
-        timeout: settings.timeout,
+        timeout: settings.timeout.min(TIMEOUT_MAX),
         attempt: settings.attempt,
     };
     Ok(Joined { membership, parts })

@@ -21,7 +21,7 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
     /// To rank 0: I am here.
-    Record(Record),
+    Record(Box<Record>),
     /// From rank 0: the peers from rank `first` on.
     Table { first: usize, peers: Vec<Peer> },
     /// To rank 0: this rank cannot join, and why. From rank 0: the join failed, and why.
@@ -80,7 +80,7 @@ mod tests {
             room: Room::here(),
         };
         let messages = [
-            Message::Record(record),
+            Message::Record(Box::new(record)),
             Message::Table {
                 first: 5,
                 peers: vec![peer(2), peer(3)],

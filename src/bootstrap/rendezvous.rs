@@ -31,7 +31,7 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// Waits as rank 0 for all others.
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
-    let deadline = Instant::now() + settings.timeout;
+    let deadline = settings.deadline();
     let (listener, at) = listen(settings, deadline)?;
     let data_listener = address::listen_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
@@ -272,7 +272,7 @@ impl Gathering<'_> {
         };
         let objection = self.objection(&record, arrival.rank, arrival.remote);
         if let Some(arrival) = self.arrived.get_mut(&id) {
-            arrival.record = Some(record);
+            arrival.record = Some(*record);
         }
         match (objection, &self.failure) {
             (Some(why), _) => self.fail(Error::Join(why), JOIN_FAILURE_NOTICE),

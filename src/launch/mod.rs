@@ -23,7 +23,9 @@ mod output;
 mod restarts;
 mod run;
 mod secret;
+mod streams;
 mod supervise;
 
 pub use job::{Job, Meeting, Output};
 pub use run::{run, spawn_self};
+pub use streams::tell;

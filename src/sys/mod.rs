@@ -13,7 +13,7 @@
 
 pub mod barrier;
 pub mod cuda;
-pub mod inherit;
+pub(crate) mod inherit;
 pub mod interfaces;
 pub mod memory;
 pub mod process;

@@ -9,6 +9,7 @@ use crate::launch::attempt::{Attempt, Placement};
 use crate::launch::event::{Event, Events, Heard, Met};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message, Start};
+use crate::launch::streams;
 use crate::protocol::handshake::{Refusal, Secret};
 use mio::net::TcpListener;
 use std::collections::HashSet;
@@ -50,7 +51,7 @@ pub(super) fn gather(
             Heard::TurnedAway(remote, failure) => {
                 let told = objection(failure).filter(|_| turned_away < STRANGERS_TOLD_MAX);
                 if let Some(why) = told {
-                    eprintln!("ringtree: turned {remote} away: {why}");
+                    streams::say(&format!("turned {remote} away: {why}"));
                     turned_away += 1;
                 }
             }
@@ -87,7 +88,7 @@ fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usi
             own.who(),
             own.name()
         );
-        eprintln!("ringtree: {text}; it was turned away");
+        streams::say(&format!("{text}; it was turned away"));
         links.send(connection, &Message::Refused(text));
         return Ok(());
     }
