@@ -53,6 +53,9 @@ pub const HANDSHAKE_CONFIRMATION_MAX: Duration = Duration::from_secs(30);
 pub const STRANGERS_SHARE: u32 = 10;
 /// How much of what strangers may take they may take at once.
 pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
+/// A process that could open no connection for so long has too few descriptors; a shorter lack may
+/// be a program's that opens many files for a moment.
+pub const DESCRIPTORS_GRACE: Duration = Duration::from_millis(250);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.

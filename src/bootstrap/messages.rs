@@ -1,7 +1,9 @@
 //! What the ranks say to rank 0 while they join, and what it answers.
 
+use crate::control::descriptors::Room;
 use crate::control::message::encode;
 use crate::control::peer::Peer;
+use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
 /// What a rank says when it comes to the rendezvous.
@@ -11,6 +13,8 @@ pub(super) struct Record {
     pub(super) peer: Peer,
     /// Settings that must be the same on all ranks, by name.
     pub(super) agreed: Vec<(String, String)>,
+    /// How many files its process may have open.
+    pub(super) room: Room,
 }
 
 /// A message of the join.
@@ -20,8 +24,9 @@ pub(super) enum Message {
     Record(Box<Record>),
     /// From rank 0: the peers from rank `first` on.
     Table { first: usize, peers: Vec<Peer> },
-    /// From rank 0: the join failed, and why. To rank 0: this rank gives up, and why.
-    Failed(String),
+    /// To rank 0: this rank cannot join, or gives up, and why. From rank 0: the join failed, and
+    /// why.
+    Failed(Error),
     /// From rank 0: the join goes on; which ranks are missing.
     Waiting(String),
 }
@@ -78,14 +83,15 @@ mod tests {
             rank: 7,
             peer: peer(1),
             agreed: vec![("RINGTREE_ALGORITHM".into(), "ring".into())],
+            room: Room::here(),
         };
         let messages = [
-            Message::Record(record.into()),
+            Message::Record(Box::new(record)),
             Message::Table {
                 first: 5,
                 peers: vec![peer(2), peer(3)],
             },
-            Message::Failed("no".into()),
+            Message::Failed(Error::Join("no".into())),
             Message::Waiting("rank 3".into()),
         ];
         for message in messages {

@@ -21,7 +21,7 @@
 use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
-use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX};
+use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
 use crate::link::tcp::{Reactor, keep_from_children};
 use crate::protocol::hand_over::{
     Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
@@ -239,7 +239,8 @@ impl LocalPeers {
             missing: others,
             handed: Vec::new(),
         };
-        let done = exchange.run(own.as_fd(), Instant::now() + at_most);
+        let deadline = Instant::now() + at_most.min(TIMEOUT_MAX);
+        let done = exchange.run(own.as_fd(), deadline);
         if done.is_err() {
             self.lock().remove(&channel);
         }

@@ -8,6 +8,7 @@
 
 use super::channel::Channel;
 use super::connections::{Connections, Incoming, Outcome};
+use super::descriptors::{self, Room};
 use super::handle::{Command, ControlHandle, Handler, Shared};
 use super::handshake::{Failure, Handshake};
 use super::membership::Membership;
@@ -166,6 +167,7 @@ impl ControlThread {
             self.note_ended(&events);
             if self.leaving_until.is_none() {
                 self.redial();
+                self.look_for_starvation();
                 self.handler.awake();
             }
         }
@@ -412,8 +414,20 @@ impl ControlThread {
             let started = Handshake::dial(self.peers[peer].address, secret, hello)
                 .and_then(|handshake| self.connections.acceptor.start(handshake));
             if let Err(error) = started {
-                self.dial_failed(group, peer, &error.into());
+                self.dial_failed(group, peer, &Failure::Broken(error.to_string()));
+                if descriptors::are_exhausted(&error) {
+                    self.connections.acceptor.starve(error);
+                }
             }
+        }
+    }
+
+    /// A rank that lacks descriptors is the cause of what follows, and not the peer that it cannot
+    /// reach.
+    fn look_for_starvation(&mut self) {
+        if let Some(error) = self.connections.acceptor.starvation() {
+            let cause = Room::here().exhausted(self.rank, &error);
+            self.handler.cannot_go_on(cause);
         }
     }
 

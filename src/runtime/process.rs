@@ -5,7 +5,7 @@ use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::{CALL_SPINS, CALL_YIELDS, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -228,6 +228,10 @@ impl Handler for Callbacks {
 
     fn stream_failed(&self, _channel: u32, peer: usize, why: String) {
         self.with(|runtime| runtime.link_failed(peer, &why));
+    }
+
+    fn cannot_go_on(&self, cause: Error) {
+        self.with(|runtime| runtime.give_up(&cause));
     }
 
     fn wake_after(&self) -> Option<Duration> {

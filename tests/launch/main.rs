@@ -5,6 +5,7 @@
 mod one_host;
 mod restarts;
 mod several_hosts;
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs;
