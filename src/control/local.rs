@@ -14,6 +14,7 @@
 //! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
 //! So a rank whose socket is closed, and from which nothing is in our queue, will never send one.
 
+use super::descriptors::Room;
 use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
@@ -436,8 +437,8 @@ impl Exchange<'_> {
         drop(stash);
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
-                let why = "its descriptor was refused here (`ulimit -n` may be too low)";
-                return Err(self.wrong(rank, why, Error::System));
+                let why = format!("its descriptor was refused here; {}", Room::here());
+                return Err(self.wrong(rank, &why, Error::System));
             };
             if self.missing.remove(&rank) {
                 if let Err(why) = check(&descriptor, self.bytes) {
