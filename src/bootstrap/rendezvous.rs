@@ -359,7 +359,7 @@ impl Gathering<'_> {
                 (!room.holds(needed)).then(|| {
                 format!(
                     "rank {rank} (host {}) has too few descriptors: it needs {needed} more to be \
-                     one of {} ranks, {local} others of which share its memory; {room}",
+                     one of {} ranks ({local} others share memory with it); {room}",
                     peer.host_name, self.settings.world_size
                 )
             })

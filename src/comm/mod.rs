@@ -337,7 +337,7 @@ impl Communicator {
         } = parts;
         let timeout = parts.timeout;
         let added = parts.runtime.add_group(group, rank, world_size, timeout);
-        added.inspect_err(|error| self.fail(error))?;
+        added.map_err(|error| self.first_cause(error))?;
         let duplicate = Self::assemble(parts);
         // No rank sends to a group that another rank does not know yet.
         self.barrier()?;

@@ -87,7 +87,7 @@ impl fmt::Display for Room {
         let open = self.open;
         write!(
             formatter,
-            "it has {open} files open and `ulimit -n` is {soft} there (hard limit {hard}); raise it"
+            "`ulimit -n` is {soft} there (hard limit {hard}) and {open} files are open; raise it"
         )
     }
 }

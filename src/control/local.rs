@@ -18,6 +18,7 @@
 //! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
 //! So a rank whose socket is closed, and from which nothing is in our queue, will never send one.
 
+use super::descriptors::Room;
 use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
@@ -470,8 +471,8 @@ impl Exchange<'_> {
         drop(stash);
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
-                let why = "its descriptor was refused here (`ulimit -n` may be too low)";
-                return Err(self.wrong(rank, why, Error::System));
+                let why = format!("its descriptor was refused here; {}", Room::here());
+                return Err(self.wrong(rank, &why, Error::System));
             };
             if self.missing.remove(&rank) {
                 let checked = self.bytes.map_or(Ok(()), |bytes| check(&descriptor, bytes));

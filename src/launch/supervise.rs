@@ -11,12 +11,10 @@ use super::event::{Event, Events, Peers, Status, spawn_thread};
 use super::output::Passing;
 use super::streams;
 use crate::error::{Error, Result};
-use crate::sys::process::{Watchdog, is_ignored};
+use crate::sys::process::{Watchdog, is_ignored, suspend};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::{Handle, Signals};
 use std::os::fd::BorrowedFd;
@@ -318,12 +316,12 @@ impl Supervisor {
     }
 
     /// Stops the job on this host, and then this process, as a shell's user asks with Ctrl-Z. The
-    /// ranks have process groups of their own, so the terminal's signal does not reach them. A
-    /// SIGCONT, which `fg` and `bg` send, lets all of them go on.
+    /// ranks have process groups of their own, so the terminal's signal does not reach them. With
+    /// SIGCONT, which `fg` and `bg` send, this process goes on, and the ranks with it.
     fn suspend(&self) {
         self.signal_all(Signal::STOP);
-        // A process may always signal itself.
-        let _ = kill_process(getpid(), Signal::STOP);
+        suspend();
+        self.signal_all(Signal::CONT);
     }
 
     fn signal_all(&self, signal: Signal) {

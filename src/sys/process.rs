@@ -33,6 +33,23 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Stops this process as SIGTSTP does by default, and returns when it goes on. The system does not
+/// stop a process that no shell could let go on: the first one of a container, and one whose group
+/// has no parent in its session.
+pub fn suspend() {
+    let mut before = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a sigaction of zeros is the default action with an empty mask. The first call writes
+    // the present action to memory that is valid for it, and only if it has done so is that put
+    // back. `raise` signals this thread, so the process stops before it returns.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGTSTP, &raw const default, before.as_mut_ptr()) == 0 {
+            libc::raise(libc::SIGTSTP);
+            libc::sigaction(libc::SIGTSTP, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+}
+
 /// Makes the child of `command` the leader of a process group of its own and ties its life to the
 /// *thread* that will call `spawn`: when that thread ends, the kernel kills the child.
 pub fn bind_to_parent(command: &mut Command) {

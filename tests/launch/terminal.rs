@@ -5,7 +5,7 @@ use super::several_hosts::Hosts;
 use super::*;
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::net::TcpStream;
-use std::os::unix::process::CommandExt;
+
 use std::path::Path;
 
 /// A shell that runs `before` and then becomes the launcher.
@@ -179,6 +179,33 @@ fn a_stopped_launcher_stops_its_ranks_and_they_go_on_together() {
     }
     let end = wait(child);
     assert_eq!(end.code, Some(0), "{end:?}");
+    assert_eq!(end.stdout.matches("awake").count(), 2, "{end:?}");
+}
+
+#[test]
+fn a_launcher_that_no_shell_could_let_go_on_is_not_stopped() {
+    let mark = mark();
+    let launcher = launcher(
+        &["--nproc-per-node", "2"],
+        &format!("sleep {mark}; echo awake"),
+    );
+    // The leader of a session has no parent in it.
+    let mut command = Command::new("setsid");
+    command
+        .arg(launcher.get_program())
+        .args(launcher.get_args());
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("both sleep", || sleepers(&mark).len() == 2);
+    signal(child.id(), "TSTP");
+    thread::sleep(Duration::from_millis(100));
+    for sleeper in sleepers(&mark) {
+        signal(sleeper, "TERM");
+    }
+    let end = wait(child);
     assert_eq!(end.stdout.matches("awake").count(), 2, "{end:?}");
 }
 
