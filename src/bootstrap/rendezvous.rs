@@ -6,7 +6,7 @@
 
 use super::address;
 use super::client::{Gathered, own_peer};
-use super::messages::{self, Message, Record};
+use super::messages::{Handout, Message, Record};
 use super::settings::Settings;
 use crate::control::connections::{Connections, Incoming, Outcome};
 use crate::control::descriptors::{self, Room};
@@ -14,9 +14,7 @@ use crate::control::handshake::Failure;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
-use crate::limits::{
-    CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER,
-};
+use crate::limits::{JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use crate::sys::inherit;
 use mio::net::TcpListener;
@@ -193,7 +191,7 @@ impl Gathering<'_> {
             .failure
             .as_ref()
             .map_or(self.deadline, |failed| failed.until);
-        let next = self.connections.acceptor.next_deadline();
+        let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
         let until = gone.chain(next).chain([end, self.next_notice]).min();
         wait(poll, events, until)
@@ -504,13 +502,12 @@ impl Gathering<'_> {
 
     /// Sends the table of all ranks to all ranks.
     fn hand_out(&mut self, poll: &mut Poll) -> Result<()> {
-        for piece in messages::table(&self.peers(), CONTROL_MESSAGE_BYTES_MAX - 64) {
-            self.tell(&piece);
-        }
+        let ids = self.arrived.keys().copied();
+        let mut table = Handout::new(&self.peers(), ids.collect());
         let mut events = Events::with_capacity(256);
         let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
         // A rank that is lost here is reported by the control thread, like one lost later.
-        while !self.connections.flush() && Instant::now() < end {
+        while !table.proceed(&mut self.connections) && Instant::now() < end {
             wait(poll, &mut events, Some(end))
                 .map_err(|error| Error::system("handing out the table of ranks", &error))?;
         }

@@ -186,7 +186,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let membership = joined.membership().clone();
     let (rank, world_size) = (membership.rank, membership.world_size);
     let local = local_ranks(&membership, &reactor)?;
-    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
+    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local, settings.timeout));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
         shared: Arc::clone(&shared),

@@ -290,8 +290,8 @@ impl Acceptor {
         outcomes
     }
 
-    /// When [`Acceptor::expire`], or `Connections::note`, is due even if nothing happens.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`Acceptor::expire`] is due even if nothing happens.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.handshakes.values().map(|one| one.handshake.deadline);
         deadlines.chain(self.admit_at).min()
     }

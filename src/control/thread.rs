@@ -248,7 +248,7 @@ impl ControlThread {
         let left = |at: Instant| at.saturating_duration_since(now);
         let dials = self.dials.values().filter_map(|dial| dial.next_attempt);
         let deadlines = dials
-            .chain(self.connections.acceptor.next_deadline())
+            .chain(self.connections.next_deadline())
             .chain(self.leaving_until);
         let relaying = self
             .leaving_until
