@@ -103,7 +103,7 @@ pub mod reduce;
 #[doc(hidden)]
 pub mod sys;
 
-pub use bootstrap::TransportChoice;
+pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use comm::{
     Communicator,

@@ -289,7 +289,11 @@ mod tests {
     fn run(all: &mut [Rank], random: &mut impl FnMut(usize) -> usize) -> bool {
         let streams = all[0].streams.len();
         let mut idle = 0;
-        let mut left: usize = all.iter().flat_map(|one| &one.streams).map(VecDeque::len).sum();
+        let mut left: usize = all
+            .iter()
+            .flat_map(|one| &one.streams)
+            .map(VecDeque::len)
+            .sum();
         while left > 0 {
             // Looks at all of them before it says that they wait for ever.
             let start = random(all.len() * streams);
@@ -299,7 +303,9 @@ mod tests {
                 let (rank, stream) = (at / streams, at % streams);
                 let mut burst = 1 + random(4);
                 while burst > 0 {
-                    let Some(front) = all[rank].streams[stream].front() else { break };
+                    let Some(front) = all[rank].streams[stream].front() else {
+                        break;
+                    };
                     if let Queued::Wait(at, number) = front {
                         let word = all[rank].words.get(at).copied().unwrap_or(0);
                         if word.wrapping_sub(*number).cast_signed() < 0 {
@@ -379,7 +385,9 @@ mod tests {
                         Collective::Broadcast | Collective::Reduce => call.root(n - 1),
                         _ => call,
                     };
-                    let Some(one) = prepare(call.by(entry.algorithm), n) else { continue };
+                    let Some(one) = prepare(call.by(entry.algorithm), n) else {
+                        continue;
+                    };
                     let other = Call::new(Collective::Broadcast, 9).dtype(Dtype::U8);
                     let other = prepare(other.by(Algorithm::Binomial), n).unwrap();
                     let mut calls = Calls {
@@ -392,7 +400,10 @@ mod tests {
                         calls.scripts.push(scripts.clone());
                     }
                     let mut all = ranks(&calls, n, streams);
-                    assert!(run(&mut all, &mut random), "{call} of {n} ranks waits for ever");
+                    assert!(
+                        run(&mut all, &mut random),
+                        "{call} of {n} ranks waits for ever"
+                    );
                     check(&all, &calls);
                 }
             }
