@@ -27,3 +27,6 @@ mod supervise;
 
 pub use job::{Job, Meeting, Output};
 pub use run::{run, spawn_self};
+
+#[doc(hidden)]
+pub use crate::sys::process::bind_to_parent;

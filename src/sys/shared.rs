@@ -99,7 +99,8 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("ringtree", flags)?;
-    ftruncate(&file, bytes as u64)?;
+    let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    ftruncate(&file, bytes.cast_unsigned())?;
     Ok(file)
 }
 
@@ -124,7 +125,10 @@ impl Division {
     /// Bytes of the whole region.
     #[must_use]
     pub const fn total_bytes(self) -> usize {
-        self.words * WORD_BYTES + self.bytes
+        // The system refuses a length that does not exist.
+        self.words
+            .saturating_mul(WORD_BYTES)
+            .saturating_add(self.bytes)
     }
 
     #[inline]

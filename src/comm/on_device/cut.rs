@@ -18,6 +18,7 @@ use crate::op::ReduceOp;
 use crate::protocol::call::Call;
 use crate::sys::cuda::{Reduction, Rows};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 /// Pieces of a mapped call that overlap, if each is long enough.
@@ -114,12 +115,15 @@ fn staged(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Vec<Staged>> {
     for pieces in pieces::rounds(whole) {
         let mut prepared = Vec::with_capacity(pieces.len());
         for each in &pieces {
-            if !by_count.contains_key(&each.count) {
-                let own = piece(cache, call, each.count)?;
-                let name = *chosen_call.get_or_insert_with(|| chosen(call, &own));
-                by_count.insert(each.count, in_the_name_of(name, &own));
-            }
-            prepared.push(Arc::clone(&by_count[&each.count]));
+            let same = match by_count.entry(each.count) {
+                Slot::Occupied(known) => known.into_mut(),
+                Slot::Vacant(place) => {
+                    let own = piece(cache, call, each.count)?;
+                    let name = *chosen_call.get_or_insert_with(|| chosen(call, &own));
+                    place.insert(in_the_name_of(name, &own))
+                }
+            };
+            prepared.push(Arc::clone(same));
         }
         rounds.push(Staged { pieces, prepared });
     }
@@ -169,16 +173,19 @@ fn scripts(
     let mut first = None;
     let mut scripts = Vec::new();
     for each in pieces::pieces(whole, piece_bytes) {
-        if !by_count.contains_key(&each.count) {
-            let own = piece(cache, call, each.count)?;
-            let programs = cache.of_all_ranks(&own.call)?;
-            if !fits(&programs, &each.rows) {
-                return Ok(None);
+        let programs = match by_count.entry(each.count) {
+            Slot::Occupied(known) => known.into_mut(),
+            Slot::Vacant(place) => {
+                let own = piece(cache, call, each.count)?;
+                let programs = cache.of_all_ranks(&own.call)?;
+                if !fits(&programs, &each.rows) {
+                    return Ok(None);
+                }
+                first.get_or_insert(own);
+                place.insert(programs)
             }
-            by_count.insert(each.count, programs);
-            first.get_or_insert(own);
-        }
-        scripts.push(script(&by_count[&each.count], &each.rows, whole.rank));
+        };
+        scripts.push(script(programs, &each.rows, whole.rank));
     }
     Ok(first.map(|first| (scripts, first)))
 }

@@ -12,6 +12,8 @@
 mod cut;
 mod path;
 mod pieces;
+#[cfg(test)]
+mod tests;
 
 use super::buffer::DeviceMemory;
 use super::collectives::forced;

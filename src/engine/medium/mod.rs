@@ -2,7 +2,8 @@
 //!
 //! *Purpose.* [`Medium`] is what the one interpreter of programs (`engine/run.rs`) is generic over:
 //! it carries out single steps, and decides nothing about their order. [`host`] moves host bytes
-//! over links and reduces them with the CPU; [`enqueued`] writes down what a device's stream is told.
+//! over links and reduces them with the CPU; [`enqueued`] writes down what a device's stream is
+//! told.
 
 pub mod enqueued;
 pub mod host;

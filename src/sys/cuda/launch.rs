@@ -1,9 +1,9 @@
 //! The kernels for GPUs as values: their text, their names, their arguments, and how many threads a
 //! launch has. Nothing here needs a GPU; a device loads [`PTX`] and launches what [`reduce`] says.
 //!
-//! The kernels have the numbers of the CPU's [`Kernel`](crate::reduce::Kernel), to the bit. The destination
-//! may also be a source, at the same address; buffers must not overlap otherwise. Any address will
-//! do, but a launch whose buffers have the same offset within 16 bytes is much the fastest.
+//! The kernels have the numbers of the CPU's (`reduce::Kernel`), to the bit. The destination may
+//! also be a source, at the same address; buffers must not overlap otherwise. Any address will do,
+//! but a launch whose buffers have the same offset within 16 bytes is much the fastest.
 
 use crate::dtype::Dtype;
 use crate::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
@@ -58,8 +58,8 @@ pub struct Launch {
 }
 
 /// The launch that reduces `sources` in order into `destination`, as
-/// [`Kernel::fold`](crate::reduce::Kernel::fold) does; all are addresses of `elements` elements of `dtype`.
-/// `None` where `op` is not defined for `dtype`.
+/// the CPU's kernel does; all are addresses of `elements` elements of `dtype`. `None` where `op` is
+/// not defined for `dtype`.
 ///
 /// One source without a divisor is copied, to the bit. Where the destination's present content is
 /// an operand, its address is one of the sources.
