@@ -29,8 +29,8 @@ impl Communicator {
     /// ([`Communicator::device_path`] says which and why). `RINGTREE_DEVICE_PATH`, or
     /// [`Builder::device_path`](crate::Builder::device_path), asks for one of the two: where one
     /// rank is told `staged`, all ranks stage; where one is told `mapped` and it cannot be had, all
-    /// ranks get the same error. On the mapped path a communicator takes 64 MiB of its GPU's memory.
-    /// This call may wait for what the GPU was told to do, and the first of a process has the
+    /// ranks get the same error. On the mapped path a communicator takes 64 MiB of the GPU's
+    /// memory. This call may wait for what the GPU was told to do, and the first of a process has the
     /// driver compile kernels.
     ///
     /// Ranks that use several communicators with one GPU make their calls on all of them in the
