@@ -17,26 +17,22 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(3);
 const MORTALS: usize = 3;
 /// Ranks of the litmus: odd, and in one case so many that most GPUs of a host take part.
 const LITMUS_RANKS: [usize; 2] = [3, 7];
+/// The mapped path, where it can be had; elsewhere the ranks say why not.
+const MAPPED: Path = path("mapped", "auto", "auto");
 /// The ways that device buffers go.
 const PATHS: [Path; 3] = [
     MAPPED,
-    Path {
-        name: "staged over shm",
-        transport: "shm",
-        device_path: "staged",
-    },
-    Path {
-        name: "staged over tcp",
-        transport: "tcp",
-        device_path: "staged",
-    },
+    path("staged over shm", "shm", "staged"),
+    path("staged over tcp", "tcp", "staged"),
 ];
-/// Where it can be had; elsewhere the ranks say why not.
-const MAPPED: Path = Path {
-    name: "mapped",
-    transport: "auto",
-    device_path: "auto",
-};
+
+const fn path(name: &'static str, transport: &'static str, device_path: &'static str) -> Path {
+    Path {
+        name,
+        transport,
+        device_path,
+    }
+}
 
 /// What a section does.
 type Act<T> = fn(&mut T);
@@ -122,25 +118,20 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Runs a part on each path. Mapped memory that cannot be had is one line, and no failure.
-    fn on_each_path(
-        &mut self,
-        what: &str,
-        job: &Job,
-        mut then: impl FnMut(&mut Self, Path, Outcome),
-    ) {
+    /// Runs a part on each path.
+    fn on_each_path(&mut self, what: &str, job: &Job) {
         for path in PATHS {
-            let job = Job {
-                path,
-                ..job.clone()
-            };
-            if let Some(outcome) = self.on_path(what, job) {
-                then(self, path, outcome);
-            }
+            self.on_path(
+                what,
+                Job {
+                    path,
+                    ..job.clone()
+                },
+            );
         }
     }
 
-    /// Runs a part on the job's path, where it can be had.
+    /// Runs a part on the job's path. Where it cannot be had, one line says so; it is no failure.
     fn on_path(&mut self, what: &str, mut job: Job) -> Option<Outcome> {
         if job.path == MAPPED {
             if job.ranks >= self.unmapped_ranks {
@@ -230,7 +221,7 @@ impl<'a> Check<'a> {
         for (turn, habit) in habits::HABITS.iter().enumerate() {
             let mut job = self.job("habit", 2);
             job.arguments.extend(["--turn".into(), turn.to_string()]);
-            self.on_each_path(&format!("habit: {}", habit.name), &job, |_, _, _| {});
+            self.on_each_path(&format!("habit: {}", habit.name), &job);
         }
     }
 
@@ -245,7 +236,7 @@ impl<'a> Check<'a> {
             if fate == Fate::Stop {
                 job.timeout = STOPPED_TIMEOUT;
             }
-            self.on_each_path(what, &job, |_, _, _| {});
+            self.on_each_path(what, &job);
         }
     }
 
@@ -268,13 +259,19 @@ impl<'a> Check<'a> {
     }
 
     fn measure(&mut self) {
-        let job = self.job("speed", 2);
-        self.on_each_path("speed of all-reduce", &job, |check, path, outcome| {
-            check.show(&Table {
+        for path in PATHS {
+            let job = Job {
+                path,
+                ..self.job("speed", 2)
+            };
+            let Some(outcome) = self.on_path("speed of all-reduce", job) else {
+                continue;
+            };
+            self.show(&Table {
                 name: format!("all_reduce_{}", path.name.replace(' ', "_")),
                 columns: speeds::COLUMNS,
                 rows: outcome.rows,
             });
-        });
+        }
     }
 }
