@@ -1,8 +1,8 @@
-//! NCCL beside ringtree, ranks as processes that share one GPU: over sockets, and, where this NCCL
-//! can, through memory that the ranks map from each other; with and without MPS.
+//! NCCL beside ringtree, ranks as processes: over sockets, and through GPU memory that they map from
+//! each other. With a GPU for each rank where there are enough, and on one GPU under MPS.
 //!
-//! `CONTRIBUTING.md` says how to run it. Without a GPU or NCCL it says so in one line. Criterion
-//! drives the measurement: its samples are batches of calls back to back, each the slowest rank's
+//! `benches/nccl/README.md` says how to run it. Without a GPU or NCCL it says so in one line.
+//! Criterion drives the measurement: its samples are batches of calls back to back, each the slowest rank's
 //! time; the table's time is the median of their means. Results are checked before and after.
 
 #[path = "nccl/arrangement.rs"]
@@ -22,7 +22,7 @@ mod table;
 #[path = "nccl/world.rs"]
 mod world;
 
-use arrangement::{Case, Path, RANKS, Version, cases};
+use arrangement::{Case, Gpus, Path, RANKS, Version, cases};
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use library::Library;
 use mps::Mps;
@@ -88,9 +88,11 @@ enum Outcome {
     Measured { failures: usize },
 }
 
-/// A path, taken with MPS or without.
+/// A path on GPUs of some kind.
 struct Arrangement<'a> {
     path: Path,
+    gpus: Gpus,
+    /// Where ranks share a GPU.
     mps: Option<Mps>,
     library: &'a Library,
     multiprocessors: usize,
@@ -101,7 +103,7 @@ struct Arrangement<'a> {
 fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     let named = library::named().transpose()?;
     let end = Instant::now() + minutes()?;
-    let (multiprocessors, gpu) = match library::find_gpu()? {
+    let found = match library::find_gpu()? {
         Ok(found) => found,
         Err(why) => return Ok(Outcome::Skipped(why)),
     };
@@ -113,24 +115,32 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
         )));
     };
     let (version, file) = (library.version, library.file.display());
-    println!("nccl: NCCL {version} ({file}), {RANKS} ranks on one GPU ({gpu})");
+    let (count, name) = (found.count, &found.name);
+    println!("nccl: NCCL {version} ({file}), {RANKS} ranks; GPUs: {count}, the first: {name}");
+    let ways = possible_ways(count, version);
+    if ways.is_empty() {
+        return Ok(Outcome::Skipped(format!(
+            "there are fewer GPUs than {RANKS} ranks, and no nvidia-cuda-mps-control is in the \
+             PATH: without MPS ranks take turns on a GPU, and their times say little"
+        )));
+    }
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut results = Results::default();
-    let ways = possible_ways(version);
-    for (nth, (with_mps, path)) in ways.iter().copied().enumerate() {
+    for (nth, (gpus, path)) in ways.iter().copied().enumerate() {
         // A daemon of its own each time: what one client breaks, the others have as well.
-        let mps = match with_mps.then(Mps::start).transpose() {
+        let mps = match (gpus == Gpus::Shared).then(Mps::start).transpose() {
             Ok(mps) => mps,
             Err(why) => {
-                println!("nccl: {}: left out: {why}", title(path, with_mps));
+                println!("nccl: {}: left out: {why}", title(path, gpus));
                 continue;
             }
         };
         let arrangement = Arrangement {
             path,
+            gpus,
             mps,
             library: &library,
-            multiprocessors,
+            multiprocessors: found.multiprocessors,
             nowhere: nowhere.path(),
         };
         // Those that are to come have their share of the time left.
@@ -144,15 +154,21 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
 }
 
 /// The arrangements that can be had here; says why, of the others.
-fn possible_ways(version: Version) -> Vec<(bool, Path)> {
-    let ways =
-        [false, true].map(|with_mps| [Path::Sockets, Path::Ipc].map(|path| (with_mps, path)));
-    let no_mps = || "there is no nvidia-cuda-mps-control in the PATH".to_owned();
-    let is_possible = |(with_mps, path): &(bool, Path)| {
-        let no_mps = (*with_mps && !mps::is_found()).then(no_mps);
-        let refusal = path.refusal(version).or(no_mps);
+fn possible_ways(gpu_count: usize, version: Version) -> Vec<(Gpus, Path)> {
+    let ways = [Gpus::Each, Gpus::Shared];
+    let ways = ways.map(|gpus| [Path::Sockets, Path::Ipc].map(|path| (gpus, path)));
+    let is_possible = |(gpus, path): &(Gpus, Path)| {
+        let missing = match gpus {
+            Gpus::Each if gpu_count < RANKS => Some("there are fewer GPUs than ranks"),
+            Gpus::Shared if !mps::is_found() => {
+                Some("there is no nvidia-cuda-mps-control in the PATH")
+            }
+            _ => None,
+        };
+        let missing = missing.map(str::to_owned);
+        let refusal = missing.or_else(|| path.refusal(*gpus, version));
         if let Some(why) = &refusal {
-            println!("nccl: {}: left out: {why}", title(*path, *with_mps));
+            println!("nccl: {}: left out: {why}", title(*path, *gpus));
         }
         refusal.is_none()
     };
@@ -174,9 +190,8 @@ fn minutes() -> Result<Duration, String> {
     Ok(Duration::from_secs(60 * minutes))
 }
 
-fn title(path: Path, with_mps: bool) -> String {
-    let with = if with_mps { "with" } else { "without" };
-    format!("{}, {with} MPS", path.name())
+fn title(path: Path, gpus: Gpus) -> String {
+    format!("{}, {}", path.name(), gpus.name())
 }
 
 /// What has been told so far.
@@ -209,19 +224,24 @@ impl Results {
 
 impl Arrangement<'_> {
     fn title(&self) -> String {
-        title(self.path, self.mps.is_some())
+        title(self.path, self.gpus)
     }
 
-    /// Where the ranks look for a daemon of MPS.
-    fn pipes(&self) -> (String, String) {
+    /// What both libraries' ranks are told: their GPU, and where to look for a daemon of MPS.
+    fn of_rank(&self, rank: usize) -> [(String, String); 2] {
         let pipes = self.mps.as_ref().map_or(self.nowhere, |mps| &mps.pipes);
-        (mps::PIPES.into(), pipes.to_string_lossy().into_owned())
+        let gpu = self.gpus.of_rank(rank).to_string();
+        [
+            (mps::PIPES.into(), pipes.to_string_lossy().into_owned()),
+            (rank::GPU.into(), gpu),
+        ]
     }
 
     fn start_nccl(&self) -> Result<World, String> {
         let world = World::start("nccl", |rank| {
-            let mut settings = self.path.of_nccl(rank, self.multiprocessors);
-            settings.extend([self.library.setting(), self.pipes()]);
+            let mut settings = self.path.of_nccl(self.gpus, rank, self.multiprocessors);
+            settings.push(self.library.setting());
+            settings.extend(self.of_rank(rank));
             if std::env::var_os(DEBUG).is_none() {
                 settings.push((DEBUG.into(), "WARN".into()));
             }
@@ -238,7 +258,7 @@ impl Arrangement<'_> {
         let rendezvous = free.map_err(|error| error.to_string())?.to_string();
         World::start("ringtree", |rank| {
             let mut settings = self.path.of_ringtree(rank, &rendezvous);
-            settings.push(self.pipes());
+            settings.extend(self.of_rank(rank));
             settings
         })
     }
@@ -255,9 +275,13 @@ impl Arrangement<'_> {
         let title = self.title();
         let mut table = Table {
             path: self.path,
+            gpus: self.gpus,
             title: title.clone(),
             nccl: format!("NCCL {}", self.library.version),
-            ringtree: own::offer(self.path).to_owned(),
+            ringtree: own.world.as_ref().map_or_else(
+                |_| "ringtree".into(),
+                |world| format!("ringtree, {}", world.path),
+            ),
             rows: Vec::new(),
         };
         for case in cases() {

@@ -119,7 +119,7 @@ pub mod sys;
 #[allow(unreachable_pub, dead_code, unused_imports)]
 mod sys;
 
-pub use bootstrap::TransportChoice;
+pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use comm::{
     Communicator,

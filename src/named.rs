@@ -27,7 +27,7 @@ macro_rules! named {
         impl std::str::FromStr for $type {
             type Err = String;
 
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
+            fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
                 let found = Self::ALL.iter().copied().find(|one| one.name() == text);
                 found.ok_or_else(|| {
                     let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();

@@ -7,7 +7,7 @@ mod arrangement;
 #[path = "../benches/nccl/table.rs"]
 mod table;
 
-use arrangement::{Case, Path, RANKS, REMARK, Version, cases};
+use arrangement::{Case, Gpus, Path, RANKS, Version, cases};
 use ringtree::plan::Collective;
 use std::collections::{BTreeSet, HashMap};
 use table::{Row, Table, Timed, median};
@@ -33,18 +33,21 @@ fn versions_are_read_as_nccl_writes_them_and_compare() {
 
 #[test]
 fn only_an_nccl_that_shares_a_gpu_is_set_beside_ipc() {
-    assert_eq!(Path::Sockets.refusal(version(21_805)), None);
-    assert_eq!(Path::Ipc.refusal(version(23_000)), None);
-    let why = Path::Ipc.refusal(version(22_809)).unwrap();
+    assert_eq!(Path::Sockets.refusal(Gpus::Shared, version(21_805)), None);
+    assert_eq!(Path::Ipc.refusal(Gpus::Each, version(21_805)), None);
+    assert_eq!(Path::Ipc.refusal(Gpus::Shared, version(23_000)), None);
+    let why = Path::Ipc.refusal(Gpus::Shared, version(22_809)).unwrap();
     assert!(why.contains("2.28.9") && why.contains("2.30"), "{why}");
 }
 
 #[test]
 fn ranks_differ_in_host_over_sockets_and_agree_on_it_else() {
-    for (path, name, hosts) in [(Path::Sockets, "sockets", RANKS), (Path::Ipc, "ipc", 1)] {
+    let paths = [(Path::Sockets, "sockets", RANKS), (Path::Ipc, "ipc", 1)];
+    let ways = paths.map(|path| [Gpus::Each, Gpus::Shared].map(|gpus| (gpus, path)));
+    for (gpus, (path, name, hosts)) in ways.into_iter().flatten() {
         assert_eq!(path.name(), name);
         let nccl: Vec<HashMap<_, _>> = (0..RANKS)
-            .map(|rank| path.of_nccl(rank, 132).into_iter().collect())
+            .map(|rank| path.of_nccl(gpus, rank, 132).into_iter().collect())
             .collect();
         let own: Vec<HashMap<_, _>> = (0..RANKS)
             .map(|rank| path.of_ringtree(rank, "127.0.0.1:9").into_iter().collect())
@@ -57,7 +60,10 @@ fn ranks_differ_in_host_over_sockets_and_agree_on_it_else() {
         assert_eq!(distinct(&own, "RINGTREE_HOST_ID"), hosts);
         assert_eq!(distinct(&own, "RANK"), RANKS);
         let shares = nccl[0].contains_key("NCCL_MULTI_RANK_GPU_ENABLE");
-        assert_eq!(shares, path == Path::Ipc);
+        assert_eq!(shares, path == Path::Ipc && gpus == Gpus::Shared);
+        let demands_mapped = own[0].contains_key("RINGTREE_DEVICE_PATH");
+        assert_eq!(demands_mapped, path == Path::Ipc);
+        assert_eq!(gpus.of_rank(1), usize::from(gpus == Gpus::Each));
         assert_eq!(nccl[0].contains_key("NCCL_NET"), path == Path::Sockets);
     }
 }
@@ -65,7 +71,7 @@ fn ranks_differ_in_host_over_sockets_and_agree_on_it_else() {
 #[test]
 fn the_kernels_of_all_ranks_fit_on_the_gpu_at_once() {
     for multiprocessors in [1, 4, 16, 46, 132, 1000] {
-        let settings = Path::Ipc.of_nccl(0, multiprocessors);
+        let settings = Path::Ipc.of_nccl(Gpus::Shared, 0, multiprocessors);
         let ctas = settings.iter().find(|(name, _)| name == "NCCL_MAX_CTAS");
         let ctas: usize = ctas.unwrap().1.parse().unwrap();
         assert!(ctas >= 1);
@@ -131,7 +137,8 @@ fn table() -> Table {
     };
     Table {
         path: Path::Sockets,
-        title: "sockets, without MPS".into(),
+        gpus: Gpus::Shared,
+        title: format!("{}, {}", Path::Sockets.name(), Gpus::Shared.name()),
         nccl: "NCCL 2.30.7".into(),
         ringtree: "ringtree on \"host\" buffers".into(),
         rows: vec![
@@ -143,13 +150,14 @@ fn table() -> Table {
 
 #[test]
 fn every_ratio_says_what_it_is_not() {
+    let remark = Gpus::Shared.remark();
     let text = table().text();
     let lines: Vec<_> = text
         .lines()
         .filter(|line| line.starts_with("all-"))
         .collect();
     assert!(
-        lines[0].contains(&format!(" 0.50  {REMARK}")) && lines[0].ends_with(": met"),
+        lines[0].contains(&format!(" 0.50  {remark}")) && lines[0].ends_with(": met"),
         "{text}"
     );
     assert!(lines[1].ends_with('-'), "{text}");
@@ -158,7 +166,7 @@ fn every_ratio_says_what_it_is_not() {
     let csv = table().csv();
     let columns = Table::CSV_HEADER.split(',').count();
     for line in csv.lines() {
-        assert!(line.ends_with(&format!("\"{REMARK}\"")), "{line}");
+        assert!(line.ends_with(&format!("\"{remark}\"")), "{line}");
         // Two commas are quoted: in the title, and none else.
         assert_eq!(line.split(',').count(), columns + 1, "{line}");
     }

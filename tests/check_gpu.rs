@@ -68,19 +68,22 @@ fn assert_all_is_well(table: &Path) -> usize {
 #[test]
 fn every_section_runs_on_a_strict_pretended_driver() {
     let here = Elsewhere::new();
-    let output = here.check(&["--out", "tables"], &[("STRICT", "1")]);
+    // Those that reach each other's memory.
+    let settings = [("STRICT", "1"), ("VISIBLE_GPUS", "2")];
+    let output = here.check(&["--out", "tables"], &settings);
     let (said, complaints) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
     assert!(complaints.is_empty(), "{complaints}");
     assert!(said.ends_with("all is well on the GPU\n"), "{said}");
     let parts = assert_all_is_well(&here.path("tables/checks.csv"));
-    assert_eq!(parts, 1 + 14 + 4 + 2 + 2, "{said}");
+    // The litmus is of the mapped path alone.
+    assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{said}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
-    for gpu in ["GPU 0", "GPU 1", "GPU 2", "mapped: "] {
-        assert!(probe.contains(gpu), "{probe}");
+    for found in ["GPU 0", "GPU 1", "mapped: "] {
+        assert!(probe.contains(found), "{probe}");
     }
-    for transport in ["shm", "tcp"] {
-        let table = here.path(&format!("tables/all_reduce_{transport}.csv"));
+    for path in ["mapped", "staged_over_shm", "staged_over_tcp"] {
+        let table = here.path(&format!("tables/all_reduce_{path}.csv"));
         let rows = std::fs::read_to_string(table).unwrap();
         let sizes: Vec<_> = rows
             .lines()
@@ -92,6 +95,25 @@ fn every_section_runs_on_a_strict_pretended_driver() {
         std::fs::read_to_string(here.path("tables/failures.csv")).unwrap(),
         "failure\n"
     );
+}
+
+/// A path that cannot be had is told of in one line, and is no failure.
+#[test]
+fn where_memory_cannot_be_mapped_the_check_says_so_once_and_goes_on() {
+    let here = Elsewhere::new();
+    let arguments = ["--only", "speed,collectives", "--out", "tables"];
+    let output = here.check(&arguments, &[("NO_IPC", "1")]);
+    let (said, complaints) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
+    let end = "all is well on the GPU; the mapped path was not checked with 2 or more ranks\n";
+    assert!(said.ends_with(end), "{said}");
+    let checks = std::fs::read_to_string(here.path("tables/checks.csv")).unwrap();
+    let why = "mapped: not here: rank 0: cuMemExportToShareableHandle";
+    assert_eq!(checks.matches(why).count(), 1, "{checks}");
+    for path in ["staged over shm", "staged over tcp"] {
+        assert_eq!(checks.matches(path).count(), 2, "{checks}");
+    }
+    assert!(!here.path("tables/all_reduce_mapped.csv").exists());
 }
 
 /// A driver that fails is a failure of the check, in each part that meets it.
@@ -115,7 +137,7 @@ fn a_part_that_hangs_is_ended() {
     // A rank that stands still is waited for longer than that.
     assert_eq!(output.status.code(), Some(1));
     let complaints = text(&output.stderr);
-    let what = "FAILED: a rank stands still, shm, 3 ranks: there was no end within 1 s";
+    let what = "FAILED: a rank stands still, staged over shm, 3 ranks: there was no end within 1 s";
     assert!(complaints.contains(what), "{complaints}");
 }
 
@@ -149,24 +171,26 @@ fn without_a_gpu_there_is_one_line() {
 
 #[test]
 fn device_buffers_are_measured_over_what_was_asked_for() {
-    for (transport, path) in [("shm", "mapped"), ("tcp", "staged")] {
+    for (transport, device_path, over) in [
+        ("shm", "mapped", "mapped"),
+        ("shm", "staged", "shm"),
+        ("tcp", "auto", "tcp"),
+    ] {
         let output = program()
             .args(["bench", "all-reduce", "--format", "csv"])
             .args(["--memory", "device", "--transport", transport])
             .args(["--sizes", "8,100K", "--iters", "3"])
             .env("LD_LIBRARY_PATH", driver::folder())
+            .env("RINGTREE_DEVICE_PATH", device_path)
             .output()
             .unwrap();
         let (said, complaints) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{complaints}");
         assert_eq!(
-            complaints
-                .matches(&format!("device buffers are {path}: "))
-                .count(),
+            complaints.matches("device buffers are ").count(),
             1,
             "{complaints}"
         );
-        let over = if path == "mapped" { path } else { transport };
         assert_eq!(said.lines().count(), 3, "{said}");
         for line in said.lines().skip(1) {
             let cells: Vec<_> = line.split(',').collect();

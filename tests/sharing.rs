@@ -92,7 +92,7 @@ fn the_doctor_tells_what_memory_is_shared_by() {
         "boot id",
         "user",
         "\nGPU ",
-        "staged: through pinned memory of the hosts",
+        "buffers on GPUs    mapped where ranks can map",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

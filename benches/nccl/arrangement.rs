@@ -3,11 +3,8 @@
 use ringtree::plan::Collective;
 use std::fmt;
 
-/// Ranks of every comparison: what NCCL says of several ranks on one GPU, it says of two.
+/// Ranks of every comparison.
 pub(crate) const RANKS: usize = 2;
-
-/// What every ratio here says, and what it does not.
-pub(crate) const REMARK: &str = "ranks share one GPU; no NVLink measured";
 
 /// The first NCCL that lets ranks share a GPU without being deceived about hosts.
 pub(crate) const SHARES_A_GPU: Version = Version {
@@ -22,9 +19,6 @@ const CTAS_MAX: usize = 32;
 /// Over sockets ringtree is to take at most this multiple of NCCL's time, from so many bytes on.
 const GOAL_RATIO_MAX: f64 = 1.0;
 const GOAL_BYTES_MIN: usize = 1 << 20;
-
-/// Tells a rank of ringtree what it must travel over.
-pub(crate) const OVER: &str = "RINGTREE_NCCL_OVER";
 
 /// A version of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,12 +46,47 @@ impl fmt::Display for Version {
     }
 }
 
+/// Which GPUs the ranks have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gpus {
+    /// Rank r has GPU r.
+    Each,
+    /// All ranks have GPU 0, whose kernels run side by side under MPS. Without MPS they take turns,
+    /// and a kernel that waits for another rank waits for that rank's turn.
+    Shared,
+}
+
+impl Gpus {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Each => "a GPU each",
+            Self::Shared => "one GPU under MPS",
+        }
+    }
+
+    /// What every ratio says, and what it does not.
+    pub(crate) fn remark(self) -> &'static str {
+        match self {
+            Self::Each => "a GPU each; one host",
+            Self::Shared => "ranks share one GPU; no NVLink measured",
+        }
+    }
+
+    /// The number of a rank's GPU.
+    pub(crate) fn of_rank(self, rank: usize) -> usize {
+        match self {
+            Self::Each => rank,
+            Self::Shared => 0,
+        }
+    }
+}
+
 /// How the bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// TCP on the loopback interface, as if each rank had a host of its own.
     Sockets,
-    /// Memory that the ranks share: the GPU's in NCCL, the host's in ringtree.
+    /// GPU memory that the ranks map from each other.
     Ipc,
 }
 
@@ -70,19 +99,29 @@ impl Path {
     }
 
     /// Why this NCCL cannot take this path.
-    pub(crate) fn refusal(self, version: Version) -> Option<String> {
-        (self == Self::Ipc && version < SHARES_A_GPU).then(|| {
+    pub(crate) fn refusal(self, gpus: Gpus, version: Version) -> Option<String> {
+        let is_shared = (self, gpus) == (Self::Ipc, Gpus::Shared);
+        (is_shared && version < SHARES_A_GPU).then(|| {
             format!("NCCL {version} lets no ranks share a GPU; {SHARES_A_GPU} and later do")
         })
     }
 
-    /// What makes NCCL take it. As the GPU runs kernels of all ranks at once or none makes
-    /// progress, half of its multiprocessors are to suffice for all of them.
-    pub(crate) fn of_nccl(self, rank: usize, multiprocessors: usize) -> Vec<(String, String)> {
-        let ctas = (multiprocessors / RANKS / 2).clamp(1, CTAS_MAX);
-        let mut settings = vec![("NCCL_MAX_CTAS", ctas.to_string())];
-        settings.push(("NCCL_SOCKET_IFNAME", "lo".into()));
-        settings.push(("NCCL_IB_DISABLE", "1".into()));
+    /// What makes NCCL take it. As a GPU that ranks share runs kernels of all of them at once or
+    /// none makes progress, half of its multiprocessors are to suffice for all.
+    pub(crate) fn of_nccl(
+        self,
+        gpus: Gpus,
+        rank: usize,
+        multiprocessors: usize,
+    ) -> Vec<(String, String)> {
+        let mut settings = vec![
+            ("NCCL_SOCKET_IFNAME", "lo".to_owned()),
+            ("NCCL_IB_DISABLE", "1".into()),
+        ];
+        if gpus == Gpus::Shared {
+            let ctas = (multiprocessors / RANKS / 2).clamp(1, CTAS_MAX);
+            settings.push(("NCCL_MAX_CTAS", ctas.to_string()));
+        }
         match self {
             Self::Sockets => settings.extend([
                 ("NCCL_HOSTID", format!("rank{rank}")),
@@ -92,21 +131,13 @@ impl Path {
                 ("NCCL_P2P_DISABLE", "1".into()),
                 ("NCCL_SHM_DISABLE", "1".into()),
             ]),
-            Self::Ipc => settings.extend([
-                ("NCCL_HOSTID", "one".into()),
-                ("NCCL_MULTI_RANK_GPU_ENABLE", "1".into()),
-                ("NCCL_NVLS_ENABLE", "0".into()),
-            ]),
+            Self::Ipc => settings.push(("NCCL_HOSTID", "one".into())),
+        }
+        if (self, gpus) == (Self::Ipc, Gpus::Shared) {
+            settings.push(("NCCL_MULTI_RANK_GPU_ENABLE", "1".into()));
+            settings.push(("NCCL_NVLS_ENABLE", "0".into()));
         }
         owned(settings)
-    }
-
-    /// What ringtree's device buffers then travel over.
-    pub(crate) fn over(self) -> &'static str {
-        match self {
-            Self::Sockets => "tcp",
-            Self::Ipc => "shm",
-        }
     }
 
     /// Whether `ratio` is what was hoped for; nothing where nothing was.
@@ -123,14 +154,17 @@ impl Path {
             ("LOCAL_RANK", rank.to_string()),
             ("LOCAL_WORLD_SIZE", RANKS.to_string()),
             ("RINGTREE_RENDEZVOUS", rendezvous.into()),
-            (OVER, self.over().into()),
         ];
         match self {
             Self::Sockets => settings.extend([
                 ("RINGTREE_TRANSPORT", "tcp".into()),
                 ("RINGTREE_HOST_ID", format!("rank{rank}")),
             ]),
-            Self::Ipc => settings.push(("RINGTREE_HOST_ID", "one".into())),
+            // Which fails, and says why, where memory cannot be mapped.
+            Self::Ipc => settings.extend([
+                ("RINGTREE_DEVICE_PATH", "mapped".into()),
+                ("RINGTREE_HOST_ID", "one".into()),
+            ]),
         }
         owned(settings)
     }

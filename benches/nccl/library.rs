@@ -94,23 +94,38 @@ pub(crate) fn describe_gpu() -> Result<(), String> {
         Err(error) => return Err(error.to_string()),
     };
     let facts = gpu.description();
-    say(&format!("{} {}", facts.multiprocessors, facts.name));
+    let count = ringtree::device::count().map_err(|error| error.to_string())?;
+    say(&format!("{count} {} {}", facts.multiprocessors, facts.name));
     Ok(())
 }
 
-/// The GPU's multiprocessors and name, or why there is none.
+/// What there is of GPUs.
+pub(crate) struct Found {
+    pub(crate) count: usize,
+    /// Of GPU 0.
+    pub(crate) multiprocessors: usize,
+    pub(crate) name: String,
+}
+
+/// The GPUs, or why there is none.
 ///
 /// # Errors
 /// There is one, but it cannot be used.
-pub(crate) fn find_gpu() -> Result<Result<(usize, String), String>, String> {
+pub(crate) fn find_gpu() -> Result<Result<Found, String>, String> {
     let mut look = Players::one("gpu", "GPU 0", |_| {})?;
     let said = look.hear(1, PATIENCE)?.remove(0);
     if let Some(why) = said.strip_prefix("none ") {
         return Ok(Err(why.to_owned()));
     }
-    let (multiprocessors, name) = said.split_once(' ').unwrap_or((&said, ""));
-    let multiprocessors = multiprocessors.parse().map_err(|_| said.clone())?;
-    Ok(Ok((multiprocessors, name.to_owned())))
+    let mut words = said.splitn(3, ' ');
+    let mut number = || words.next().and_then(|word| word.parse().ok());
+    let numbers = number().zip(number());
+    let (count, multiprocessors) = numbers.ok_or_else(|| said.clone())?;
+    Ok(Ok(Found {
+        count,
+        multiprocessors,
+        name: words.next().unwrap_or_default().to_owned(),
+    }))
 }
 
 /// The NCCL that the user named.

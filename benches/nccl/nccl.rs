@@ -4,7 +4,7 @@
 //! has looked for the libraries in another one, and reports what becomes of this.
 
 use crate::arrangement::{Case, RANKS};
-use crate::rank::{Library, own_rank};
+use crate::rank::{Library, own_gpu, own_rank};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 use cudarc::nccl::result::{NcclError, NcclStatus};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
@@ -57,7 +57,7 @@ impl Nccl {
             let value = u8::from_str_radix(digits, 16).map_err(|_| unreadable())?;
             *byte = c_char::from_ne_bytes([value]);
         }
-        let context = CudaContext::new(0).map_err(failed)?;
+        let context = CudaContext::new(own_gpu()?).map_err(failed)?;
         // With a stream of its own, cudarc would record events around every call of NCCL.
         let stream = context.default_stream();
         let comm = Comm::from_rank(stream.clone(), own_rank()?, RANKS, Id::uninit(bytes));
@@ -77,6 +77,11 @@ impl Nccl {
 }
 
 impl Library for Nccl {
+    fn path(&self) -> String {
+        // It has no call that says so; NCCL_DEBUG=INFO does.
+        String::new()
+    }
+
     fn prepare(&mut self, case: Case) -> Result<(), String> {
         let zeros = |count| self.stream.alloc_zeros::<f32>(count).map_err(failed);
         let input = if case.is_in_place() { 1 } else { case.input() };

@@ -1,20 +1,12 @@
 //! ringtree's side, on buffers of the GPU. What it measures is decided here and nowhere else.
 
-use crate::arrangement::{Case, OVER, Path};
-use crate::rank::Library;
+use crate::arrangement::Case;
+use crate::rank::{Library, own_gpu};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::ops::Range;
-
-/// What ringtree does on `path`, in words for the table.
-pub(crate) fn offer(path: Path) -> &'static str {
-    match path {
-        Path::Sockets => "ringtree by TCP, staged in pinned memory",
-        Path::Ipc => "ringtree by shared memory, staged in pinned memory",
-    }
-}
 
 /// A rank of ringtree.
 pub(crate) struct Own {
@@ -34,20 +26,15 @@ fn failed(error: Error) -> String {
 impl Own {
     /// Joins the others, as the environment says.
     pub(crate) fn join() -> Result<Self, String> {
-        Self::try_join().map_err(failed)
+        let gpu = own_gpu()?;
+        Self::try_join(gpu).map_err(failed)
     }
 
-    fn try_join() -> ringtree::Result<Self> {
-        let device = Device::open(0)?;
+    fn try_join(gpu: usize) -> ringtree::Result<Self> {
+        let device = Device::open(gpu)?;
         let stream = device.stream()?;
         let comm = Communicator::from_env()?;
         comm.attach(&device)?;
-        let over = comm.device_transport().unwrap_or_default();
-        if std::env::var(OVER).is_ok_and(|expected| expected != over) {
-            return Err(Error::Device(format!(
-                "pieces travel over {over}: ranks cannot share memory here"
-            )));
-        }
         Ok(Self {
             comm,
             buffer: DeviceBuffer::new(&device, &stream, &[0.0])?,
@@ -71,6 +58,10 @@ impl Own {
 }
 
 impl Library for Own {
+    fn path(&self) -> String {
+        self.comm.device_path().unwrap_or_default()
+    }
+
     fn prepare(&mut self, case: Case) -> Result<(), String> {
         self.case = case;
         let zeros = vec![0.0; case.count()];

@@ -18,9 +18,14 @@ pub(crate) const MARK: &str = "says: ";
 
 /// Which rank this is.
 pub(crate) const RANK: &str = "RINGTREE_NCCL_RANK";
+/// Which GPU it has.
+pub(crate) const GPU: &str = "RINGTREE_NCCL_GPU";
 
 /// A library whose calls are timed, and the buffers of one case.
 pub(crate) trait Library {
+    /// What the bytes travel over, if it says so.
+    fn path(&self) -> String;
+
     /// Makes the buffers of `case`.
     fn prepare(&mut self, case: Case) -> Result<(), String>;
 
@@ -81,9 +86,17 @@ fn listen() -> Receiver<String> {
 }
 
 pub(crate) fn own_rank() -> Result<usize, String> {
-    let text = std::env::var(RANK).unwrap_or_default();
+    number(RANK)
+}
+
+pub(crate) fn own_gpu() -> Result<usize, String> {
+    number(GPU)
+}
+
+fn number(name: &str) -> Result<usize, String> {
+    let text = std::env::var(name).unwrap_or_default();
     text.parse()
-        .map_err(|_| format!("{RANK}={text} is no rank"))
+        .map_err(|_| format!("{name}={text} is no number"))
 }
 
 /// Rank 0 makes the job's id, and the parent tells it to the others.
@@ -103,7 +116,7 @@ fn join_nccl(told: &Receiver<String>) -> Result<Nccl, String> {
 fn serve(library: &mut dyn Library, told: &Receiver<String>) -> Result<(), String> {
     let rank = own_rank()?;
     let mut point: Option<Point> = None;
-    say("joined");
+    say(&format!("joined {}", library.path()));
     for line in told {
         let (order, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let unclear = || format!("'{line}' is no order");

@@ -1,6 +1,6 @@
 //! What was measured, as a table and as CSV. No effects.
 
-use crate::arrangement::{Case, Path, RANKS, REMARK};
+use crate::arrangement::{Case, Gpus, Path, RANKS};
 use ringtree::plan::Collective;
 use std::fmt::Write as _;
 
@@ -25,11 +25,12 @@ pub(crate) struct Row {
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) path: Path,
-    /// Such as `sockets, without MPS`.
+    pub(crate) gpus: Gpus,
+    /// Such as `sockets, a GPU each`.
     pub(crate) title: String,
     /// Such as `NCCL 2.30.7`.
     pub(crate) nccl: String,
-    /// Where ringtree's buffers lie, and how its bytes travel.
+    /// Which way ringtree's device buffers go, as it says itself.
     pub(crate) ringtree: String,
     pub(crate) rows: Vec<Row>,
 }
@@ -109,7 +110,7 @@ impl Table {
             };
             let mut remark = String::new();
             if row.ratio().is_some() {
-                let _ = write!(remark, "  {REMARK}");
+                let _ = write!(remark, "  {}", self.gpus.remark());
             }
             match self.verdict(row) {
                 "" => {}
@@ -162,7 +163,7 @@ impl Table {
                 three(row.ringtree),
                 cell(row.ratio(), 4),
                 self.verdict(row).into(),
-                quoted(REMARK),
+                quoted(self.gpus.remark()),
             ];
             text.push_str(&cells.join(","));
             text.push('\n');

@@ -203,8 +203,11 @@ impl Drop for Players {
     }
 }
 
-/// The ranks of one library.
-pub(crate) struct World(Players);
+/// The ranks of one library, and what rank 0 says of its path.
+pub(crate) struct World {
+    ranks: Players,
+    pub(crate) path: String,
+}
 
 impl World {
     /// Starts the ranks of the library called `role`, and waits until they have found each other.
@@ -225,16 +228,17 @@ impl World {
                 rank.tell(id);
             }
         }
-        ranks.hear(RANKS, PATIENCE)?;
-        Ok(Self(ranks))
+        let said = ranks.hear(RANKS, PATIENCE)?.remove(0);
+        let path = said.strip_prefix("joined ").unwrap_or_default().to_owned();
+        Ok(Self { ranks, path })
     }
 
     /// Tells all ranks the same; returns what they say, as numbers.
     fn ask(&mut self, line: &str) -> Result<Vec<u64>, String> {
-        for rank in &mut self.0.players {
+        for rank in &mut self.ranks.players {
             rank.tell(line);
         }
-        let said = self.0.hear(RANKS, PATIENCE)?;
+        let said = self.ranks.hear(RANKS, PATIENCE)?;
         let numbers = said.iter().map(|text| {
             let number = text.parse();
             number.map_err(|_| format!("'{text}' is no answer to '{line}'"))

@@ -24,5 +24,5 @@ mod tests;
 mod tuning;
 
 pub use join::{Joined, join};
-pub use settings::{Settings, TransportChoice};
+pub use settings::{DevicePathChoice, Settings, TransportChoice};
 pub use tuning::TuningSource;

@@ -3,6 +3,7 @@
 use super::tuning::{TUNING, TuningSource};
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
+use crate::named::named;
 use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use std::fs;
 use std::num::NonZeroU16;
@@ -21,6 +22,9 @@ const NOT_BUILT_YET: &[(&str, &[&str])] = &[
 
 /// What payload may travel over.
 const TRANSPORT: &str = "RINGTREE_TRANSPORT";
+
+/// How buffers on GPUs may travel.
+const DEVICE_PATH: &str = "RINGTREE_DEVICE_PATH";
 
 /// Settings that must be the same on all ranks, with what they are when unset; besides these, the
 /// transport and the tuning.
@@ -71,6 +75,35 @@ impl FromStr for TransportChoice {
     }
 }
 
+/// How buffers on GPUs may travel: `RINGTREE_DEVICE_PATH`. The ranks compare it when they attach
+/// their devices ([`Communicator::attach`](crate::Communicator::attach)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DevicePathChoice {
+    /// Mapped where all ranks can map each other's GPU memory, staged elsewhere.
+    #[default]
+    Auto,
+    /// Through the memory of the hosts; no GPU memory is mapped, on any rank.
+    Staged,
+    /// Mapped alone: attaching fails on all ranks unless all can map each other's GPU memory.
+    Mapped,
+}
+
+impl DevicePathChoice {
+    const ALL: &[Self] = &[Self::Auto, Self::Staged, Self::Mapped];
+
+    /// As it is spelt in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DevicePathChoice::Auto => "auto",
+            DevicePathChoice::Staged => "staged",
+            DevicePathChoice::Mapped => "mapped",
+        }
+    }
+}
+
+named!(DevicePathChoice, "device path");
+
 /// What a rank must know before it can meet the others.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -97,6 +130,8 @@ pub struct Settings {
     pub host_id: Option<String>,
     /// What payload may travel over.
     pub transport: TransportChoice,
+    /// How buffers on GPUs may travel.
+    pub device_path: DevicePathChoice,
     /// The algorithm asked for, if not `auto`.
     pub algorithm: Option<String>,
     /// Where the table of link speeds comes from.
@@ -132,6 +167,7 @@ impl Settings {
             interface: None,
             host_id: None,
             transport: TransportChoice::Auto,
+            device_path: DevicePathChoice::Auto,
             algorithm: None,
             tuning: TuningSource::default(),
             agreed: versions(),
@@ -174,6 +210,7 @@ impl Settings {
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");
         settings.transport = transport(&set)?;
+        settings.device_path = device_path(&set)?;
         settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
         if let Some(value) = set(TUNING) {
             settings.tuning = TuningSource::of_setting(&value)?;
@@ -279,7 +316,8 @@ fn required<T: FromStr>(
 pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
     let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
     refuse_what_is_not_built(&set)?;
-    transport(&set).map(|_| ())
+    transport(&set)?;
+    device_path(&set).map(|_| ())
 }
 
 /// An error that names a setting which asks for what is not built.
@@ -301,6 +339,14 @@ fn transport(set: &impl Fn(&str) -> Option<String>) -> Result<TransportChoice> {
     choice
         .map(Option::unwrap_or_default)
         .map_err(|why| Error::Configuration(format!("{TRANSPORT}={why}")))
+}
+
+fn device_path(set: &impl Fn(&str) -> Option<String>) -> Result<DevicePathChoice> {
+    let choice = set(DEVICE_PATH).map(|value| value.trim().parse());
+    let choice: std::result::Result<Option<_>, String> = choice.transpose();
+    choice
+        .map(Option::unwrap_or_default)
+        .map_err(|why| Error::Configuration(format!("{DEVICE_PATH}: {why}")))
 }
 
 /// Where to meet, and whether the next port is to be tried as well.
@@ -495,6 +541,24 @@ mod tests {
         let line = refusal(&[("RINGTREE_TRANSPORT", "pigeon")]);
         assert!(line.contains("RINGTREE_TRANSPORT=pigeon") && line.contains("tcp and shm"));
         let pigeon = |name: &str| (name == "RINGTREE_TRANSPORT").then(|| "pigeon".to_owned());
+        assert!(check_environment(pigeon).is_err());
+    }
+
+    #[test]
+    fn the_path_of_device_buffers_is_one_of_three() {
+        use DevicePathChoice::{Auto, Mapped, Staged};
+        for (value, expected) in [
+            ("", Auto),
+            ("auto", Auto),
+            ("staged", Staged),
+            (" mapped ", Mapped),
+        ] {
+            let settings = with(&[("RINGTREE_DEVICE_PATH", value)]).unwrap();
+            assert_eq!(settings.device_path, expected);
+        }
+        let line = refusal(&[("RINGTREE_DEVICE_PATH", "pigeon")]);
+        assert!(line.contains("RINGTREE_DEVICE_PATH: ") && line.contains("auto staged mapped"));
+        let pigeon = |name: &str| (name == "RINGTREE_DEVICE_PATH").then(|| "pigeon".to_owned());
         assert!(check_environment(pigeon).is_err());
     }
 

@@ -26,8 +26,12 @@ impl Communicator {
     ///
     /// Where the ranks are processes of one host and their GPUs can map each other's memory, which
     /// this call finds out, GPUs read it where it lies; elsewhere buffers pass through the hosts
-    /// ([`Communicator::device_path`] says which and why). The first call of a process has the
-    /// driver compile kernels, and each may wait for what the GPU was told to do.
+    /// ([`Communicator::device_path`] says which and why). `RINGTREE_DEVICE_PATH`, or
+    /// [`Builder::device_path`](crate::Builder::device_path), asks for one of the two: where one
+    /// rank is told `staged`, all ranks stage; where one is told `mapped` and it cannot be had, all
+    /// ranks get the same error. On the mapped path a communicator takes 64 MiB of the GPU's
+    /// memory. This call may wait for what the GPU was told to do, and the first of a process has the
+    /// driver compile kernels.
     ///
     /// Ranks that use several communicators with one GPU make their calls on all of them in the
     /// same order, since the GPU may carry all of them out through one queue.
@@ -49,7 +53,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Any of [`Error`]; [`Error::Device`] is the device's; [`Error::Usage`], on all ranks, where
-    /// some are threads of one process. After any but [`Error::Usage`] the communicator has failed.
+    /// some are threads of one process, or where one demands the mapped path and it cannot be had.
+    /// After any but [`Error::Usage`] the communicator has failed.
     pub fn attach(&self, device: &Device) -> Result<()> {
         self.try_attach(device).inspect_err(|error| {
             if !matches!(error, Error::Usage(_)) {

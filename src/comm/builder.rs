@@ -3,7 +3,7 @@
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::join::join;
-use crate::bootstrap::settings::{Settings, TransportChoice};
+use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
 use crate::control::Membership;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
@@ -115,6 +115,13 @@ impl Builder {
         self
     }
 
+    /// How buffers on GPUs may travel, once a device is attached.
+    #[must_use]
+    pub fn device_path(mut self, path: DevicePathChoice) -> Self {
+        self.settings.device_path = path;
+        self
+    }
+
     /// The table by which algorithms are chosen, the same on all ranks; so nothing is measured. A
     /// program that must get the same bits again gives the table that it had ([`TuningTable`]'s
     /// default is the built-in one).
@@ -214,6 +221,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         runtime,
         transport_name: transport_name(&membership),
         timeout: settings.timeout,
+        device_path: settings.device_path,
         tuning: tuning.unwrap_or_default(),
         algorithm,
     };

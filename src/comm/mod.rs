@@ -25,6 +25,7 @@ pub mod scope;
 pub mod shared_buffer;
 pub mod work;
 
+use crate::bootstrap::settings::DevicePathChoice;
 use crate::engine::cache::Cache;
 use crate::engine::group::Memory;
 use crate::error::{Error, Result};
@@ -53,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) transport_name: &'static str,
     pub(crate) timeout: Duration,
+    /// How buffers on devices may travel: this rank's setting, which the others' may differ from.
+    pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
     pub(crate) algorithm: Option<Algorithm>,
 }

@@ -1,5 +1,5 @@
-//! Reduction kernels: folding operands element by element, on the CPU; what a GPU does the same
-//! with is in `gpu.rs`, as values.
+//! Reduction kernels: folding operands element by element, on the CPU. A GPU's, with the same
+//! numbers, are `cuda/reduce.cu`.
 //!
 //! Purpose: every element type times every operator, from the one table of each (`dtype.rs`,
 //! `op.rs`), at the speed of memory. A loop is written once (`fold.rs`) over how elements lie in

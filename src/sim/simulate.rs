@@ -113,6 +113,7 @@ impl World {
             runtime,
             transport_name: "sim",
             timeout: self.timeout,
+            device_path: Default::default(),
             tuning: self.tuning,
             algorithm: self.algorithm,
         })

@@ -8,7 +8,7 @@
 //   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
 //   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says).
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
-// - There are three GPUs. The first two reach each other's memory, where it was exported and mapped;
+// - There are three GPUs, or the first VISIBLE_GPUS of them. The first two reach each other's memory, where it was exported and mapped;
 //   who uses memory that is not mapped for its GPU ends the process. What is mapped stays, also when
 //   its owner is gone. Kernels are `cuda/reduce.cu` on the CPU.
 #define main kernels_on_a_cpu
@@ -281,7 +281,10 @@ Result cuInit(unsigned) {
     return SUCCESS;
 }
 Result cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
-Result cuDeviceGetCount(int *count) { return *count = GPUS, SUCCESS; }
+Result cuDeviceGetCount(int *count) {
+    const char *visible = std::getenv("VISIBLE_GPUS");
+    return *count = visible ? std::atoi(visible) : GPUS, SUCCESS;
+}
 Result cuDeviceGet(int *device, int ordinal) {
     return *device = FIRST_DEVICE + ordinal, ordinal >= 0 && ordinal < GPUS ? SUCCESS : INVALID_VALUE;
 }

@@ -320,12 +320,16 @@ fn refused(rank: &Rank) -> Result<String> {
     comm.synchronize()?;
     assert_eq!(own.read()?, [2.0; 3000]);
     let path = comm.device_path().unwrap();
+    let staged = "staged: through pinned memory of the hosts, over ";
     let expected = match comm.device_transport().unwrap().as_str() {
-        "mapped" => "mapped: ",
-        "shm" => "staged: through pinned memory of the hosts, over shm: rank 0: cuMem",
-        _ => "staged: through pinned memory of the hosts, over tcp: not all ranks share memory",
+        "mapped" => "mapped: ".to_owned(),
+        "shm" => format!("{staged}shm: rank 0: cuMem"),
+        _ => format!("{staged}tcp: rank 0: not all ranks share memory"),
     };
-    assert!(path.starts_with(expected) && !path.contains('\n'), "{path}");
+    assert!(
+        path.starts_with(&expected) && !path.contains('\n'),
+        "{path}"
+    );
     comm.barrier()?;
     Ok("ok".into())
 }

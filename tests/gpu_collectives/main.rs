@@ -8,6 +8,7 @@ mod cases;
 mod driver;
 mod ends;
 mod habits;
+mod paths;
 mod world;
 
 use world::{World, ok};
@@ -18,6 +19,7 @@ fn child_entry() {
         cases::act(role)
             .or_else(|| ends::act(role))
             .or_else(|| habits::act(role))
+            .or_else(|| paths::act(role))
     });
 }
 

@@ -24,6 +24,8 @@ pub(crate) type Act = fn(&Rank) -> Result<String>;
 pub(crate) struct World {
     ranks: usize,
     settings: Vec<(&'static str, String)>,
+    /// Settings of single ranks.
+    of_ranks: Vec<(usize, &'static str, &'static str)>,
 }
 
 pub(crate) fn ok(ranks: usize) -> Vec<&'static str> {
@@ -39,7 +41,11 @@ impl World {
             ("RINGTREE_TIMEOUT_MS", "20000".to_owned()),
             (PATH, path.to_owned()),
         ];
-        let world = Self { ranks, settings };
+        let world = Self {
+            ranks,
+            settings,
+            of_ranks: Vec::new(),
+        };
         match path {
             "shm" => world.with("NO_IPC", "1"),
             _ => world,
@@ -48,6 +54,12 @@ impl World {
 
     pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
         self.settings.push((name, value.to_owned()));
+        self
+    }
+
+    /// A setting of one rank.
+    pub(crate) fn of_rank(mut self, rank: usize, name: &'static str, value: &'static str) -> Self {
+        self.of_ranks.push((rank, name, value));
         self
     }
 
@@ -76,6 +88,7 @@ impl World {
             let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
             let sizes = [("WORLD_SIZE", self.ranks), ("LOCAL_WORLD_SIZE", self.ranks)];
             let numbers = numbers.into_iter().chain(sizes);
+            let own = self.of_ranks.iter().filter(|one| one.0 == rank);
             Command::new(std::env::current_exe().unwrap())
                 .args(["child_entry", "--exact", "--nocapture"])
                 .env("LD_LIBRARY_PATH", driver::folder())
@@ -84,6 +97,7 @@ impl World {
                 .env("RINGTREE_RENDEZVOUS", &rendezvous)
                 .env("RINGTREE_TUNING", "built-in")
                 .envs(self.settings.iter().cloned())
+                .envs(own.map(|one| (one.1, one.2)))
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped())
@@ -144,7 +158,11 @@ impl Rank {
         };
         let device = Device::open(ordinal)?;
         let comm = Communicator::from_env()?;
-        comm.attach(&device)?;
+        if let Err(error) = comm.attach(&device) {
+            // Where a setting is refused, the communicator is fine.
+            comm.barrier()?;
+            return Err(error);
+        }
         let path = comm.device_transport();
         assert_eq!(path, std::env::var(PATH).ok(), "{:?}", comm.device_path());
         Ok(Self {

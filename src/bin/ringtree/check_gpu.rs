@@ -6,6 +6,7 @@ mod cases;
 mod endings;
 mod group;
 mod habits;
+mod litmus;
 mod machine;
 mod parts;
 mod probe;
@@ -25,7 +26,8 @@ use std::time::Instant;
 pub(crate) enum Section {
     /// What the machine has.
     Probe,
-    /// Every algorithm, type and operator, on every GPU.
+    /// Every algorithm, type and operator, on every GPU; and whether GPUs read of each other's
+    /// memory what was written last.
     Collectives,
     /// What training code does on the GPU behind a collective.
     Habits,
@@ -62,6 +64,9 @@ pub(crate) struct Arguments {
     /// The largest buffer that is measured, in bytes: where the device is slow
     #[arg(long, hide = true, default_value_t = usize::MAX)]
     bytes_max: usize,
+    /// Nothing is checked where buffers are not mapped
+    #[arg(long, hide = true)]
+    mapped: bool,
     /// A part that takes longer is ended
     #[arg(long, hide = true, value_name = "SECONDS", default_value_t = parts::PATIENCE_S)]
     patience: u64,
@@ -80,6 +85,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             part,
             turn: arguments.turn,
             bytes_max: arguments.bytes_max,
+            is_mapped: arguments.mapped,
         };
         orders.follow();
         return ExitCode::SUCCESS;

@@ -7,9 +7,9 @@ use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// Which way collectives on device buffers go here, and why.
-const GPU_PATH: &str =
-    "staged: through pinned memory of the hosts; the way through GPUs' memory is not built";
+/// Which way collectives on device buffers go.
+const GPU_PATH: &str = "mapped where ranks can map each other's GPU memory, staged through the \
+                        hosts elsewhere (RINGTREE_DEVICE_PATH)";
 
 /// The arguments of `ringtree doctor`.
 #[derive(Debug, clap::Args)]

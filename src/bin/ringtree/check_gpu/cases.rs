@@ -14,6 +14,9 @@ const TOLD_MAX: usize = 3;
 /// have equally much.
 const COUNTS: [usize; 4] = [1001, 0, 1, 37];
 const LARGE_BYTES: usize = (40 << 20) + 6;
+/// Elements of a buffer whose blocks begin at odd addresses, long enough for vector accesses. (A
+/// buffer itself begins where the driver allocates it: it cannot be made of a part of memory.)
+const ODD_COUNT: usize = (128 << 10) + 5;
 
 /// A call, the same on all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +31,7 @@ struct Case {
 }
 
 /// Every collective by every algorithm, of every type and operator; in four turns each of them in
-/// every length. And a large one of each collective.
+/// every length. Each with blocks at odd addresses. And a large one of each collective.
 fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in REGISTRY {
@@ -43,6 +46,15 @@ fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
                 count: COUNTS[(nth + turn) % COUNTS.len()],
                 root: nth % world_size,
                 seed: nth as u64,
+            }));
+            cases.extend([Dtype::I8, Dtype::F16].map(|dtype| Case {
+                collective: *collective,
+                algorithm: Some(entry.algorithm),
+                dtype,
+                op: ReduceOp::Max,
+                count: ODD_COUNT,
+                root: turn % world_size,
+                seed: turn as u64,
             }));
         }
     }

@@ -19,6 +19,14 @@ pub(super) enum Fate {
     Stop,
 }
 
+/// A way that device buffers go, by the ranks' `RINGTREE_TRANSPORT` and `RINGTREE_DEVICE_PATH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Path {
+    pub(super) name: &'static str,
+    pub(super) transport: &'static str,
+    pub(super) device_path: &'static str,
+}
+
 /// What to start.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
@@ -26,8 +34,7 @@ pub(super) struct Job {
     pub(super) arguments: Vec<String>,
     /// How many there are, each a rank.
     pub(super) ranks: usize,
-    /// `RINGTREE_TRANSPORT` of the ranks.
-    pub(super) transport: &'static str,
+    pub(super) path: Path,
     /// How long a call may take.
     pub(super) timeout: Duration,
     pub(super) fate: Option<Fate>,
@@ -39,6 +46,8 @@ pub(super) struct Outcome {
     pub(super) checked: usize,
     pub(super) found: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
+    /// Why the job's path cannot be had.
+    pub(super) not_here: Option<String>,
 }
 
 enum Event {
@@ -141,6 +150,7 @@ impl Group {
                 Some(Said::Checked(count)) => outcome.checked += count,
                 Some(Said::Found(text)) => outcome.found.push(text),
                 Some(Said::Row(cells)) => outcome.rows.push(cells),
+                Some(Said::NotHere(why)) => outcome.not_here = Some(why),
                 Some(Said::Done) => are_done[rank] = true,
                 Some(Said::There) => {
                     there += 1;
@@ -296,7 +306,8 @@ impl Job {
             .envs([("RANK", &rank), ("LOCAL_RANK", &rank)])
             .envs([("WORLD_SIZE", &ranks), ("LOCAL_WORLD_SIZE", &ranks)])
             .env("RINGTREE_RENDEZVOUS", rendezvous)
-            .env("RINGTREE_TRANSPORT", self.transport)
+            .env("RINGTREE_TRANSPORT", self.path.transport)
+            .env("RINGTREE_DEVICE_PATH", self.path.device_path)
             .env("RINGTREE_TUNING", "built-in")
             .env("RINGTREE_TIMEOUT_MS", self.timeout.as_millis().to_string())
             .stdin(Stdio::null())

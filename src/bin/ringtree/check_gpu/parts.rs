@@ -1,6 +1,6 @@
 //! The check, part by part, within its time.
 
-use super::group::{Fate, Job, Outcome, run};
+use super::group::{Fate, Job, Outcome, Path, run};
 use super::report::{Format, Table};
 use super::{Arguments, Section, habits, machine, speeds};
 use std::time::{Duration, Instant};
@@ -15,8 +15,24 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(3);
 /// Ranks of which one is killed or stopped.
 const MORTALS: usize = 3;
-/// The ways that pieces travel.
-const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+/// Ranks of the litmus: odd, and in one case so many that most GPUs of a host take part.
+const LITMUS_RANKS: [usize; 2] = [3, 7];
+/// The mapped path, where it can be had; elsewhere the ranks say why not.
+const MAPPED: Path = path("mapped", "auto", "auto");
+/// The ways that device buffers go.
+const PATHS: [Path; 3] = [
+    MAPPED,
+    path("staged over shm", "shm", "staged"),
+    path("staged over tcp", "tcp", "staged"),
+];
+
+const fn path(name: &'static str, transport: &'static str, device_path: &'static str) -> Path {
+    Path {
+        name,
+        transport,
+        device_path,
+    }
+}
 
 /// What a section does.
 type Act<T> = fn(&mut T);
@@ -26,14 +42,16 @@ pub(super) struct Check<'a> {
     arguments: &'a Arguments,
     format: Format,
     end: Instant,
+    /// The fewest ranks that were found not to map each other's memory.
+    unmapped_ranks: usize,
     parts: Table,
     failures: Table,
 }
 
 impl<'a> Check<'a> {
     pub(super) fn new(arguments: &'a Arguments, format: Format, start: Instant) -> Self {
-        let table = |name, columns| Table {
-            name,
+        let table = |name: &str, columns| Table {
+            name: name.into(),
             columns,
             rows: Vec::new(),
         };
@@ -42,6 +60,7 @@ impl<'a> Check<'a> {
             arguments,
             format,
             end: start + time - CLOSING,
+            unmapped_ranks: usize::MAX,
             parts: table("checks", &["part", "ranks", "checked", "wrong", "seconds"]),
             failures: table("failures", &["failure"]),
         }
@@ -70,6 +89,10 @@ impl<'a> Check<'a> {
         self.parts.print(self.format);
         let failures = self.failures.rows.len();
         let line = match failures {
+            0 if self.unmapped_ranks < usize::MAX => format!(
+                "all is well on the GPU; the mapped path was not checked with {} or more ranks",
+                self.unmapped_ranks
+            ),
             0 => "all is well on the GPU".to_owned(),
             1 => "1 failure on the GPU".to_owned(),
             _ => format!("{failures} failures on the GPU"),
@@ -81,17 +104,43 @@ impl<'a> Check<'a> {
         failures
     }
 
-    fn job(&self, part: &str, ranks: usize, transport: &'static str) -> Job {
+    /// A part on the mapped path, or on what there is in its place.
+    fn job(&self, part: &str, ranks: usize) -> Job {
         let mut arguments = vec!["check-gpu".to_owned(), "--part".into(), part.into()];
         let bytes_max = self.arguments.bytes_max.to_string();
         arguments.extend(["--bytes-max".into(), bytes_max]);
         Job {
             arguments,
             ranks,
-            transport,
+            path: MAPPED,
             timeout: TIMEOUT,
             fate: None,
         }
+    }
+
+    /// Runs a part on each path.
+    fn on_each_path(&mut self, what: &str, job: &Job) {
+        for path in PATHS {
+            self.on_path(
+                what,
+                Job {
+                    path,
+                    ..job.clone()
+                },
+            );
+        }
+    }
+
+    /// Runs a part on the job's path. Where it cannot be had, one line says so; it is no failure.
+    fn on_path(&mut self, what: &str, mut job: Job) -> Option<Outcome> {
+        if job.path == MAPPED {
+            if job.ranks >= self.unmapped_ranks {
+                return None;
+            }
+            job.arguments.push("--mapped".into());
+        }
+        let outcome = self.part(&format!("{what}, {}", job.path.name), &job);
+        outcome.not_here.is_none().then_some(outcome)
     }
 
     /// Runs a part and takes down what came of it.
@@ -110,12 +159,20 @@ impl<'a> Check<'a> {
         for found in &outcome.found {
             self.fail(&format!("{name}: {found}"));
         }
-        if outcome.checked == 0 && outcome.found.is_empty() {
+        let what = match &outcome.not_here {
+            Some(why) => {
+                self.unmapped_ranks = ranks;
+                format!("mapped: not here: {why}")
+            }
+            None => what.to_owned(),
+        };
+        let is_idle = outcome.checked == 0 && outcome.not_here.is_none();
+        if is_idle && outcome.found.is_empty() {
             self.fail(&format!("{name}: nothing was checked"));
         }
         let seconds = start.elapsed().as_secs_f64();
         self.parts.rows.push(vec![
-            what.into(),
+            what,
             ranks.to_string(),
             outcome.checked.to_string(),
             outcome.found.len().to_string(),
@@ -149,11 +206,11 @@ impl<'a> Check<'a> {
     }
 
     fn probe(&mut self) {
-        let outcome = self.part("probe", &self.job("probe", 2, "auto"));
+        let outcome = self.part("probe", &self.job("probe", 2));
         let mut rows = outcome.rows;
         rows.extend(machine::facts());
         self.show(&Table {
-            name: "probe",
+            name: "probe".into(),
             columns: &["what", "value", "unit"],
             rows,
         });
@@ -161,49 +218,57 @@ impl<'a> Check<'a> {
 
     /// What users do, each in processes of its own, which may hang.
     fn habits(&mut self) {
-        for transport in TRANSPORTS {
-            for (turn, habit) in habits::HABITS.iter().enumerate() {
-                let mut job = self.job("habit", 2, transport);
-                job.arguments.extend(["--turn".into(), turn.to_string()]);
-                self.part(&format!("habit: {}, {transport}", habit.name), &job);
-            }
+        for (turn, habit) in habits::HABITS.iter().enumerate() {
+            let mut job = self.job("habit", 2);
+            job.arguments.extend(["--turn".into(), turn.to_string()]);
+            self.on_each_path(&format!("habit: {}", habit.name), &job);
         }
     }
 
     /// Ranks are killed, or stand still, while others' streams wait for them.
     fn end_badly(&mut self) {
-        for transport in TRANSPORTS {
-            for (part, what, fate) in [
-                ("killed", "a rank is killed", Fate::Kill),
-                ("stopped", "a rank stands still", Fate::Stop),
-            ] {
-                let mut job = self.job(part, MORTALS, transport);
-                job.fate = Some(fate);
-                if fate == Fate::Stop {
-                    job.timeout = STOPPED_TIMEOUT;
-                }
-                self.part(&format!("{what}, {transport}"), &job);
+        for (part, what, fate) in [
+            ("killed", "a rank is killed", Fate::Kill),
+            ("stopped", "a rank stands still", Fate::Stop),
+        ] {
+            let mut job = self.job(part, MORTALS);
+            job.fate = Some(fate);
+            if fate == Fate::Stop {
+                job.timeout = STOPPED_TIMEOUT;
             }
+            self.on_each_path(what, &job);
         }
     }
 
     fn collectives(&mut self) {
+        for ranks in LITMUS_RANKS {
+            if ranks <= self.arguments.ranks_max.max(MORTALS) {
+                self.on_path("litmus", self.job("litmus", ranks));
+            }
+        }
         for ranks in 2..=self.arguments.ranks_max {
-            for (nth, transport) in TRANSPORTS.into_iter().enumerate() {
-                let mut job = self.job("cases", ranks, transport);
+            // Each path has other lengths.
+            for (nth, path) in PATHS.into_iter().enumerate() {
+                let mut job = self.job("cases", ranks);
+                job.path = path;
                 let turn = (ranks + nth).to_string();
                 job.arguments.extend(["--turn".into(), turn]);
-                self.part(&format!("collectives, {transport}"), &job);
+                self.on_path("collectives", job);
             }
         }
     }
 
     fn measure(&mut self) {
-        for (transport, name) in [("shm", "all_reduce_shm"), ("tcp", "all_reduce_tcp")] {
-            let job = self.job("speed", 2, transport);
-            let outcome = self.part(&format!("speed of all-reduce, {transport}"), &job);
+        for path in PATHS {
+            let job = Job {
+                path,
+                ..self.job("speed", 2)
+            };
+            let Some(outcome) = self.on_path("speed of all-reduce", job) else {
+                continue;
+            };
             self.show(&Table {
-                name,
+                name: format!("all_reduce_{}", path.name.replace(' ', "_")),
                 columns: speeds::COLUMNS,
                 rows: outcome.rows,
             });

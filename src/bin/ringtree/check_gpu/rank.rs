@@ -1,7 +1,7 @@
 //! What the processes do that the checker starts: each a part of the check, as one rank of several.
 //! What they find goes to the checker line by line ([`Said`]).
 
-use super::{cases, endings, habits, probe, speeds};
+use super::{cases, endings, habits, litmus, probe, speeds};
 use crate::gpu;
 use ringtree::comm::builder::Builder;
 use ringtree::device::{Device, Stream};
@@ -24,6 +24,8 @@ pub(super) enum Part {
     Stopped,
     /// How long all-reduces take.
     Speed,
+    /// Whether GPUs read of each other's memory what was written last.
+    Litmus,
 }
 
 /// What a rank says to the checker: a line of a word and the rest.
@@ -35,6 +37,8 @@ pub(super) enum Said {
     Found(String),
     /// A line of the part's table.
     Row(Vec<String>),
+    /// The path that was to be checked cannot be had, and why.
+    NotHere(String),
     /// It has come to where the checker waits for it.
     There,
     /// It has done its part.
@@ -48,6 +52,7 @@ impl Said {
             Said::Checked(count) => format!("checked {count}"),
             Said::Found(text) => format!("found {}", text.replace('\n', " ")),
             Said::Row(cells) => format!("row {}", cells.join("\t")),
+            Said::NotHere(why) => format!("nothere {why}"),
             Said::There => "there".into(),
             Said::Done => "done".into(),
         };
@@ -63,6 +68,7 @@ impl Said {
             "checked" => Said::Checked(rest.parse().ok()?),
             "found" => Said::Found(rest.into()),
             "row" => Said::Row(rest.split('\t').map(str::to_owned).collect()),
+            "nothere" => Said::NotHere(rest.into()),
             "there" => Said::There,
             "done" => Said::Done,
             _ => return None,
@@ -78,6 +84,8 @@ pub(super) struct Orders {
     pub(super) turn: usize,
     /// The largest buffer that is measured.
     pub(super) bytes_max: usize,
+    /// Whether nothing is to be checked where buffers are staged.
+    pub(super) is_mapped: bool,
 }
 
 impl Orders {
@@ -95,12 +103,20 @@ impl Orders {
     }
 
     fn act(&self, rank: &Rank) -> Result<()> {
+        let path = rank.comm.device_path().unwrap_or_default();
+        if self.is_mapped && !path.starts_with("mapped") {
+            // Behind what is done in its place.
+            let why = path.splitn(3, ": ").last().unwrap_or_default();
+            Said::NotHere(why.into()).say();
+            return Ok(());
+        }
         match self.part {
             Part::Probe => probe::tell(rank),
             Part::Cases => cases::check(rank, self.turn, self.bytes_max),
             Part::Habit => habits::check(rank, self.turn),
             Part::Killed | Part::Stopped => endings::meet(self, rank),
             Part::Speed => speeds::measure(rank, self.bytes_max),
+            Part::Litmus => litmus::check(rank, self.bytes_max),
         }
     }
 }

@@ -29,7 +29,7 @@ impl FromStr for Format {
 /// A table and its name.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) columns: &'static [&'static str],
     pub(super) rows: Vec<Vec<String>>,
 }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_table_is_aligned_and_its_file_is_quoted() {
         let table = Table {
-            name: "t",
+            name: "t".into(),
             columns: &["what", "value"],
             rows: vec![vec!["a, b".into(), "1".into()]],
         };

@@ -4,7 +4,7 @@ use super::rank::{Rank, Said, free_address};
 use crate::bench::case::{Case, Memory};
 use crate::bench::measure::measure as measured;
 use ringtree::plan::Collective;
-use ringtree::{Communicator, Dtype, ReduceOp, Result};
+use ringtree::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result};
 
 /// What is reduced, in bytes.
 const SIZES: &[usize] = &[
@@ -18,8 +18,8 @@ const SIZES: &[usize] = &[
     256 << 20,
 ];
 
-/// The time of the whole; of the copies to the host and back, by a communicator of one rank; of the
-/// same all-reduce on the host's buffers.
+/// The time of the whole; of the copies to the host and back alone, by a communicator of one rank
+/// whose buffers are staged; of the same all-reduce on the host's buffers.
 pub(super) const COLUMNS: &[&str] = &["bytes", "whole_us", "copies_us", "host_us", "wrong"];
 
 /// As one of two ranks. Rank 0 tells.
@@ -30,6 +30,7 @@ pub(super) fn measure(rank: &Rank, bytes_max: usize) -> Result<()> {
         stream,
     } = rank;
     let alone = Communicator::builder().rank(0).world_size(1);
+    let alone = alone.device_path(DevicePathChoice::Staged);
     let alone = alone.rendezvous(&free_address()?).connect()?;
     alone.attach(device)?;
     let on_device = || Memory::Device((device.clone(), stream.clone()));
