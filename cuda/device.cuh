@@ -18,12 +18,11 @@ using i64 = long long;
 #define METHOD __device__ __forceinline__
 #define UNROLLED _Pragma("unroll")
 #define NOT_UNROLLED _Pragma("unroll 1")
-// Threads that go together: neighbours among them take neighbouring pieces of memory.
-enum : u32 { WARP = 32 };
 
-// At most 64 registers a thread, so that four blocks of 256 run on a multiprocessor at once.
+// Five blocks of 256 threads run on a multiprocessor at once: its 65,536 registers give each thread
+// 51, and they are given out by eights, so 48.
 #define KERNEL(name, Arguments)                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, 4)                                         \
+    extern "C" __global__ void __launch_bounds__(256, 5)                                         \
         name(const __grid_constant__ Arguments arguments)
 
 DEVICE u64 thread_index() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -64,16 +63,6 @@ template <> struct Access<8> {
     }
     DEVICE void store(u64 address, u64 word) {
         asm volatile("st.global.u64 [%0], %1;" : : "l"(address), "l"(word));
-    }
-    DEVICE void load(u64 address, u32 (&words)[2]) {
-        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(words[0]), "=r"(words[1])
-                     : "l"(address));
-    }
-    DEVICE void store(u64 address, const u32 (&words)[2]) {
-        asm volatile("st.global.v2.u32 [%0], {%1, %2};"
-                     :
-                     : "l"(address), "r"(words[0]), "r"(words[1]));
     }
 };
 

@@ -41,47 +41,55 @@ static void write_all(const void *bytes, u64 count) {
     }
 }
 
-template <class Arguments> static void bind(Arguments &arguments, u64 memory, u64 source_size, u64);
+struct Kernel {
+    const char *name;
+    void (*call)(const Arguments &);
+    u64 element_bytes;
+};
 
-template <> void bind(FoldArguments &arguments, u64 memory, u64 size, u64) {
+static const Kernel *kernel_named(const char *name) {
+#define KERNEL_ENTRY(dtype, Numbers)                                                             \
+    {"ringtree_reduce_" #dtype, ringtree_reduce_##dtype, Numbers::SIZE},
+    static const Kernel kernels[] = {EVERY_DTYPE(KERNEL_ENTRY)};
+    for (const Kernel &kernel : kernels) {
+        if (std::strcmp(name, kernel.name) == 0) {
+            return &kernel;
+        }
+    }
+    fail("no such kernel");
+}
+
+// Begins a launch whose accesses must stay inside the buffers of `arguments`.
+static void begin(const Kernel &kernel, const Arguments &arguments, u64 threads) {
+    launch = Launch();
+    launch.threads = threads;
+    const u64 bytes = arguments.elements * kernel.element_bytes;
     for (u32 index = 0; index < arguments.source_count; index++) {
-        u64 &start = arguments.sources[index];
-        start += memory;
-        launch.readable.push_back({start, start + arguments.elements * size});
+        const u64 start = arguments.sources[index];
+        launch.readable.push_back({start, start + bytes});
     }
-    for (u32 index = 0; index < arguments.destination_count; index++) {
-        u64 &start = arguments.destinations[index];
-        start += memory;
-        launch.writable.push_back({start, start + arguments.elements * size});
-    }
+    launch.writable.push_back({arguments.destination, arguments.destination + bytes});
 }
 
-template <> void bind(CastArguments &arguments, u64 memory, u64 from, u64 to) {
-    arguments.source += memory;
-    arguments.destination += memory;
-    launch.readable.push_back({arguments.source, arguments.source + arguments.elements * from});
-    launch.writable.push_back({arguments.destination, arguments.destination + arguments.elements * to});
-}
-
-// Runs one launch of `kernel`, whose elements are so large.
-template <class Arguments>
-static void run(void (*kernel)(const Arguments &), const Request &request, u64 source_size,
-                u64 destination_size) {
+static void run(const Kernel &kernel, const Request &request) {
     Arguments arguments;
-    // Vectors of 64 bytes, so that offsets have the alignment of addresses.
+    // Lines of 64 bytes, so that offsets have the alignment of addresses.
     struct alignas(64) Line {
         u8 bytes[64];
     };
     std::vector<Line> memory(request.memory_bytes / 64 + 1);
-    if (!read_all(&arguments, sizeof(arguments)) || !read_all(memory.data(), request.memory_bytes)) {
+    if (!read_all(&arguments, sizeof(arguments)) ||
+        !read_all(memory.data(), request.memory_bytes)) {
         fail("the input ends within a launch");
     }
-    launch = Launch();
-    launch.threads = u64(request.blocks) * request.block_threads;
-    bind(arguments, reinterpret_cast<u64>(memory.data()), source_size, destination_size);
+    for (u32 index = 0; index < arguments.source_count; index++) {
+        arguments.sources[index] += reinterpret_cast<u64>(memory.data());
+    }
+    arguments.destination += reinterpret_cast<u64>(memory.data());
+    begin(kernel, arguments, u64(request.blocks) * request.block_threads);
     for (u64 turn = 0; turn < launch.threads; turn++) {
         launch.thread = request.backwards ? launch.threads - 1 - turn : turn;
-        kernel(arguments);
+        kernel.call(arguments);
     }
     const Answer answer = {launch.bytes_by_vector, launch.bytes_read, launch.bytes_written};
     write_all(memory.data(), request.memory_bytes);
@@ -89,29 +97,11 @@ static void run(void (*kernel)(const Arguments &), const Request &request, u64 s
     std::fflush(stdout);
 }
 
-#define RUN_FOLD(operation, dtype, Numbers, Operation, DIVIDES)                                  \
-    if (std::strcmp(request.name, "ringtree_" #operation "_" #dtype) == 0) {                     \
-        run(ringtree_##operation##_##dtype, request, Numbers::SIZE, Numbers::SIZE);              \
-        continue;                                                                                \
-    }
-#define RUN_NARROW(name_, Half)                                                                  \
-    if (std::strcmp(request.name, "ringtree_cast_" #name_) == 0) {                               \
-        run(ringtree_cast_##name_, request, 4, 2);                                               \
-        continue;                                                                                \
-    }
-#define RUN_WIDEN(name_, Half)                                                                   \
-    if (std::strcmp(request.name, "ringtree_cast_" #name_) == 0) {                               \
-        run(ringtree_cast_##name_, request, 2, 4);                                               \
-        continue;                                                                                \
-    }
-
 int main() {
     Request request;
     while (read_all(&request, sizeof(request))) {
         request.name[sizeof(request.name) - 1] = 0;
-        EVERY_FOLD(RUN_FOLD)
-        EVERY_CAST(RUN_NARROW, RUN_WIDEN)
-        fail("no such kernel");
+        run(*kernel_named(request.name), request);
     }
     return 0;
 }

@@ -19,8 +19,6 @@ using i16 = int16_t;
 using i32 = int32_t;
 using i64 = int64_t;
 
-enum : u32 { WARP = 32 };
-
 #define DEVICE static inline
 #define METHOD inline
 #define UNROLLED

@@ -7,6 +7,7 @@
 // never depends on its neighbours, so an element alone in a word is a case of the same code.
 #pragma once
 
+struct First {};
 struct Sum {};
 struct Prod {};
 struct Min {};
@@ -61,11 +62,12 @@ template <class Element> struct Integers {
     using Word = typename WordOf<sizeof(Element)>::Type;
     using Wide = Word;
     using Divisor = typename DivisorOf<sizeof(Element)>::Type;
-    enum : int { SIZE = sizeof(Element), LANES = sizeof(Word) / SIZE };
+    enum : int { SIZE = sizeof(Element), LANES = sizeof(Word) / SIZE, IS_INTEGER = true };
 
     DEVICE Wide widen(Word word) { return word; }
     DEVICE Word narrow(Wide wide) { return wide; }
 
+    DEVICE Wide combine(First, Wide, Wide right) { return right; }
     // The lanes' highest bits take no part in the addition, so that no carry leaves a lane.
     DEVICE Wide combine(Sum, Wide left, Wide right) {
         const Word ones = Word(~Word(0)) / (Word(~Word(0)) >> (8 * (sizeof(Word) - SIZE)));
@@ -156,10 +158,11 @@ template <class Float, class Bits, Bits CANONICAL_NAN> struct Floats {
     using Word = Bits;
     using Wide = Float;
     using Divisor = FloatDivisor<Float>;
-    enum : int { SIZE = sizeof(Float) };
+    enum : int { SIZE = sizeof(Float), IS_INTEGER = false };
 
     DEVICE Wide widen(Word word) { return float_of(word); }
     DEVICE Word narrow(Wide wide) { return wide != wide ? CANONICAL_NAN : bits_of(wide); }
+    DEVICE Wide combine(First, Wide, Wide right) { return right; }
     template <class Operation> DEVICE Wide combine(Operation operation, Wide left, Wide right) {
         return combine_floats(operation, left, right);
     }
@@ -197,7 +200,7 @@ template <class Format> struct Halves {
     using Word = u32;
     using Wide = Pair;
     using Divisor = FloatDivisor<float>;
-    enum : int { SIZE = 2 };
+    enum : int { SIZE = 2, IS_INTEGER = false };
 
     DEVICE Wide widen(Word word) { return Format::widen(word); }
     DEVICE Word narrow(Wide wide) {
@@ -205,6 +208,7 @@ template <class Format> struct Halves {
         word = wide.low != wide.low ? (word & 0xffff0000) | Format::CANONICAL_NAN : word;
         return wide.high != wide.high ? (word & 0xffff) | Format::CANONICAL_NAN << 16 : word;
     }
+    DEVICE Wide combine(First, Wide, Wide right) { return right; }
     template <class Operation> DEVICE Wide combine(Operation operation, Wide left, Wide right) {
         return {combine_floats(operation, left.low, right.low),
                 combine_floats(operation, left.high, right.high)};

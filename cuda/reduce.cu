@@ -1,8 +1,19 @@
-// The kernels of the library, by name: `ringtree_OPERATOR_DTYPE`, of `src/dtype.rs` and `src/op.rs`.
+// The library's kernels: `ringtree_reduce_DTYPE`, one for every element type of `src/dtype.rs`.
 //
-// Where the sign makes no difference there is one kernel for signed and unsigned integers, named
-// after the unsigned ones. A mean is a sum, divided; it has kernels of its own, so that the sums
-// carry no division.
+// A kernel combines element i of every source, in the order of the sources, and writes the result,
+// divided if the call is a mean, to element i of the destination. One source without a divisor is a
+// copy; that of integers keeps every bit. The operator and the divisor are arguments, so every
+// thread of a launch takes the same branch.
+//
+// The destination may also be a source, at the same address: a thread reads every source of its
+// elements before it writes them, and no other thread reads or writes them. Buffers that overlap
+// otherwise are the caller's mistake.
+//
+// A reduce waits for memory. So a thread loads a vector of 16 bytes from each of four sources
+// before it combines any of them. Vectors need buffers with equal offsets within 16 bytes. The
+// elements before the first vector and behind the last one go one by one; so does everything in
+// buffers with different offsets. Where an address is not a multiple of the element, elements go
+// byte by byte.
 #ifdef __CUDACC__
 #include "device.cuh"
 #else
@@ -11,61 +22,187 @@
 
 #include "number.cuh"
 
-#include "cast.cuh"
-#include "fold.cuh"
+enum : u32 { SOURCES_MAX = 64 };
 
-// name, dtype, numbers, operation, whether it divides
-#define EVERY_UNSIGNED(FOLD, name, Operation, DIVIDES)                                           \
-    FOLD(name, u8, Integers<u8>, Operation, DIVIDES)                                             \
-    FOLD(name, u16, Integers<u16>, Operation, DIVIDES)                                           \
-    FOLD(name, u32, Integers<u32>, Operation, DIVIDES)                                           \
-    FOLD(name, u64, Integers<u64>, Operation, DIVIDES)
+// Positions in the table of `src/op.rs`. A mean is a sum with a divisor.
+enum : u32 { PROD = 1, MIN = 2, MAX = 3, BAND = 5, BOR = 6, BXOR = 7 };
 
-#define EVERY_SIGNED(FOLD, name, Operation, DIVIDES)                                             \
-    FOLD(name, i8, Integers<i8>, Operation, DIVIDES)                                             \
-    FOLD(name, i16, Integers<i16>, Operation, DIVIDES)                                           \
-    FOLD(name, i32, Integers<i32>, Operation, DIVIDES)                                           \
-    FOLD(name, i64, Integers<i64>, Operation, DIVIDES)
+// As `src/reduce/gpu.rs` lays them out.
+struct Arguments {
+    u64 sources[SOURCES_MAX];
+    u64 destination;
+    u64 elements;
+    u32 source_count;
+    u32 op;
+    // One divides nothing.
+    u32 divisor;
+    // The widest access that all addresses allow: 16 bytes, an element, or less.
+    u32 access_bytes;
+};
 
-#define EVERY_FLOAT(FOLD, name, Operation, DIVIDES)                                              \
-    FOLD(name, f16, F16, Operation, DIVIDES)                                                     \
-    FOLD(name, bf16, Bf16, Operation, DIVIDES)                                                   \
-    FOLD(name, f32, F32, Operation, DIVIDES)                                                     \
-    FOLD(name, f64, F64, Operation, DIVIDES)
-
-#define EVERY_FOLD(FOLD)                                                                         \
-    EVERY_UNSIGNED(FOLD, sum, Sum, false)                                                        \
-    EVERY_FLOAT(FOLD, sum, Sum, false)                                                           \
-    EVERY_UNSIGNED(FOLD, prod, Prod, false)                                                      \
-    EVERY_FLOAT(FOLD, prod, Prod, false)                                                         \
-    EVERY_UNSIGNED(FOLD, min, Min, false)                                                        \
-    EVERY_SIGNED(FOLD, min, Min, false)                                                          \
-    EVERY_FLOAT(FOLD, min, Min, false)                                                           \
-    EVERY_UNSIGNED(FOLD, max, Max, false)                                                        \
-    EVERY_SIGNED(FOLD, max, Max, false)                                                          \
-    EVERY_FLOAT(FOLD, max, Max, false)                                                           \
-    EVERY_UNSIGNED(FOLD, avg, Sum, true)                                                         \
-    EVERY_SIGNED(FOLD, avg, Sum, true)                                                           \
-    EVERY_FLOAT(FOLD, avg, Sum, true)                                                            \
-    EVERY_UNSIGNED(FOLD, band, Band, false)                                                      \
-    EVERY_UNSIGNED(FOLD, bor, Bor, false)                                                        \
-    EVERY_UNSIGNED(FOLD, bxor, Bxor, false)
-
-// name, formats: from f32 to a half, and back
-#define EVERY_CAST(NARROW, WIDEN)                                                                \
-    NARROW(f32_f16, F16)                                                                         \
-    NARROW(f32_bf16, Bf16)                                                                       \
-    WIDEN(f16_f32, F16)                                                                          \
-    WIDEN(bf16_f32, Bf16)
-
-#define FOLD_KERNEL(name, dtype, Numbers, Operation, DIVIDES)                                    \
-    KERNEL(ringtree_##name##_##dtype, FoldArguments) {                                           \
-        fold<Numbers, Operation, DIVIDES>(arguments);                                            \
+// A piece is what a thread reads or writes in one place.
+template <class Numbers> struct Vector {
+    using Word = typename Numbers::Word;
+    enum : int { BYTES = 16, WORDS = BYTES / sizeof(Word) };
+    DEVICE void load(u64 address, Word (&words)[WORDS]) { Access<BYTES>::load(address, words); }
+    DEVICE void store(u64 address, const Word (&words)[WORDS]) {
+        Access<BYTES>::store(address, words);
     }
-EVERY_FOLD(FOLD_KERNEL)
+};
 
-#define NARROW_KERNEL(name, Half)                                                                \
-    KERNEL(ringtree_cast_##name, CastArguments) { Cast<ToHalf<Half>>{arguments}.run(); }
-#define WIDEN_KERNEL(name, Half)                                                                 \
-    KERNEL(ringtree_cast_##name, CastArguments) { Cast<FromHalf<Half>>{arguments}.run(); }
-EVERY_CAST(NARROW_KERNEL, WIDEN_KERNEL)
+template <class Numbers> struct Element {
+    using Word = typename Numbers::Word;
+    enum : int { BYTES = Numbers::SIZE, WORDS = 1 };
+    DEVICE void load(u64 address, Word (&words)[WORDS]) { Access<BYTES>::load(address, words[0]); }
+    DEVICE void store(u64 address, const Word (&words)[WORDS]) {
+        Access<BYTES>::store(address, words[0]);
+    }
+};
+
+template <class Numbers> struct ElementOfBytes {
+    using Word = typename Numbers::Word;
+    enum : int { BYTES = Numbers::SIZE, WORDS = 1 };
+    DEVICE void load(u64 address, Word (&words)[WORDS]) {
+        words[0] = 0;
+        NOT_UNROLLED for (int byte = 0; byte < BYTES; byte++) {
+            u32 bits;
+            Access<1>::load(address + byte, bits);
+            words[0] |= Word(bits) << (8 * byte);
+        }
+    }
+    DEVICE void store(u64 address, const Word (&words)[WORDS]) {
+        NOT_UNROLLED for (int byte = 0; byte < BYTES; byte++) {
+            Access<1>::store(address + byte, u32(words[0] >> (8 * byte)) & 0xff);
+        }
+    }
+};
+
+template <class Numbers> struct Reduce {
+    using Word = typename Numbers::Word;
+    using Wide = typename Numbers::Wide;
+    // Sources that a thread loads before it combines them.
+    enum : u32 { SOURCES = 4 };
+
+    const Arguments &arguments;
+    typename Numbers::Divisor divisor;
+
+    METHOD void run() const {
+        const u64 bytes = arguments.elements * Numbers::SIZE;
+        const u64 thread = thread_index();
+        u64 head = 0, tail = 0;
+        if (arguments.access_bytes == Vector<Numbers>::BYTES) {
+            head = (0 - arguments.destination) % Vector<Numbers>::BYTES;
+            head = head < bytes ? head : bytes;
+            tail = bytes - (bytes - head) % Vector<Numbers>::BYTES;
+            pieces<Vector<Numbers>>(thread, head, tail);
+        } else if (arguments.access_bytes < Numbers::SIZE) {
+            pieces<ElementOfBytes<Numbers>>(thread, 0, bytes);
+            return;
+        }
+        // The first threads see to the head and the last ones to the tail, at the same time.
+        NOT_UNROLLED for (int side = 0; side < 2; side++) {
+            const bool is_head = side == 0;
+            pieces<Element<Numbers>>(is_head ? thread : thread_count() - 1 - thread,
+                                     is_head ? 0 : tail, is_head ? head : bytes);
+        }
+    }
+
+  private:
+    // Reduces the bytes from `start` to `end`, a piece a thread.
+    template <class Piece> METHOD void pieces(u64 thread, u64 start, u64 end) const {
+        u64 offset = start + thread * Piece::BYTES;
+        NOT_UNROLLED for (; offset < end; offset += thread_count() * Piece::BYTES) {
+            piece<Piece>(offset);
+        }
+    }
+
+    template <class Piece> METHOD void piece(u64 offset) const {
+        Wide result[Piece::WORDS];
+        u32 source = 0;
+        NOT_UNROLLED while (source < arguments.source_count) {
+            Word loaded[SOURCES][Piece::WORDS];
+            UNROLLED for (u32 next = 0; next < SOURCES; next++) {
+                if (source + next < arguments.source_count) {
+                    Piece::load(arguments.sources[source + next] + offset, loaded[next]);
+                }
+            }
+            const u32 left = arguments.source_count - source;
+            const u32 end = source + (left < SOURCES ? left : SOURCES);
+            NOT_UNROLLED for (; source < end; source++) {
+                combine(source == 0, result, loaded[0]);
+                // The others move up: registers have no index.
+                UNROLLED for (u32 next = 1; next < SOURCES; next++) {
+                    UNROLLED for (int word = 0; word < Piece::WORDS; word++) {
+                        loaded[next - 1][word] = loaded[next][word];
+                    }
+                }
+            }
+        }
+        if (arguments.divisor > 1) {
+            Numbers::divide(result, divisor);
+        }
+        Word words[Piece::WORDS];
+        UNROLLED for (int word = 0; word < Piece::WORDS; word++) {
+            words[word] = Numbers::narrow(result[word]);
+        }
+        Piece::store(arguments.destination + offset, words);
+    }
+
+    template <int WORDS>
+    METHOD void combine(bool first, Wide (&result)[WORDS], const Word (&words)[WORDS]) const {
+        if (first) {
+            return each<First>(result, words);
+        }
+        switch (arguments.op) {
+        case PROD:
+            return each<Prod>(result, words);
+        case MIN:
+            return each<Min>(result, words);
+        case MAX:
+            return each<Max>(result, words);
+        }
+        if constexpr (Numbers::IS_INTEGER) {
+            switch (arguments.op) {
+            case BAND:
+                return each<Band>(result, words);
+            case BOR:
+                return each<Bor>(result, words);
+            case BXOR:
+                return each<Bxor>(result, words);
+            }
+        }
+        each<Sum>(result, words);
+    }
+
+    template <class Operation, int WORDS>
+    DEVICE void each(Wide (&result)[WORDS], const Word (&words)[WORDS]) {
+        UNROLLED for (int word = 0; word < WORDS; word++) {
+            const Wide right = Numbers::widen(words[word]);
+            result[word] = Numbers::combine(Operation(), result[word], right);
+        }
+    }
+};
+
+template <class Numbers> DEVICE void reduce(const Arguments &arguments) {
+    using Divisor = typename Numbers::Divisor;
+    const u32 divisor = arguments.divisor;
+    Reduce<Numbers>{arguments, divisor > 1 ? Divisor::of(divisor) : Divisor()}.run();
+}
+
+#define EVERY_DTYPE(KERNEL_OF)                                                                   \
+    KERNEL_OF(i8, Integers<i8>)                                                                  \
+    KERNEL_OF(u8, Integers<u8>)                                                                  \
+    KERNEL_OF(i16, Integers<i16>)                                                                \
+    KERNEL_OF(u16, Integers<u16>)                                                                \
+    KERNEL_OF(i32, Integers<i32>)                                                                \
+    KERNEL_OF(u32, Integers<u32>)                                                                \
+    KERNEL_OF(i64, Integers<i64>)                                                                \
+    KERNEL_OF(u64, Integers<u64>)                                                                \
+    KERNEL_OF(f16, F16)                                                                          \
+    KERNEL_OF(bf16, Bf16)                                                                        \
+    KERNEL_OF(f32, F32)                                                                          \
+    KERNEL_OF(f64, F64)
+
+#define REDUCE_KERNEL(dtype, Numbers)                                                            \
+    KERNEL(ringtree_reduce_##dtype, Arguments) { reduce<Numbers>(arguments); }
+EVERY_DTYPE(REDUCE_KERNEL)

@@ -94,15 +94,30 @@ pub mod bootstrap;
 #[doc(hidden)]
 pub mod control;
 #[doc(hidden)]
-pub mod engine;
-#[doc(hidden)]
-pub mod link;
-#[doc(hidden)]
 pub mod protocol;
 #[doc(hidden)]
 pub mod reduce;
+
+// These are reached from this crate alone: what they offer rests on contracts between rooms, such
+// as who writes memory that processes share. The tests and benches have the feature.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod engine;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, dead_code, unused_imports)]
+mod engine;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod link;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, dead_code, unused_imports)]
+mod link;
+#[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod sys;
+#[cfg(not(feature = "internals"))]
+#[allow(unreachable_pub, dead_code, unused_imports)]
+mod sys;
 
 pub use bootstrap::TransportChoice;
 #[doc(inline)]

@@ -41,21 +41,34 @@ pub const SEGMENT_BYTES: usize = 1 << 20;
 pub const BOUNCE_BYTES: usize = 256 << 10;
 /// A payload up to this long is read together with its header; a longer one straight into place.
 pub const INLINE_BYTES_MAX: usize = 16 << 10;
-/// Unauthenticated connections a listener holds at once.
+/// Unauthenticated connections a listener holds at once. Even if 1,000 strangers a second go as far
+/// in the handshake as they can, each has its place for longer than an honest handshake takes.
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
 /// An unauthenticated connection is closed after this long.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// When all of those places are taken, a handshake that is older than this makes room.
-pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
 /// A process that could open no connection for so long has too few descriptors; a shorter lack may
 /// be a program's that opens many files for a moment.
 pub const DESCRIPTORS_GRACE: Duration = Duration::from_millis(250);
+/// A rank that has proven itself must confirm within this time. Much longer than the initiator
+/// waits for the answer: no connection ends that the initiator counts on.
+pub const HANDSHAKE_CONFIRMATION_MAX: Duration = Duration::from_secs(30);
+/// Of a second, strangers may take the control thread one part in so many.
+pub const STRANGERS_SHARE: u32 = 10;
+/// How much of what strangers may take they may take at once.
+pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// A control connection whose peer's host acknowledges nothing for this long counts as lost.
-pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
+/// A data connection whose peer's host acknowledges nothing for this long, while it should, is cut.
+pub const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
+/// How often data connections that are waited for are looked at. With the time above, a cut is
+/// noticed within 6 s.
+pub const CUTS_FOUND_EVERY: Duration = Duration::from_millis(400);
+/// Processes of other ranks that a rank watches, each with a descriptor.
+pub const PROCESSES_WATCHED_MAX: usize = 128;
 /// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
 /// it only when rank 0 is up.
 pub const RESOLVE_RETRY_TIME: Duration = Duration::from_secs(30);
@@ -65,6 +78,8 @@ pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
+/// A rank that is lost during the join may come back for so long: it may have been started again.
+pub const REJOIN_GRACE: Duration = Duration::from_secs(1);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// How long the speed of shared memory is measured at connect: each of the numbers has a third of
@@ -111,8 +126,8 @@ pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 pub const DRAWN_RANKS_MAX: usize = 64;
 /// Duplicates of one communicator, in its whole life: each takes a digit of the group's number.
 pub const DUPLICATES_MAX: u32 = 63;
-/// Group numbers are below this: a channel's number is twice the group's, and 32 bits.
-pub const GROUPS_MAX: u32 = 1 << 30;
+/// Group numbers are below this: the number of what a group hands around has three bits more.
+pub const GROUPS_MAX: u32 = 1 << 29;
 /// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
 /// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
 /// shorter than what a peer on the same core would be held up for.
@@ -156,11 +171,9 @@ pub const CALL_SPINS: u32 = 300;
 /// then it unlocks the engine.
 pub const CALL_YIELDS: u32 = 100;
 
-/// Operands of one fold on a device: their addresses travel with the launch. More are folded in
-/// several launches.
+/// Sources of one reduce on a device: their addresses travel with the launch. More take several
+/// launches.
 pub const DEVICE_SOURCES_MAX: usize = 64;
-/// Buffers that one fold on a device writes its result to.
-pub const DEVICE_DESTINATIONS_MAX: usize = 8;
 /// Bytes of a piece of a device's buffer, at least and at most: a piece is copied to the host while
 /// the one before it travels and the one before that is copied back.
 pub const DEVICE_PIECE_BYTES_MIN: usize = 1 << 20;
@@ -171,6 +184,14 @@ pub const DEVICE_PIECES_MAX: usize = 16;
 /// Entries in each queue of a device that calls of one communicator may have there, of about 1,000
 /// that drivers hold before a call waits for room; another call waits for the oldest.
 pub const DEVICE_ENTRIES_MAX: usize = 256;
+/// Frames of a rank's window of device memory that peers read, used in turns by the pieces of
+/// calls.
+pub const DEVICE_FRAMES: usize = 2;
+/// Bytes of a frame. Pieces are cut so that all that a rank sends of one fits.
+pub const DEVICE_FRAME_BYTES: usize = 32 << 20;
+/// Bytes of a piece of a call among GPUs that read each other's memory, at most: the larger it is,
+/// the less its launches cost; the more there are, the more of them overlap.
+pub const DEVICE_MAPPED_BYTES_MAX: usize = 16 << 20;
 /// Pinned memory that calls of one communicator may use at once.
 pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
 /// Pinned memories that a device buffer keeps for its content to pass through: while the stream

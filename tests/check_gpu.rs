@@ -76,7 +76,7 @@ fn every_section_runs_on_a_strict_pretended_driver() {
     let parts = assert_all_is_well(&here.path("tables/checks.csv"));
     assert_eq!(parts, 1 + 14 + 4 + 2 + 2, "{said}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
-    for gpu in ["GPU 0", "GPU 1", "GPU 2", "staged: "] {
+    for gpu in ["GPU 0", "GPU 1", "GPU 2", "mapped: "] {
         assert!(probe.contains(gpu), "{probe}");
     }
     for transport in ["shm", "tcp"] {
@@ -149,7 +149,7 @@ fn without_a_gpu_there_is_one_line() {
 
 #[test]
 fn device_buffers_are_measured_over_what_was_asked_for() {
-    for transport in ["shm", "tcp"] {
+    for (transport, path) in [("shm", "mapped"), ("tcp", "staged")] {
         let output = program()
             .args(["bench", "all-reduce", "--format", "csv"])
             .args(["--memory", "device", "--transport", transport])
@@ -160,14 +160,17 @@ fn device_buffers_are_measured_over_what_was_asked_for() {
         let (said, complaints) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{complaints}");
         assert_eq!(
-            complaints.matches("device buffers are staged: ").count(),
+            complaints
+                .matches(&format!("device buffers are {path}: "))
+                .count(),
             1,
             "{complaints}"
         );
+        let over = if path == "mapped" { path } else { transport };
         assert_eq!(said.lines().count(), 3, "{said}");
         for line in said.lines().skip(1) {
             let cells: Vec<_> = line.split(',').collect();
-            assert_eq!((cells[2], cells[13]), (transport, "0"), "{line}");
+            assert_eq!((cells[2], cells[13]), (over, "0"), "{line}");
         }
     }
 }

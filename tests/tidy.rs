@@ -21,7 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("protocol", &["plan"]),
     ("sys", &[]),
     ("reduce", &["sys"]),
-    ("device", &["sys"]),
+    ("device", &["engine", "sys"]),
     ("link", &["sys"]),
     ("engine", &["link", "reduce", "sys", "plan", "protocol"]),
     ("control", &["link", "protocol"]),
@@ -514,4 +514,21 @@ fn effects_and_missing_introductions_are_found() {
         let found = complaints(ill_introduced, "src/reduce/mod.rs", &text);
         assert_eq!(found, expected, "{said}");
     }
+}
+
+/// What rests on contracts that the compiler does not check is out of users' reach.
+#[test]
+fn rooms_with_contracts_are_not_public() {
+    let library = fs::read_to_string("src/lib.rs").unwrap();
+    for room in ["engine", "link", "sys"] {
+        let public = format!("#[cfg(feature = \"internals\")]\n#[doc(hidden)]\npub mod {room};");
+        assert!(library.contains(&public), "{room}");
+        assert_eq!(
+            library.matches(&format!("pub mod {room};")).count(),
+            1,
+            "{room}"
+        );
+    }
+    let manifest = fs::read_to_string("Cargo.toml").unwrap();
+    assert!(manifest.contains("\n[features]\n") && !manifest.contains("\ndefault = "));
 }

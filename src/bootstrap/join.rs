@@ -10,6 +10,7 @@ use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
 use crate::error::{Error, Result};
 use crate::limits::TIMEOUT_MAX;
+use socket2::Socket;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 pub struct Joined {
     membership: Membership,
     parts: Parts,
+    /// For data connections; it does not listen yet.
+    listener: Option<Socket>,
 }
 
 /// Meets all other ranks.
@@ -75,12 +78,16 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     let parts = Parts {
         poll,
         channels,
-        listener,
+        listener: None,
         secret: settings.secret.clone(),
         timeout: settings.timeout.min(TIMEOUT_MAX),
         attempt: settings.attempt,
     };
-    Ok(Joined { membership, parts })
+    Ok(Joined {
+        membership,
+        parts,
+        listener,
+    })
 }
 
 impl Joined {
@@ -101,9 +108,17 @@ impl Joined {
         handler: Arc<dyn Handler>,
         data_events: Option<RawFd>,
     ) -> Result<Membership> {
-        let Self { membership, parts } = self;
-        thread::start(&membership, parts, handler, data_events)
-            .map_err(|error| Error::system("starting the control thread", &error))?;
+        let Self {
+            membership,
+            mut parts,
+            listener,
+        } = self;
+        let starting = |error| Error::system("starting the control thread", &error);
+        parts.listener = listener
+            .map(address::listen_at)
+            .transpose()
+            .map_err(starting)?;
+        thread::start(&membership, parts, handler, data_events).map_err(starting)?;
         Ok(membership)
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum Message {
     Record(Box<Record>),
     /// From rank 0: the peers from rank `first` on.
     Table { first: usize, peers: Vec<Peer> },
-    /// To rank 0: this rank cannot join, and why. From rank 0: the join failed, and why.
+    /// To rank 0: this rank gives up, and why. From rank 0: the join failed, and why.
     Failed(Error),
     /// From rank 0: the join goes on; which ranks are missing.
     Waiting(String),
@@ -57,6 +57,7 @@ pub(super) fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
 mod tests {
     use super::*;
     use crate::control::message::decode;
+    use crate::control::process::Process;
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use proptest::prelude::*;
 
@@ -67,6 +68,10 @@ mod tests {
             host_id: "a/b".into(),
             place: Err("memfd_create: no".into()),
             pid: 4_000_000,
+            process: Some(Process {
+                space: "c/4026531836".into(),
+                started: 1 << 40,
+            }),
             local_rank: 3,
         }
     }
@@ -80,7 +85,7 @@ mod tests {
             room: Room::here(),
         };
         let messages = [
-            Message::Record(Box::new(record)),
+            Message::Record(record.into()),
             Message::Table {
                 first: 5,
                 peers: vec![peer(2), peer(3)],

@@ -24,6 +24,11 @@ impl Communicator {
     /// [`Communicator::synchronize`] says how it ended, and after a failure so does every later
     /// call. Meanwhile the caller may do on the GPU whatever it likes.
     ///
+    /// Where the ranks are processes of one host and their GPUs can map each other's memory, which
+    /// this call finds out, GPUs read it where it lies; elsewhere buffers pass through the hosts
+    /// ([`Communicator::device_path`] says which and why). The first call of a process has the
+    /// driver compile kernels, and each may wait for what the GPU was told to do.
+    ///
     /// Ranks that use several communicators with one GPU make their calls on all of them in the
     /// same order, since the GPU may carry all of them out through one queue.
     ///
@@ -73,7 +78,7 @@ impl Communicator {
                 )));
             }
         }
-        let attached = Attached::new(device)?;
+        let attached = Attached::new(device, self.find_path(device)?)?;
         self.enter()?.attached = Some(attached);
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Devices: GPUs, their memory and streams, as far as collectives need them.
 //!
 //! *Purpose.* [`Device`] is a GPU, [`Stream`] a queue of what it is told to do, [`Memory`] a part
-//! of its memory: a user's, wrapped, or one that was allocated here. `staging` copies between that
-//! memory and the host's, tied to operations of the host by words.
+//! of its memory: a user's, wrapped, or one that was allocated here. `lane` has a communicator's
+//! streams; `staging` copies between a device's memory and the host's, tied to operations of the
+//! host by words; `mapped` has GPUs read each other's memory.
 //!
 //! *Invariants.*
 //! - *Only the caller's thread enters the driver*: in the call itself, in `synchronize` and where a
@@ -12,10 +13,13 @@
 //! - *Nothing is asked of streams*: that they have done something is a word that they write.
 //! - *What streams may still use is leaked*, rather than waited for without end.
 //!
-//! *May import* `sys` and the base files.
+//! *May import* `engine`, `sys` and the base files.
 
 #![forbid(unsafe_code)]
 
+pub(crate) mod lane;
+pub(crate) mod mapped;
+pub(crate) mod numbering;
 pub(crate) mod staging;
 
 pub use crate::sys::cuda::{Facts as Description, Memory, Stream};

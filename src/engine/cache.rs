@@ -113,27 +113,18 @@ impl Cache {
             call.algorithm,
         );
         let choice = choice.map_err(Error::Usage)?;
-        let plan = plan(&Request {
-            collective,
-            algorithm: choice.algorithm,
-            world_size: self.topology.world_size,
-            rank: self.rank,
-            root: call.root,
+        let call = Call {
+            algorithm: Some(choice.algorithm),
             pieces: choice.pieces,
-            ranks_per_host: self.topology.ranks_per_host,
-        });
-        let plan = plan.map_err(Error::Usage)?;
+            ..call
+        };
+        let plan = self.plan(&call, self.rank)?;
         let kernel = call.op.map(|op| kernel(call.dtype, op)).transpose()?;
         let mut program = self.bind(&plan, &call, placement);
         if is_exposed {
             let overwritten_too = bytes >= EXPOSED_OVERWRITTEN_BYTES_MIN;
             program = program.exposing(EXPOSED_BYTES_MIN, overwritten_too);
         }
-        let call = Call {
-            algorithm: Some(choice.algorithm),
-            pieces: choice.pieces,
-            ..call
-        };
         Ok(Prepared {
             digest: call.digest(),
             call,
@@ -145,6 +136,45 @@ impl Cache {
             },
             predicted_s: choice.predicted_s,
         })
+    }
+
+    /// What every rank does in place in a call of which the algorithm has been chosen, if all of
+    /// them read what one of them writes.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the algorithm does not carry out the call.
+    pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
+        let program = |rank| {
+            let (count, element_bytes) = (call.count, call.dtype.size());
+            let plan = self.plan(call, rank)?;
+            let is_local = |peer| peer != rank;
+            Ok(Program::bind(
+                &plan,
+                count,
+                element_bytes,
+                Placement::InPlace,
+                &is_local,
+            ))
+        };
+        (0..self.topology.world_size).map(program).collect()
+    }
+
+    /// The plan of `rank` in a collective of which the algorithm has been chosen.
+    fn plan(&self, call: &Call, rank: usize) -> Result<Plan> {
+        let chosen = call.collective().zip(call.algorithm);
+        let Some((collective, algorithm)) = chosen else {
+            return Err(Error::Usage("no algorithm was chosen".into()));
+        };
+        plan(&Request {
+            collective,
+            algorithm,
+            world_size: self.topology.world_size,
+            rank,
+            root: call.root,
+            pieces: call.pieces,
+            ranks_per_host: self.topology.ranks_per_host,
+        })
+        .map_err(Error::Usage)
     }
 
     fn bind(&self, plan: &Plan, call: &Call, placement: Placement) -> Program {

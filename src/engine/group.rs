@@ -112,6 +112,11 @@ impl Slot {
         self.gate.as_ref().is_none_or(|gate| gate.is_ready())
     }
 
+    /// Whether the device's stream has come to the operation.
+    pub(super) fn has_come(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.has_come())
+    }
+
     /// The ranks that the operation waits for now.
     pub(super) fn awaited(&self) -> Vec<usize> {
         let program = self.program();

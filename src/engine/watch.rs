@@ -62,7 +62,7 @@ impl Group {
     /// Whether any operation is under way, or other ranks depend on this one to settle a failure.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.is_calling() || self.session.gathers_marks()
+        self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
     /// This rank gives up, for a reason that the group does not know.
@@ -122,6 +122,10 @@ impl Group {
         }
     }
 
+    pub(super) fn process_ended(&mut self, rank: usize) {
+        self.session.process_ended(rank);
+    }
+
     pub(super) fn control_lost(&mut self, rank: usize, why: &str) {
         self.session.control_lost(rank, why);
         self.settle();
@@ -168,7 +172,7 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
          is merely slow",
         slot.timeout.as_secs_f64(),
-        if !slot.has_begun() {
+        if !slot.has_come() {
             "the buffer's stream has not come to it, held up by earlier work".into()
         } else if who.is_empty() {
             "no rank holds it up".into()

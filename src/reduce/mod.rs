@@ -20,7 +20,6 @@
 mod cell;
 pub mod exact;
 mod fold;
-pub mod gpu;
 mod number;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use crate::engine::medium::host::Links;
 use crate::error::Result;
 use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP};
 use crate::protocol::session::To;
-use crate::sys::shared::{OwnRegion, PeerRegion};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// How the host spent the time it was given.
@@ -15,9 +15,6 @@ pub(crate) enum Waited {
     /// Slept; time has passed.
     Asleep,
 }
-
-/// Own memory, and that of the other ranks of this host.
-pub(crate) type SharedMemory = (OwnRegion, Vec<(usize, PeerRegion)>);
 
 /// The world around a runtime.
 pub(crate) trait Host: Send + Sync {
@@ -79,19 +76,22 @@ pub(crate) trait Host: Send + Sync {
         Vec::new()
     }
 
-    /// Memory of `bytes` bytes that the group's ranks on this host can read, and theirs; `None`
-    /// where no other rank shares memory with this one. All of them ask, one allocation after the
-    /// other, and wait for each other, at most `at_most`.
+    /// Hands `file` to the group's other ranks on this host, and returns what they hand, by rank,
+    /// ascending; nothing where no other rank shares memory with this one. With `bytes`, each is
+    /// sealed memory of this length. All of them take part and wait for each other, at most
+    /// `at_most`; a barrier stands between two exchanges of a group that have the same number, 0
+    /// to 2.
     ///
     /// # Errors
-    /// Memory that was to be shared was not.
-    fn allocate(
+    /// A rank handed nothing, or something else.
+    fn exchange(
         &self,
-        _group: u32,
-        _bytes: usize,
+        _group_and_number: (u32, u32),
+        _file: &OwnedFd,
+        _bytes: Option<usize>,
         _at_most: Duration,
-    ) -> Result<Option<SharedMemory>> {
-        Ok(None)
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        Ok(Vec::new())
     }
 
     /// Sends a control message.

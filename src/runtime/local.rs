@@ -1,20 +1,20 @@
 //! The ranks that share this one's memory.
 
-use super::host::SharedMemory;
 use crate::control::LocalPeers;
 use crate::error::{Error, Result};
-use crate::link::shm::exposed::{memory, memory_bytes, peer_memory};
 use crate::link::shm::local::Local;
 use crate::link::shm::{LocalLinks, Wake, bell, links, peer_region, region, region_bytes};
 use crate::sys::barrier::fence_of_sleeper;
 use crate::sys::shared::Bell;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A group's allocations are passed under its number and this bit, which no channel's number has.
-/// A barrier stands between one file and the next.
-const ALLOCATIONS: u32 = 1 << 31;
+/// What a group hands around is passed under its number, this bit, which no channel's number has,
+/// and a small number of its own.
+const EXCHANGES: u32 = 1 << 31;
+const NUMBER_SHIFT: u32 = 29;
 
 /// The ranks that share this one's memory, and this process's doorbells.
 pub(crate) struct LocalRanks {
@@ -52,7 +52,7 @@ impl LocalRanks {
         let making = |error: std::io::Error| Error::system("making memory to share", &error);
         let (own, file) = region(places).map_err(making)?;
         let bytes = region_bytes(places);
-        let files = self.peers.exchange(channel, &file, bytes, at_most)?;
+        let files = self.peers.exchange(channel, &file, Some(bytes), at_most)?;
         let map = |(rank, file)| {
             let mapping =
                 |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
@@ -66,26 +66,18 @@ impl LocalRanks {
         Ok(links((channel, 0), ranks, place, own, theirs, &wake))
     }
 
-    /// Makes memory for the group, passes it to the local ranks and maps theirs.
-    pub(super) fn allocate(
+    /// Hands `file` to the other local ranks, and returns what they hand, by rank, ascending.
+    /// `number` tells apart what a group hands around between two barriers. With `bytes`, all are
+    /// sealed memory of this length.
+    pub(super) fn exchange(
         &self,
-        group: u32,
-        bytes: usize,
+        (group, number): (u32, u32),
+        file: &OwnedFd,
+        bytes: Option<usize>,
         at_most: Duration,
-    ) -> Result<SharedMemory> {
-        let making = |error: std::io::Error| Error::system("making memory to share", &error);
-        let (own, file) = memory(bytes).map_err(making)?;
-        let number = ALLOCATIONS | group;
-        let files = self
-            .peers
-            .exchange(number, &file, memory_bytes(bytes), at_most)?;
-        let map = |(rank, file)| {
-            let mapping =
-                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
-            Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
-        };
-        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
-        Ok((own, theirs))
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        let channel = EXCHANGES | number << NUMBER_SHIFT | group;
+        self.peers.exchange(channel, file, bytes, at_most)
     }
 
     fn hang(&self, bell: Bell) {

@@ -22,16 +22,20 @@ use crate::engine::group::{End, Group, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
-use crate::link::shm::exposed::{Allocation, Own};
+use crate::link::shm::exposed::{Allocation, Own, memory, memory_bytes, peer_memory};
 use crate::protocol::session::Agreement;
 use crate::sys::shared::OwnRegion;
 use host::{Host, Waited};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Idle passes between two looks at the clock, while a poller spins.
 const PASSES_PER_TICK: u32 = 64;
+
+/// The number of an exchange of allocations.
+const ALLOCATION: u32 = 0;
 
 /// One per process, or one per simulated rank.
 pub(crate) struct Runtime {
@@ -135,9 +139,19 @@ impl Runtime {
         bytes: usize,
         at_most: Duration,
     ) -> Result<Option<OwnRegion>> {
-        let Some((own, theirs)) = self.host.allocate(group, bytes, at_most)? else {
+        if self.local_ranks().is_empty() {
             return Ok(None);
+        }
+        let (own, file) =
+            memory(bytes).map_err(|error| Error::system("making memory to share", &error))?;
+        let length = Some(memory_bytes(bytes));
+        let files = self.exchange((group, ALLOCATION), &file, length, at_most)?;
+        let map = |(rank, file)| {
+            let mapping =
+                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
         };
+        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
         let allocation = Allocation {
             number,
             own: Own::new(&own),
@@ -147,6 +161,20 @@ impl Runtime {
             group.admit(allocation);
         }
         Ok(Some(own))
+    }
+
+    /// Hands a file to the group's ranks on this host: see [`Host::exchange`].
+    ///
+    /// # Errors
+    /// Those of [`Host::exchange`].
+    pub(crate) fn exchange(
+        &self,
+        group_and_number: (u32, u32),
+        file: &OwnedFd,
+        bytes: Option<usize>,
+        at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        self.host.exchange(group_and_number, file, bytes, at_most)
     }
 
     /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
@@ -380,6 +408,11 @@ impl Runtime {
     /// The control connection of `rank` is gone.
     pub(crate) fn control_lost(&self, rank: usize, why: &str) {
         self.tell(|engine| engine.control_lost(rank, why));
+    }
+
+    /// The process of `rank` has ended.
+    pub(crate) fn process_ended(&self, rank: usize) {
+        self.tell(|engine| engine.process_ended(rank));
     }
 
     /// No data connection to `rank` could be made.

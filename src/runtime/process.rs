@@ -1,7 +1,7 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
 use super::Runtime;
-use super::host::{Host, SharedMemory, Waited};
+use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::limits::{CALL_SPINS, CALL_YIELDS, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
-use crate::link::tcp::{Inbox, Reactor};
+use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::protocol::session::To;
-use mio::net::TcpStream;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -110,6 +110,7 @@ impl Host for ProcessHost {
         } else {
             self.shared.reactor.sleep(IDLE_SLEEP);
             self.shared.disarm();
+            self.shared.reactor.find_cuts();
             Waited::Asleep
         }
     }
@@ -137,16 +138,17 @@ impl Host for ProcessHost {
         local.map_or_else(Vec::new, |one| one.ranks().to_vec())
     }
 
-    fn allocate(
+    fn exchange(
         &self,
-        group: u32,
-        bytes: usize,
+        group_and_number: (u32, u32),
+        file: &OwnedFd,
+        bytes: Option<usize>,
         at_most: Duration,
-    ) -> Result<Option<SharedMemory>> {
-        let local = self.shared.local.as_ref();
-        local
-            .map(|one| one.allocate(group, bytes, at_most))
-            .transpose()
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        match &self.shared.local {
+            Some(local) => local.exchange(group_and_number, file, bytes, at_most),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn spin(&self, fruitless: u32) -> bool {
@@ -215,8 +217,12 @@ impl Handler for Callbacks {
         self.with(|runtime| runtime.control_lost(rank, &why));
     }
 
-    fn stream(&self, channel: u32, peer: usize, stream: TcpStream) {
-        self.shared.inbox(channel).push(peer, stream);
+    fn process_ended(&self, rank: usize) {
+        self.with(|runtime| runtime.process_ended(rank));
+    }
+
+    fn stream(&self, channel: u32, stream: DataStream) {
+        self.shared.inbox(channel).push(stream);
         self.shared.reactor.wake();
     }
 
@@ -240,6 +246,9 @@ impl Handler for Callbacks {
     }
 
     fn awake(&self) {
+        if self.with(Runtime::wants_poller) {
+            self.shared.reactor.find_cuts();
+        }
         self.with(Runtime::poll_in_background);
     }
 

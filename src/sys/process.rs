@@ -278,7 +278,7 @@ mod tests {
     fn a_descriptor_is_inherited_by_the_chosen_child_only() {
         let (reading, writing) = io::pipe().unwrap();
         let number = writing.as_raw_fd();
-        let script = format!("echo chosen >&{number}");
+        let script = format!("echo chosen >/proc/self/fd/{number}");
         let command = || {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", &script]).stderr(Stdio::null());

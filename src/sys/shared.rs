@@ -123,6 +123,27 @@ impl Drop for Mapping {
     }
 }
 
+/// What fixes a file's length for ever.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// A file of `bytes` zeros in memory, which can still be sealed.
+fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
+    file_limit_allows(bytes)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("ringtree", flags)?;
+    let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    ftruncate(&file, bytes.cast_unsigned())?;
+    Ok(file)
+}
+
+/// A file of `bytes` zeros in memory, of fixed length, that every process it is handed to can
+/// write.
+pub(super) fn fixed_file(bytes: usize) -> io::Result<OwnedFd> {
+    let file = memory_file(bytes)?;
+    fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
+    Ok(file)
+}
+
 /// How a region is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
@@ -136,7 +157,10 @@ impl Division {
     /// Bytes of the whole region.
     #[must_use]
     pub const fn total_bytes(self) -> usize {
-        self.words * WORD_BYTES + self.bytes
+        // The system refuses a length that does not exist.
+        self.words
+            .saturating_mul(WORD_BYTES)
+            .saturating_add(self.bytes)
     }
 
     #[inline]
@@ -232,16 +256,12 @@ impl OwnRegion {
     /// The system's: memfd refused, no memory, no descriptors.
     pub fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
         let bytes = division.total_bytes();
-        file_limit_allows(bytes)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("ringtree", flags)?;
-        ftruncate(&file, bytes as u64)?;
+        let file = memory_file(bytes)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = Arc::new(Mapping::new(file.as_fd(), bytes, access)?);
-        let fixed = SealFlags::SHRINK | SealFlags::GROW;
-        // Older kernels lack the last seal; then a peer could write, against the protocol.
-        if fcntl_add_seals(&file, fixed | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
-            fcntl_add_seals(&file, fixed | SealFlags::SEAL)?;
+        // Older kernels lack this seal; then a peer could write, against the protocol.
+        if fcntl_add_seals(&file, FIXED | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
+            fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
         }
         let bytes = OwnBytes {
             mapping: Arc::clone(&mapping),

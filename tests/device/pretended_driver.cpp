@@ -4,14 +4,13 @@
 // - A stream is a thread. A copy or kernel that finds its memory freed ends the process.
 // - Freeing anything waits for everything, as the manual says it may.
 // - By variables it does what real drivers were seen to do; each is named where it is read:
-//   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC, NO_RANGE. And it tells on the library:
+//   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC. And it tells on the library:
 //   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
 //   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says).
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
-// - There are three GPUs. The first two reach each other's memory, if the context was told to, or
-//   opened it; who uses memory that its GPU does not reach ends the process.
-// - Who uses or closes a peer's memory that its owner has freed before ends the process.
-// - Handles of memory work in other processes only. Kernels are `cuda/reduce.cu` on the CPU.
+// - There are three GPUs. The first two reach each other's memory, where it was exported and mapped;
+//   who uses memory that is not mapped for its GPU ends the process. What is mapped stays, also when
+//   its owner is gone. Kernels are `cuda/reduce.cu` on the CPU.
 #define main kernels_on_a_cpu
 #include "../../cuda/host.cpp"
 #undef main
@@ -42,11 +41,8 @@ enum : Result {
     NOT_FOUND = 500,
     NOT_READY = 600,
     PEER_ACCESS_UNSUPPORTED = 217,
-    PEER_ACCESS_ALREADY_ENABLED = 704,
 };
 
-// Behind own memory; its first byte says that the memory was freed.
-static const u64 FLAG_BYTES = 4096;
 static const u64 MEMORY_BYTES = u64(4) << 30;
 static const int GPUS = 3;
 static const int FIRST_DEVICE = 7;
@@ -85,20 +81,10 @@ static int current_gpu() {
 
 struct Block {
     u64 bytes;
-    // Where it lies, or whose context has opened it.
+    // The GPU whose context reaches it.
     int gpu;
-    int file;
-    // How often a peer's memory is open here; 0 for own memory.
-    int opened;
-    ino_t inode;
-
-    u64 mapped() const { return (bytes + 4095) / 4096 * 4096 + FLAG_BYTES; }
-    u8 *flag(u64 start) const { return reinterpret_cast<u8 *>(start) + mapped() - FLAG_BYTES; }
-
-    // Whoever has a peer's memory open finds it there.
-    void check(u64 start) const {
-        if (opened > 0 && *flag(start) != 0) die("a peer's memory was freed before it was closed");
-    }
+    // Whether cuMemMap mapped it.
+    bool is_mapped;
 };
 
 static std::mutex memory_lock;
@@ -106,8 +92,6 @@ static std::map<u64, Block> device_blocks;
 static std::map<u64, u64> host_blocks;
 static std::map<u64, u64> registered;
 static u64 taken;
-// Whether a GPU's context reaches what another's has allocated.
-static bool reaches[GPUS][GPUS];
 
 template <class Map> static bool holds(const Map &map, u64 address, u64 bytes, u64 (*length)(const typename Map::mapped_type &)) {
     auto after = map.upper_bound(address);
@@ -121,9 +105,7 @@ static bool is_device(u64 address, u64 bytes, int gpu) {
     auto after = device_blocks.upper_bound(address);
     if (after == device_blocks.begin()) return false;
     const auto &[start, block] = *--after;
-    block.check(start);
-    const bool is_reached = block.gpu == gpu || (block.opened == 0 && reaches[gpu][block.gpu]);
-    return is_reached && address + bytes <= start + block.bytes;
+    return block.gpu == gpu && address + bytes <= start + block.bytes;
 }
 
 static bool is_host(u64 address, u64 bytes) {
@@ -266,37 +248,15 @@ static std::shared_ptr<Event> known_event(void *handle) {
 
 static std::mutex kernel_lock;
 
-template <class Arguments> static void launch_kernel(void (*kernel)(const Arguments &), const u8 *bytes, u64 threads, int gpu, u64 from, u64 to) {
-    Arguments arguments;
-    std::memcpy(&arguments, bytes, sizeof(arguments));
+static void run_kernel(const Kernel &kernel, const Arguments &arguments, u64 threads, int gpu) {
     std::lock_guard<std::mutex> guard(kernel_lock);
-    launch = Launch();
-    launch.threads = threads;
-    bind(arguments, 0, from, to);
+    begin(kernel, arguments, threads);
     for (auto *ranges : {&launch.readable, &launch.writable}) {
         for (const Range &range : *ranges) {
             if (!is_device(range.start, range.end - range.start, gpu)) die("a kernel's memory was freed, or is not reached");
         }
     }
-    for (launch.thread = 0; launch.thread < threads; launch.thread++) kernel(arguments);
-}
-
-static u64 argument_bytes(const std::string &name) {
-    return name.find("ringtree_cast_") == 0 ? sizeof(CastArguments) : sizeof(FoldArguments);
-}
-
-static void run_kernel(const std::string &name, const u8 *bytes, u64 threads, int gpu) {
-#define LAUNCH_FOLD(operation, dtype, Numbers, Operation, DIVIDES)                               \
-    if (name == "ringtree_" #operation "_" #dtype) {                                             \
-        return launch_kernel(ringtree_##operation##_##dtype, bytes, threads, gpu, Numbers::SIZE, Numbers::SIZE); \
-    }
-#define LAUNCH_NARROW(name_, Half)                                                               \
-    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, gpu, 4, 2);
-#define LAUNCH_WIDEN(name_, Half)                                                                \
-    if (name == "ringtree_cast_" #name_) return launch_kernel(ringtree_cast_##name_, bytes, threads, gpu, 2, 4);
-    EVERY_FOLD(LAUNCH_FOLD)
-    EVERY_CAST(LAUNCH_NARROW, LAUNCH_WIDEN)
-    die("no such kernel");
+    for (launch.thread = 0; launch.thread < threads; launch.thread++) kernel.call(arguments);
 }
 
 // ---- capture ----
@@ -335,21 +295,6 @@ Result cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = MEMORY_BYTES, S
 Result cuDeviceGetAttribute(int *value, int which, int) { return *value = which == 115 ? 0 : 2, SUCCESS; }
 Result cuDevicePrimaryCtxRetain(void **context, int device) {
     return *context = &primaries[device - FIRST_DEVICE], SUCCESS;
-}
-
-Result cuDeviceCanAccessPeer(int *can, int device, int peer) {
-    return *can = can_access(device - FIRST_DEVICE, peer - FIRST_DEVICE), SUCCESS;
-}
-
-Result cuCtxEnablePeerAccess(void *peer, unsigned flags) {
-    NEEDS_CONTEXT;
-    const int gpu = current_gpu(), other = gpu_of(peer);
-    if (flags != 0 || other < 0) return INVALID_VALUE;
-    if (!can_access(gpu, other)) return PEER_ACCESS_UNSUPPORTED;
-    std::lock_guard<std::mutex> guard(memory_lock);
-    const bool was = reaches[gpu][other];
-    reaches[gpu][other] = true;
-    return was ? PEER_ACCESS_ALREADY_ENABLED : SUCCESS;
 }
 
 Result cuGetErrorString(Result code, const char **text) {
@@ -391,104 +336,185 @@ Result cuMemAlloc_v2(u64 *address, size_t bytes) {
     if (bytes == 0) return INVALID_VALUE;
     std::lock_guard<std::mutex> guard(memory_lock);
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
-    const int file = memfd_create("pretended GPU", MFD_CLOEXEC);
-    const u64 mapped = Block{bytes}.mapped();
-    if (file < 0 || ftruncate(file, mapped) != 0) return OUT_OF_MEMORY;
-    void *start = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    struct stat found;
-    if (start == MAP_FAILED || fstat(file, &found) != 0) return OUT_OF_MEMORY;
+    void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return OUT_OF_MEMORY;
     *address = reinterpret_cast<u64>(start);
-    device_blocks[*address] = {bytes, current_gpu(), file, 0, found.st_ino};
+    device_blocks[*address] = {bytes, current_gpu(), false};
     taken += bytes;
     return SUCCESS;
 }
 
-static Result unmap(u64 address, bool is_peers) {
+// Forgets memory that nothing uses any more.
+static Result forget(u64 address, bool is_mapped) {
     NEEDS_CONTEXT;
     if (is_prohibited()) return 900;
     Alone alone;
     wait_for_everything();
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = device_blocks.find(address);
-    if (found == device_blocks.end() || (found->second.opened > 0) != is_peers) {
-        die("what is freed is not there");
-    }
+    if (found == device_blocks.end() || found->second.is_mapped != is_mapped) die("what is freed is not there");
     if (found->second.gpu != current_gpu()) die("what is freed is another GPU's");
-    found->second.check(address);
-    if (found->second.opened > 1) return found->second.opened -= 1, SUCCESS;
-    if (!is_peers) *found->second.flag(address) = 1;
-    munmap(reinterpret_cast<void *>(address), found->second.mapped());
-    close(found->second.file);
-    if (!is_peers) taken -= found->second.bytes;
+    // Whoever touches it from now on ends the process.
+    mmap(reinterpret_cast<void *>(address), found->second.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (!is_mapped) taken -= found->second.bytes;
     device_blocks.erase(found);
     return SUCCESS;
 }
 
-Result cuMemFree_v2(u64 address) { return unmap(address, false); }
-Result cuIpcCloseMemHandle(u64 address) { return unmap(address, true); }
+Result cuMemFree_v2(u64 address) { return forget(address, false); }
 
-Result cuMemGetAddressRange_v2(u64 *base, size_t *bytes, u64 address) {
-    NEEDS_CONTEXT;
-    std::lock_guard<std::mutex> guard(memory_lock);
-    auto after = device_blocks.upper_bound(address);
-    if (after == device_blocks.begin()) return INVALID_VALUE;
-    --after;
-    if (address >= after->first + after->second.bytes) return INVALID_VALUE;
-    if (std::getenv("NO_RANGE") && after->second.opened > 0) return NOT_FOUND;
-    *base = after->first;
-    *bytes = after->second.bytes;
-    return SUCCESS;
-}
-
-struct Handle {
-    char mark[8];
-    int process;
-    int file;
-    u64 inode;
+// Memory that is mapped: a file, with a description behind the memory.
+struct Physical {
+    u64 mark;
     u64 bytes;
     int gpu;
-    char unused[28];
+    int file;
 };
-static_assert(sizeof(Handle) == 64, "the driver's handles have 64 bytes");
+static const u64 MARK = 0x70726574656e6473;
+static const u64 GRANULARITY = 2 << 20;
+static std::map<u64, Physical> physicals;
+static u64 last_physical = 1000;
+// Addresses that are reserved, and what is mapped there: 0 is nothing.
+static std::map<u64, std::pair<u64, u64>> reserved;
 
-Result cuIpcGetMemHandle(Handle *handle, u64 address) {
+struct Location {
+    int kind;
+    int id;
+};
+struct Properties {
+    int kind;
+    int handles;
+    Location location;
+    void *windows;
+    u8 flags[8];
+};
+struct MemoryAccess {
+    Location location;
+    int flags;
+};
+
+static bool is_sound(const Properties *properties) {
+    const int gpu = properties->location.id - FIRST_DEVICE;
+    const u8 none[8] = {};
+    return properties->kind == 1 && properties->handles == 1 && properties->location.kind == 1 && gpu >= 0 &&
+           gpu < GPUS && !properties->windows && std::memcmp(properties->flags, none, 8) == 0;
+}
+
+static u64 keep(const Physical &physical) {
+    physicals[++last_physical] = physical;
+    return last_physical;
+}
+
+Result cuMemGetAllocationGranularity(size_t *bytes, const Properties *properties, int) {
     NEEDS_CONTEXT;
+    return *bytes = GRANULARITY, is_sound(properties) ? SUCCESS : INVALID_VALUE;
+}
+
+Result cuMemCreate(u64 *handle, size_t bytes, const Properties *properties, u64 flags) {
+    NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    if (!is_sound(properties) || flags != 0 || bytes == 0 || bytes % GRANULARITY != 0) return INVALID_VALUE;
+    Alone alone;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    const int file = memfd_create("pretended GPU", MFD_CLOEXEC);
+    const Physical physical = {MARK, bytes, properties->location.id - FIRST_DEVICE, file};
+    if (file < 0 || pwrite(file, &physical, sizeof(physical), bytes) != sizeof(physical)) return OUT_OF_MEMORY;
+    return *handle = keep(physical), SUCCESS;
+}
+
+Result cuMemExportToShareableHandle(int *number, u64 handle, int kind, u64 flags) {
+    NEEDS_CONTEXT;
+    // What containers without the capability say.
     if (std::getenv("NO_IPC")) return 801;
     std::lock_guard<std::mutex> guard(memory_lock);
-    auto found = device_blocks.find(address);
-    if (found == device_blocks.end() || found->second.opened > 0) return INVALID_VALUE;
-    *handle = {"memory", getpid(), found->second.file, found->second.inode, found->second.bytes, found->second.gpu, {}};
-    return SUCCESS;
+    auto found = physicals.find(handle);
+    if (found == physicals.end() || kind != 1 || flags != 0) return INVALID_VALUE;
+    return *number = fcntl(found->second.file, F_DUPFD_CLOEXEC, 0), *number < 0 ? OUT_OF_MEMORY : SUCCESS;
 }
 
-// The export by descriptor, of memory that cuMemCreate made; so far it is only refused.
-Result cuMemExportToShareableHandle(void *, u64, int, u64) {
+Result cuMemImportFromShareableHandle(u64 *handle, void *number, int kind) {
     NEEDS_CONTEXT;
-    return std::getenv("NO_IPC") ? 801 : INVALID_VALUE;
-}
-
-Result cuIpcOpenMemHandle_v2(u64 *address, Handle handle, unsigned flags) {
-    NEEDS_CONTEXT;
-    if (flags != 1 || std::memcmp(handle.mark, "memory", 7) != 0) return INVALID_VALUE;
-    if (handle.process == getpid()) return INVALID_CONTEXT;
-    const int gpu = current_gpu();
-    if (gpu != handle.gpu && !can_access(gpu, handle.gpu)) return PEER_ACCESS_UNSUPPORTED;
-    std::lock_guard<std::mutex> guard(memory_lock);
-    for (auto &[start, block] : device_blocks) {
-        if (block.opened > 0 && block.inode == handle.inode && block.gpu == gpu) {
-            block.opened += 1;
-            return *address = start, SUCCESS;
-        }
-    }
-    const std::string path = "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file);
-    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (is_prohibited()) return 900;
+    Physical physical = {};
+    const int file = fcntl(int(reinterpret_cast<u64>(number)), F_DUPFD_CLOEXEC, 0);
     struct stat found;
-    if (file < 0 || fstat(file, &found) != 0 || found.st_ino != handle.inode) return INVALID_VALUE;
-    void *start = mmap(nullptr, Block{handle.bytes}.mapped(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (start == MAP_FAILED) return OUT_OF_MEMORY;
-    *address = reinterpret_cast<u64>(start);
-    device_blocks[*address] = {handle.bytes, gpu, file, 1, handle.inode};
+    if (kind != 1 || file < 0 || fstat(file, &found) != 0) return INVALID_VALUE;
+    const off_t at = found.st_size - off_t(sizeof(physical));
+    if (pread(file, &physical, sizeof(physical), at) != sizeof(physical) || physical.mark != MARK) return INVALID_VALUE;
+    physical.file = file;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    return *handle = keep(physical), SUCCESS;
+}
+
+// What maps the memory keeps it.
+Result cuMemRelease(u64 handle) {
+    NEEDS_CONTEXT;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto found = physicals.find(handle);
+    if (found == physicals.end()) die("what is released is not there");
+    close(found->second.file);
+    physicals.erase(found);
     return SUCCESS;
+}
+
+Result cuMemAddressReserve(u64 *address, size_t bytes, size_t alignment, u64 wanted, u64 flags) {
+    NEEDS_CONTEXT;
+    if (bytes == 0 || bytes % GRANULARITY != 0 || alignment != 0 || wanted != 0 || flags != 0) return INVALID_VALUE;
+    void *start = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return OUT_OF_MEMORY;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    *address = reinterpret_cast<u64>(start);
+    reserved[*address] = {bytes, 0};
+    return SUCCESS;
+}
+
+Result cuMemAddressFree(u64 address, size_t bytes) {
+    NEEDS_CONTEXT;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto found = reserved.find(address);
+    if (found == reserved.end() || found->second.first != bytes || found->second.second != 0) die("addresses are not free");
+    munmap(reinterpret_cast<void *>(address), bytes);
+    reserved.erase(found);
+    return SUCCESS;
+}
+
+Result cuMemMap(u64 address, size_t bytes, size_t offset, u64 handle, u64 flags) {
+    NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto place = reserved.find(address);
+    auto found = physicals.find(handle);
+    if (place == reserved.end() || found == physicals.end() || offset != 0 || flags != 0) return INVALID_VALUE;
+    if (bytes > found->second.bytes || bytes != place->second.first || place->second.second != 0) return INVALID_VALUE;
+    void *start = reinterpret_cast<void *>(address);
+    if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED) return OUT_OF_MEMORY;
+    place->second.second = handle;
+    // Until access is given, no GPU reaches it.
+    device_blocks[address] = {bytes, -1, true};
+    return SUCCESS;
+}
+
+Result cuMemSetAccess(u64 address, size_t bytes, const MemoryAccess *access, size_t count) {
+    NEEDS_CONTEXT;
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto place = reserved.find(address);
+    if (place == reserved.end() || count != 1 || bytes != place->second.first) return INVALID_VALUE;
+    auto found = physicals.find(place->second.second);
+    const int gpu = access->location.id - FIRST_DEVICE;
+    if (found == physicals.end() || access->location.kind != 1 || access->flags != 3) return INVALID_VALUE;
+    if (gpu != found->second.gpu && !can_access(gpu, found->second.gpu)) return PEER_ACCESS_UNSUPPORTED;
+    return device_blocks[address].gpu = gpu, SUCCESS;
+}
+
+Result cuMemUnmap(u64 address, size_t bytes) {
+    {
+        std::lock_guard<std::mutex> guard(memory_lock);
+        auto place = reserved.find(address);
+        if (place == reserved.end() || place->second.first != bytes || place->second.second == 0) return INVALID_VALUE;
+        place->second.second = 0;
+        if (device_blocks[address].gpu < 0) device_blocks[address].gpu = current_gpu();
+    }
+    return forget(address, true);
 }
 
 Result cuMemHostAlloc(void **start, size_t bytes, unsigned) {
@@ -790,13 +816,12 @@ Result cuFuncLoad(void *) {
 
 Result cuLaunchKernel(void *function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **arguments, void **extra) {
     if (y != 1 || z != 1 || block_y != 1 || block_z != 1 || shared != 0 || extra) return INVALID_VALUE;
-    const std::string name = *static_cast<std::string *>(function);
-    const auto *bytes = static_cast<const u8 *>(arguments[0]);
-    const std::vector<u8> copied(bytes, bytes + argument_bytes(name));
+    const Kernel &kernel = *kernel_named(static_cast<std::string *>(function)->c_str());
+    const Arguments copied = *static_cast<const Arguments *>(arguments[0]);
     auto its = known(stream);
     if (!its) return INVALID_HANDLE;
     const int gpu = its->gpu;
-    return enqueue(stream, [=] { run_kernel(name, copied.data(), u64(blocks) * threads, gpu); });
+    return enqueue(stream, [=, &kernel] { run_kernel(kernel, copied, u64(blocks) * threads, gpu); });
 }
 
 } // extern "C"

@@ -1,7 +1,7 @@
 //! What training code does on the GPU behind a collective, on drivers that make it wait: nothing of
 //! it holds a collective up, whatever the driver does meanwhile.
 
-use crate::world::{Act, Rank, World, ok};
+use crate::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, sys};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::{Error, ReduceOp, Result};
@@ -17,8 +17,8 @@ pub(crate) fn act(role: &str) -> Option<Act> {
 }
 
 fn every_habit(settings: &[(&'static str, &str)]) {
-    for transport in ["shm", "tcp"] {
-        let mut world = World::new(2, transport);
+    for path in PATHS {
+        let mut world = World::new(2, path);
         for (name, value) in settings {
             world = world.with(name, value);
         }
@@ -44,16 +44,6 @@ fn where_besides_all_streams_share_a_queue() {
 #[test]
 fn where_streams_of_one_priority_share_a_queue() {
     every_habit(&[("CHANNELS", "priority")]);
-}
-
-#[test]
-fn where_no_memory_can_be_exported() {
-    every_habit(&[("NO_IPC", "1")]);
-}
-
-#[test]
-fn where_nothing_is_known_of_imported_memory() {
-    every_habit(&[("NO_RANGE", "1")]);
 }
 
 /// As on machines where one thread alone may use the GPU: the engine and the control thread make no

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "RINGTREE_TEST_ROLE";
+const PATH: &str = "RINGTREE_TEST_PATH";
+pub(crate) const PATHS: [&str; 3] = ["mapped", "shm", "tcp"];
 /// In front of what a rank has to say, among the lines of the test harness.
 const MARK: &str = "says: ";
 /// Who takes this long hangs: far longer than any timeout here, and a busy machine's delays.
@@ -29,17 +31,29 @@ pub(crate) fn ok(ranks: usize) -> Vec<&'static str> {
 }
 
 impl World {
-    pub(crate) fn new(ranks: usize, transport: &'static str) -> Self {
+    /// Ranks whose buffers take a path: `mapped`, or staged over `shm` or `tcp`.
+    pub(crate) fn new(ranks: usize, path: &'static str) -> Self {
+        let transport = if path == "tcp" { "tcp" } else { "shm" };
         let settings = vec![
             ("RINGTREE_TRANSPORT", transport.to_owned()),
             ("RINGTREE_TIMEOUT_MS", "20000".to_owned()),
+            (PATH, path.to_owned()),
         ];
-        Self { ranks, settings }
+        let world = Self { ranks, settings };
+        match path {
+            "shm" => world.with("NO_IPC", "1"),
+            _ => world,
+        }
     }
 
     pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
         self.settings.push((name, value.to_owned()));
         self
+    }
+
+    /// Another path than the one that was asked for.
+    pub(crate) fn expecting(self, path: &str) -> Self {
+        self.with(PATH, path)
     }
 
     /// The timeout of calls that are to run into it.
@@ -131,6 +145,8 @@ impl Rank {
         let device = Device::open(ordinal)?;
         let comm = Communicator::from_env()?;
         comm.attach(&device)?;
+        let path = comm.device_transport();
+        assert_eq!(path, std::env::var(PATH).ok(), "{:?}", comm.device_path());
         Ok(Self {
             stream: device.stream()?,
             comm,

@@ -2,7 +2,7 @@
 
 use super::values::Random;
 use bytemuck::{Pod, Zeroable, bytes_of};
-use ringtree::reduce::gpu;
+use ringtree::sys::cuda::launch as gpu;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -88,7 +88,7 @@ pub(crate) fn check(cases: impl Iterator<Item = Case>) {
             .zip(&case.expected)
             .position(|(left, right)| left != right);
         assert_eq!(wrong, None, "{}: wrong at this byte", case.what);
-        // Every element once: none is folded twice, as it would be seen only where it is in place.
+        // Every element once: none is reduced twice, as it would be seen only where it is in place.
         let passed = (answer.bytes_read, answer.bytes_written);
         let expected = (case.bytes_read as u64, case.bytes_written as u64);
         assert_eq!(passed, expected, "{}", case.what);
@@ -122,17 +122,13 @@ impl Memory {
     }
 }
 
-/// A launch in a grid of its own choice or of any other.
-pub(crate) fn request(
-    entry: &str,
-    blocks: u32,
-    memory_bytes: usize,
-    random: &mut Random,
-) -> Request {
+/// The launch in its own grid or in any other.
+pub(crate) fn request(launch: &gpu::Launch, memory_bytes: usize, random: &mut Random) -> Request {
     let mut name = [0; 32];
-    name[..entry.len()].copy_from_slice(entry.as_bytes());
+    let entry = launch.entry.to_bytes();
+    name[..entry.len()].copy_from_slice(entry);
     let (blocks, block_threads) = if random.flip() {
-        (blocks, gpu::BLOCK_THREADS)
+        (launch.blocks, launch.threads)
     } else {
         let warps = 1 + random.below(8) as u32;
         (1 + random.below(5) as u32, warps * 32)

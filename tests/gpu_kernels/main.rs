@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod casts;
-mod folds;
 mod launched;
+mod reduces;
 mod values;

@@ -1,4 +1,4 @@
-//! What is folded: random and special elements of every type.
+//! What is reduced: random and special elements of every type.
 
 use ringtree::Dtype;
 
@@ -24,7 +24,7 @@ impl Random {
 }
 
 /// The bits of exponent and mantissa of a float.
-pub(crate) fn format_of(dtype: Dtype) -> Option<(u32, u32)> {
+fn format_of(dtype: Dtype) -> Option<(u32, u32)> {
     match dtype {
         Dtype::F16 => Some((5, 10)),
         Dtype::Bf16 => Some((8, 7)),

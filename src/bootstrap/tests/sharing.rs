@@ -30,7 +30,7 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
                 let (_region, own) = OwnRegion::new(division).unwrap();
                 let membership = joined.membership();
                 let local = membership.local.as_ref().unwrap();
-                let handed = local.exchange(0, &own, 4096, PATIENCE).unwrap();
+                let handed = local.exchange(0, &own, Some(4096), PATIENCE).unwrap();
                 let [(_, file)] = &handed[..] else {
                     panic!("one local rank: {handed:?}");
                 };

@@ -1,22 +1,30 @@
 //! Collectives on device buffers.
 //!
-//! The buffer is staged: copied to pinned memory of the host in pieces, each of which is an
-//! ordinary operation of the engine, and copied back. The caller's thread posts the pieces first
-//! and then tells the driver everything (`device::staging`); from there on the engine has all it
-//! needs. If the caller's thread is held up in the driver, the engine goes on, and its deadlines
-//! end the call.
+//! Where all ranks are on one host and its GPUs read each other's memory, the caller's thread tells
+//! the driver the whole collective (`device::mapped`). Elsewhere the buffer is staged: copied to
+//! pinned memory of the host in pieces, each of which is an ordinary operation of the engine, and
+//! copied back (`device::staging`).
+//!
+//! On both paths the caller's thread posts operations to the engine first and enters the driver
+//! then; from there on the engine has all it needs. If the caller's thread is held up in the
+//! driver, the engine goes on, and its deadlines end the call.
 
+mod cut;
+mod path;
 mod pieces;
+#[cfg(test)]
+mod tests;
 
 use super::buffer::DeviceMemory;
 use super::collectives::forced;
 use super::{Communicator, Issued, Parts};
 use crate::device::Device;
-use crate::device::staging::{Lane, Piece, StreamGate, entries};
+use crate::device::lane::Lane;
+use crate::device::mapped::{self, Windows};
+use crate::device::staging::Piece;
 use crate::dtype::Dtype;
 use crate::engine::Ticket;
-use crate::engine::bind::Placement;
-use crate::engine::cache::{Key, Prepared};
+use crate::engine::cache::Prepared;
 use crate::engine::gate::Gate;
 use crate::engine::group::{Memory as HostMemory, Order, Start};
 use crate::error::{Error, Result};
@@ -27,6 +35,9 @@ use crate::limits::{
 use crate::plan::spec::{Algorithm, Collective};
 use crate::protocol::call::{Call, Medium};
 use crate::sys::cuda::{Memory, Pinned};
+use crate::sys::memory::Region;
+use cut::{Cut, Mapped, Staged};
+pub(super) use path::Path;
 use pieces::Whole;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,18 +48,12 @@ pub(super) struct Attached {
     device: Device,
     /// None only while it is being dropped.
     lane: Option<Lane>,
+    path: Path,
     /// What is under way, oldest first.
     rounds: VecDeque<Round>,
     /// How the first call that failed ended.
     failure: Option<Error>,
     cuts: HashMap<Call, Arc<Cut>>,
-}
-
-/// A call, cut.
-struct Cut {
-    rounds: Vec<Vec<Piece>>,
-    /// What to run for the pieces, in the order of all rounds.
-    prepared: Vec<Arc<Prepared>>,
 }
 
 /// Pieces of a call that were begun together.
@@ -57,30 +62,18 @@ struct Round {
     tickets: Vec<Ticket>,
     entries: usize,
     pinned_bytes: usize,
-    pinned: Arc<Pinned>,
+    /// What the pieces pass through, if they are staged.
+    pinned: Option<Arc<Pinned>>,
     /// Kept until the round has ended; leaked if it does not.
     _memory: Memory,
 }
 
-/// A piece's gate, as the engine has it.
-struct PieceGate(StreamGate);
-
-impl Gate for PieceGate {
-    fn is_ready(&self) -> bool {
-        self.0.is_ready()
-    }
-
-    fn open(&self, _succeeded: bool) {
-        // Whether it succeeded is told by the ticket: the stream goes on in any case.
-        self.0.open();
-    }
-}
-
 impl Attached {
-    pub(super) fn new(device: &Device) -> Result<Self> {
+    pub(super) fn new(device: &Device, path: Path) -> Result<Self> {
         Ok(Self {
             device: device.clone(),
             lane: Some(Lane::take(device.gpu())?),
+            path,
             rounds: VecDeque::new(),
             failure: None,
             cuts: HashMap::new(),
@@ -95,14 +88,24 @@ impl Attached {
         self.lane.as_mut().expect("invariant: not dropped")
     }
 
+    /// The lane, and what the ranks have mapped of each other.
+    fn mapped(&mut self) -> (&mut Lane, &mut Windows) {
+        let lane = self.lane.as_mut().expect("invariant: not dropped");
+        match &mut self.path {
+            Path::Mapped(windows) => (lane, windows),
+            Path::Staged(_) => unreachable!("invariant: mapped calls are made on mapped paths"),
+        }
+    }
+
     fn has_ended(&self, round: u32) -> bool {
         self.lane.as_ref().is_none_or(|lane| lane.has_ended(round))
     }
 
     /// Lets go of the oldest round, with which everything is through.
     fn retire(&mut self) {
-        if let Some(round) = self.rounds.pop_front() {
-            round.pinned.give_back(self.device.gpu());
+        let round = self.rounds.pop_front();
+        if let Some(pinned) = round.and_then(|round| round.pinned) {
+            pinned.give_back(self.device.gpu());
         }
     }
 
@@ -119,47 +122,54 @@ impl Drop for Attached {
     /// stands still: then what they use is leaked.
     fn drop(&mut self) {
         let Some(lane) = self.lane.take() else { return };
+        let path = std::mem::replace(&mut self.path, Path::Staged(String::new()));
         let end = Instant::now() + DEVICE_CLOSE_MAX;
-        while let Some(round) = self.rounds.pop_front() {
+        while let Some(round) = self.rounds.front() {
             while !lane.has_ended(round.number) && Instant::now() < end {
                 std::thread::sleep(DEVICE_SLEEP);
             }
             if !lane.has_ended(round.number) {
-                self.rounds.push_front(round);
-                std::mem::forget(std::mem::take(&mut self.rounds));
-                std::mem::forget(lane);
+                std::mem::forget((std::mem::take(&mut self.rounds), lane, path));
                 return;
             }
-            round.pinned.give_back(self.device.gpu());
+            self.retire();
         }
         match self.failure {
             // Something may have been enqueued that no round tells of.
-            Some(_) => std::mem::forget(lane),
-            None => lane.give_back(),
+            Some(_) => std::mem::forget((lane, path)),
+            None => {
+                lane.give_back();
+                path.retire();
+            }
         }
     }
 }
 
 impl Communicator {
-    /// What device buffers travel over, as `bench` names it: the
+    /// What device buffers travel over, as `bench` names it: `mapped`, or the
     /// [transport](Communicator::transport) of the hosts. Nothing, as long as no device is
     /// attached.
     #[must_use]
     pub fn device_transport(&self) -> Option<String> {
         let issued = self.enter().ok()?;
-        issued.attached.as_ref()?;
-        Some(self.transport().to_owned())
+        Some(match issued.attached.as_ref()?.path {
+            Path::Mapped(_) => "mapped".to_owned(),
+            Path::Staged(_) => self.transport().to_owned(),
+        })
     }
 
     /// Which way device buffers go, and why, in one line. Nothing, as long as no device is
     /// attached.
     #[must_use]
     pub fn device_path(&self) -> Option<String> {
-        let over = self.device_transport()?;
-        Some(format!(
-            "staged: through pinned memory of the hosts, over {over}; the way through GPUs' memory \
-             is not built"
-        ))
+        let issued = self.enter().ok()?;
+        Some(match &issued.attached.as_ref()?.path {
+            Path::Mapped(_) => "mapped: the ranks' GPUs read each other's memory".to_owned(),
+            Path::Staged(why) => format!(
+                "staged: through pinned memory of the hosts, over {}: {why}",
+                self.transport()
+            ),
+        })
     }
 
     /// Waits until all collectives on device buffers have ended, and their results are in place;
@@ -270,48 +280,16 @@ impl Communicator {
             return Ok(Arc::clone(cut));
         }
         let collective = call.collective();
-        let rounds = pieces::rounds(&Whole {
+        let whole = Whole {
             collective: collective.expect("invariant: only collectives are made on devices"),
             count: call.count,
             element_bytes: call.dtype.size(),
             rank: self.rank(),
             world_size: self.world_size(),
             root: call.root,
-        });
-        // Most pieces are equally long.
-        let mut by_count: HashMap<usize, Arc<Prepared>> = HashMap::new();
-        let mut prepared: Vec<Arc<Prepared>> = Vec::new();
-        for piece in rounds.iter().flatten() {
-            if let Some(same) = by_count.get(&piece.count) {
-                prepared.push(Arc::clone(same));
-                continue;
-            }
-            let own = issued.cache.get(Key {
-                call: Call {
-                    count: piece.count,
-                    ..call
-                },
-                placement: Placement::InPlace,
-                is_exposed: false,
-            })?;
-            // All pieces are the one call that the user made.
-            let algorithm = prepared.first().map_or(own.call, |first| first.call);
-            let whole = Call {
-                algorithm: algorithm.algorithm,
-                pieces: algorithm.pieces,
-                ..call
-            };
-            let own = Arc::new(Prepared {
-                call: whole,
-                digest: whole.digest(),
-                program: own.program.clone(),
-                arithmetic: own.arithmetic,
-                predicted_s: own.predicted_s,
-            });
-            by_count.insert(piece.count, Arc::clone(&own));
-            prepared.push(own);
-        }
-        let cut = Arc::new(Cut { rounds, prepared });
+        };
+        let is_mapped = matches!(attached.path, Path::Mapped(_));
+        let cut = Arc::new(Cut::new(issued, call, &whole, is_mapped)?);
         if attached.cuts.len() >= PROGRAMS_CACHED_MAX {
             attached.cuts.clear();
         }
@@ -327,72 +305,120 @@ impl Communicator {
         sequence: u64,
         on: &DeviceMemory,
     ) -> Result<()> {
-        let mut prepared = cut.prepared.iter();
-        let mut begun = Ok(());
-        for (nth, pieces) in cut.rounds.iter().enumerate() {
-            let bytes = pieces.last().map_or(0, |piece| piece.host_at + piece.bytes);
-            let room = |attached: &Attached| {
-                attached.rounds.is_empty() || attached.has_room(entries(pieces), bytes)
-            };
-            begun = self.settle(attached, room).and_then(|()| {
-                let pinned = Pinned::take(attached.device.gpu(), bytes)?;
-                let tickets = self.post(attached, &mut prepared, sequence, &pinned, pieces)?;
-                let lane = attached.lane();
-                if nth == 0 {
-                    lane.begin(&on.stream)?;
-                }
-                let number = lane.enqueue(&on.memory, &pinned, pieces)?;
-                attached.rounds.push_back(Round {
-                    number,
-                    tickets,
-                    entries: entries(pieces),
-                    pinned_bytes: bytes,
-                    pinned,
-                    _memory: on.memory.clone(),
-                });
-                Ok(())
-            });
-            if begun.is_err() {
-                break;
-            }
-        }
+        let begun = match cut {
+            Cut::Staged(rounds) => rounds.iter().enumerate().try_for_each(|(nth, round)| {
+                self.begin_staged(attached, round, sequence, on, nth == 0)
+            }),
+            Cut::Mapped(mapped) => self.begin_mapped(attached, mapped, sequence, on),
+        };
+        // After a failure too, what was enqueued comes before whatever the user does next with the
+        // buffer.
         if begun.is_err() {
-            // What was enqueued comes before whatever the user does next with the buffer.
             std::mem::forget(on.memory.clone());
-            let _ = attached.lane().join(&on.stream);
-            return begun;
         }
-        attached.lane().join(&on.stream)
+        begun.and(attached.lane().join(&on.stream))
     }
 
-    /// Posts the pieces of a round.
-    fn post<'a>(
+    /// Waits until there is room for so much, or nothing is under way.
+    fn make_room(
         &self,
         attached: &mut Attached,
-        prepared: &mut impl Iterator<Item = &'a Arc<Prepared>>,
+        entries: usize,
+        pinned_bytes: usize,
+    ) -> Result<()> {
+        self.settle(attached, |attached| {
+            attached.rounds.is_empty() || attached.has_room(entries, pinned_bytes)
+        })
+    }
+
+    fn begin_staged(
+        &self,
+        attached: &mut Attached,
+        round: &Staged,
         sequence: u64,
-        pinned: &Arc<Pinned>,
-        pieces: &[Piece],
-    ) -> Result<Vec<Ticket>> {
+        on: &DeviceMemory,
+        is_first: bool,
+    ) -> Result<()> {
+        let (entries, pinned_bytes) = (round.entries(), round.pinned_bytes());
+        self.make_room(attached, entries, pinned_bytes)?;
+        let pinned = Pinned::take(attached.device.gpu(), pinned_bytes)?;
+        let mut tickets = Vec::with_capacity(round.pieces.len());
+        for (Piece { host_at, bytes, .. }, prepared) in round.pieces.iter().zip(&round.prepared) {
+            let region = pinned.region(*host_at, *bytes)?;
+            let gate = attached.lane().next_gate();
+            tickets.push(self.post_gated(prepared, sequence, region, Box::new(gate))?);
+        }
+        let lane = attached.lane();
+        if is_first {
+            lane.begin(&on.stream)?;
+        }
+        let number = lane.enqueue(&on.memory, &pinned, &round.pieces)?;
+        attached.rounds.push_back(Round {
+            number,
+            tickets,
+            entries,
+            pinned_bytes,
+            pinned: Some(pinned),
+            _memory: on.memory.clone(),
+        });
+        Ok(())
+    }
+
+    fn begin_mapped(
+        &self,
+        attached: &mut Attached,
+        call: &Mapped,
+        sequence: u64,
+        on: &DeviceMemory,
+    ) -> Result<()> {
+        let (lane, windows) = attached.mapped();
+        let gate = windows.next_gate(lane, call.rounds.len());
+        // A barrier's byte.
+        let region = Region::own(vec![0u8]);
+        let ticket = self.post_gated(&call.barrier, sequence, region, Box::new(gate))?;
+        lane.begin(&on.stream)?;
+        let mut tickets = vec![ticket];
+        for (nth, scripts) in call.rounds.iter().enumerate() {
+            let entries = mapped::entries(scripts);
+            self.make_room(attached, entries, 0)?;
+            let (lane, windows) = attached.mapped();
+            let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
+            let is_last = nth + 1 == call.rounds.len();
+            attached.rounds.push_back(Round {
+                number,
+                // The barrier is behind the last.
+                tickets: tickets.split_off(usize::from(!is_last)),
+                entries,
+                pinned_bytes: 0,
+                pinned: None,
+                _memory: on.memory.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Posts an operation that begins when its gate says so.
+    fn post_gated(
+        &self,
+        prepared: &Arc<Prepared>,
+        sequence: u64,
+        region: Region,
+        gate: Box<dyn Gate>,
+    ) -> Result<Ticket> {
         let Parts {
             runtime,
             group,
             timeout,
             ..
         } = &self.0.parts;
-        let mut tickets = Vec::with_capacity(pieces.len());
-        for (piece, prepared) in pieces.iter().zip(prepared) {
-            let region = pinned.region(piece.host_at, piece.bytes)?;
-            let mut start = Start {
-                prepared,
-                sequence,
-                memory: &mut HostMemory::in_place(region),
-                timeout: *timeout,
-                gate: Some(Box::new(PieceGate(attached.lane().next_gate()))),
-            };
-            tickets.push(runtime.post(*group, Order::Collectives, &mut start)?);
-        }
-        Ok(tickets)
+        let mut start = Start {
+            prepared,
+            sequence,
+            memory: &mut HostMemory::in_place(region),
+            timeout: *timeout,
+            gate: Some(gate),
+        };
+        runtime.post(*group, Order::Collectives, &mut start)
     }
 
     /// As [`Communicator::preview`], of a buffer on a device: what would run for its first piece,

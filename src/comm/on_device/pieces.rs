@@ -23,9 +23,11 @@ pub(super) struct Whole {
     pub(super) root: usize,
 }
 
-/// The call's pieces in order, in rounds of at most [`DEVICE_PIECES_MAX`].
+/// The call's pieces in order, to be staged: in rounds of at most [`DEVICE_PIECES_MAX`].
 pub(super) fn rounds(whole: &Whole) -> Vec<Vec<Piece>> {
-    let mut rounds: Vec<_> = pieces(whole)
+    let bytes = whole.bytes().div_ceil(DEVICE_PIECES_MAX);
+    let bytes = bytes.clamp(DEVICE_PIECE_BYTES_MIN, DEVICE_PIECE_BYTES_MAX);
+    let mut rounds: Vec<_> = pieces(whole, bytes)
         .chunks(DEVICE_PIECES_MAX)
         .map(<[Piece]>::to_vec)
         .collect();
@@ -43,11 +45,15 @@ pub(super) fn rounds(whole: &Whole) -> Vec<Vec<Piece>> {
     rounds
 }
 
-fn pieces(whole: &Whole) -> Vec<Piece> {
-    let bytes = whole.count * whole.element_bytes;
-    let piece_bytes = bytes
-        .div_ceil(DEVICE_PIECES_MAX)
-        .clamp(DEVICE_PIECE_BYTES_MIN, DEVICE_PIECE_BYTES_MAX);
+impl Whole {
+    pub(super) fn bytes(&self) -> usize {
+        self.count * self.element_bytes
+    }
+}
+
+/// The call's pieces in order, of about `piece_bytes` each.
+pub(super) fn pieces(whole: &Whole, piece_bytes: usize) -> Vec<Piece> {
+    let bytes = whole.bytes();
     match whole.collective.is_blocked() {
         true => {
             let shortest = whole.count / whole.world_size;
@@ -81,6 +87,7 @@ fn flat_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
         count,
         host_at: 0,
         bytes,
+        rows: rows(),
         inputs: if gives { rows() } else { Vec::new() },
         outputs: if gets { rows() } else { Vec::new() },
     }
@@ -120,6 +127,7 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
             .map(|(blocks, block_length)| alike(blocks, block_length))
             .collect(),
     };
+    let rows = all.clone();
     let (inputs, outputs) = match whole.collective {
         Collective::AllGather => (own, all),
         _ => (all, own),
@@ -129,6 +137,7 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
         count,
         host_at: 0,
         bytes: count * element_bytes,
+        rows,
         inputs,
         outputs,
     }

@@ -25,6 +25,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
             token: socket.token().clone(),
         }),
         pid: 1,
+        process: None,
         local_rank: 0,
     };
     let peers: Vec<Peer> = sockets.iter().map(peer).collect();
@@ -66,8 +67,18 @@ fn open(name: &str) -> usize {
         .count()
 }
 
-/// Sends `bytes`, and `descriptor` beside them, to the socket of `local` from outside of the job.
+/// Sends the word of `local`, `bytes`, and `descriptor` beside them to the socket of `local` from
+/// outside of the job.
 fn send_to(
+    local: &LocalPeers,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> rustix::io::Result<usize> {
+    send_behind(&local.word, local, bytes, descriptor)
+}
+
+fn send_behind(
+    word: &[u8],
     local: &LocalPeers,
     bytes: &[u8],
     descriptor: BorrowedFd<'_>,
@@ -80,7 +91,7 @@ fn send_to(
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     assert!(beside.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    let bytes = [IoSlice::new(bytes)];
+    let bytes = [IoSlice::new(word), IoSlice::new(bytes)];
     let address = address.unwrap();
     rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut beside, send_flags())
 }
@@ -121,7 +132,7 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
                 let local = &all[rank];
                 scope.spawn(move || {
                     let own = memory(name, u64::from(channel) * 100 + rank as u64);
-                    let handed = local.exchange(channel, &own, BYTES, PATIENCE);
+                    let handed = local.exchange(channel, &own, Some(BYTES), PATIENCE);
                     let marks = handed.unwrap().into_iter();
                     let marks: Vec<_> = marks.map(|(from, file)| (from, mark(file))).collect();
                     let expected = (0..8_usize).filter(|other| *other != rank);
@@ -140,6 +151,8 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
                     }
                     let _ = send_to(local, &[7; 300], own.as_fd());
                     let _ = send_to(local, &[], own.as_fd());
+                    let _ = send_behind(&[], local, &[], own.as_fd());
+                    let _ = send_behind(&[9; WORD_BYTES], local, &[], own.as_fd());
                 }
                 thread::sleep(Duration::from_micros(200));
             }
@@ -188,6 +201,61 @@ fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
     assert_eq!(open(name), 1);
 }
 
+/// How many bytes the next datagram at the socket of `local` has, which stays there.
+fn queued(local: &LocalPeers) -> rustix::io::Result<usize> {
+    let mut bytes = [0; 400];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(&local.socket, &mut bytes, flags).map(|(_, bytes)| bytes)
+}
+
+#[test]
+fn the_kernel_keeps_what_lacks_the_word_from_the_socket() {
+    let all = ranks(2);
+    let own = memory("ringtree-test-strangers", 0);
+    let word = all[0].word;
+    let mut almost = word;
+    almost[WORD_BYTES - 1] ^= 1;
+    let strange: [&[u8]; 6] = [
+        &[],
+        &word[..4],
+        &word[..7],
+        &almost,
+        &all[1].word,
+        &[7; 300],
+    ];
+    for bytes in strange {
+        send_behind(bytes, &all[0], &[], own.as_fd()).unwrap();
+        assert_eq!(queued(&all[0]), Err(Errno::AGAIN), "{bytes:?}");
+    }
+    send_behind(&word, &all[0], &[], own.as_fd()).unwrap();
+    assert_eq!(queued(&all[0]), Ok(WORD_BYTES));
+}
+
+/// A stranger sends its only reference to a socket that takes as long to close as it likes.
+#[test]
+fn no_descriptor_of_a_stranger_is_closed_here() {
+    let linger = Duration::from_secs(600);
+    let all = ranks(2);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut full = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (reader, _) = listener.accept().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut full, &[1; 1 << 16]).is_ok() {}
+    SockRef::from(&full).set_linger(Some(linger)).unwrap();
+    send_behind(&[], &all[0], &[], full.as_fd()).unwrap();
+    // The stranger waits for its own socket.
+    let stranger = thread::spawn(move || drop(full));
+    let (tell, told) = std::sync::mpsc::channel();
+    let local = thread::spawn(move || {
+        all[0].drain();
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(PATIENCE).expect("drained");
+    drop(reader);
+    stranger.join().unwrap();
+    local.join().unwrap();
+}
+
 #[test]
 fn no_more_than_the_limit_is_kept_for_later() {
     let name = "ringtree-test-kept";
@@ -199,7 +267,7 @@ fn no_more_than_the_limit_is_kept_for_later() {
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
     // One that is kept is found, and makes room for another.
-    let handed = all[0].exchange(3, &own, BYTES, PATIENCE);
+    let handed = all[0].exchange(3, &own, Some(BYTES), PATIENCE);
     assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
     for channel in [500, 501] {
@@ -219,7 +287,7 @@ fn who_does_not_hand_over_in_time_is_named() {
             let local = &all[rank];
             scope.spawn(move || {
                 let own = memory(name, 0);
-                let error = local.exchange(2, &own, BYTES, late);
+                let error = local.exchange(2, &own, Some(BYTES), late);
                 let Err(Error::Deadline(line)) = error else {
                     panic!("no deadline: {error:?}");
                 };
@@ -242,7 +310,7 @@ fn who_is_gone_is_named_at_once() {
             for local in &all {
                 scope.spawn(move || {
                     let own = memory("ringtree-test-gone", 0);
-                    let error = local.exchange(2, &own, BYTES, PATIENCE);
+                    let error = local.exchange(2, &own, Some(BYTES), PATIENCE);
                     let Err(Error::PeerLost { rank: 2, message }) = error else {
                         panic!("not lost: {error:?}");
                     };
@@ -280,7 +348,7 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
     ];
     for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
         assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
-        let error = all[0].exchange(channel, &sealed, bytes, PATIENCE);
+        let error = all[0].exchange(channel, &sealed, Some(bytes), PATIENCE);
         let Err(Error::Protocol(line)) = error else {
             panic!("taken: {error:?}");
         };
@@ -298,7 +366,7 @@ fn a_descriptor_that_found_no_place_is_explained() {
     let own = memory("ringtree-test-cut", 0);
     // As it is received once this process has all the descriptors that it may have.
     all[0].lock().entry(0).or_default().insert(1, None);
-    let error = all[0].exchange(0, &own, BYTES, PATIENCE);
+    let error = all[0].exchange(0, &own, Some(BYTES), PATIENCE);
     let line = error.unwrap_err().to_string();
     assert!(
         line.contains("rank 1") && line.contains("ulimit -n"),
@@ -349,13 +417,13 @@ fn an_exchange_passes_on_the_waking_that_it_took_from_a_sleeper() {
     all[1].end_sleeps_of(&reactor).unwrap();
     let own = memory("ringtree-test-passes-on", 0);
     thread::scope(|scope| {
-        let exchange = scope.spawn(|| all[1].exchange(0, &own, BYTES, PATIENCE));
+        let exchange = scope.spawn(|| all[1].exchange(0, &own, Some(BYTES), PATIENCE));
         for _ in 0..100 {
             all[1].drain();
             all[0].wake(1);
             sleeps_no_longer(&reactor);
         }
-        all[0].exchange(0, &own, BYTES, PATIENCE).unwrap();
+        all[0].exchange(0, &own, Some(BYTES), PATIENCE).unwrap();
         assert_eq!(exchange.join().unwrap().unwrap().len(), 1);
     });
 }

@@ -2,8 +2,10 @@
 //!
 //! *Purpose.* [`Medium`] is what the one interpreter of programs (`engine/run.rs`) is generic over:
 //! it carries out single steps, and decides nothing about their order. [`host`] moves host bytes
-//! over links and reduces them with the CPU.
+//! over links and reduces them with the CPU; [`enqueued`] writes down what a device's stream is
+//! told.
 
+pub mod enqueued;
 pub mod host;
 
 use super::program::{Endpoint, Piece};

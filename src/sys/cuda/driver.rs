@@ -11,11 +11,21 @@ const LIBRARIES: &[&CStr] = &[c"libcuda.so", c"libcuda.so.1"];
 /// The oldest version of CUDA that the driver may know: that of drivers 550.
 const VERSION_MIN: i32 = 12_040;
 
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`,
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const MEMORY_PINNED: i32 = 1;
+const LOCATION_DEVICE: i32 = 1;
+const ACCESS_READ_AND_WRITE: i32 = 3;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(super) const POSIX_FILE_DESCRIPTOR: i32 = 1;
+
 /// The driver's own names for things.
 pub(super) type Context = *mut c_void;
 pub(super) type RawStream = *mut c_void;
 pub(super) type RawEvent = *mut c_void;
 pub(super) type Address = u64;
+pub(super) type Module = *mut c_void;
+pub(super) type Function = *mut c_void;
 
 /// A copy of rows between the host's memory and the device's (`CUDA_MEMCPY2D`).
 #[derive(Debug)]
@@ -37,6 +47,52 @@ pub(super) struct Copy2D {
     pub(super) to_pitch: usize,
     pub(super) width: usize,
     pub(super) height: usize,
+}
+
+/// What memory is asked for (`CUmemAllocationProp`).
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct AllocationProperties {
+    kind: i32,
+    handle_types: i32,
+    location_kind: i32,
+    location: i32,
+    windows_metadata: *mut c_void,
+    flags: [u8; 8],
+}
+
+impl AllocationProperties {
+    /// Memory of the device that is handed over as a descriptor.
+    pub(super) fn exportable(device: i32) -> Self {
+        Self {
+            kind: MEMORY_PINNED,
+            handle_types: POSIX_FILE_DESCRIPTOR,
+            location_kind: LOCATION_DEVICE,
+            location: device,
+            windows_metadata: std::ptr::null_mut(),
+            flags: [0; 8],
+        }
+    }
+}
+
+/// Who may do what with mapped memory (`CUmemAccessDesc`).
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct AccessDescription {
+    location_kind: i32,
+    location: i32,
+    flags: i32,
+}
+
+impl AccessDescription {
+    /// The device reads and writes.
+    pub(super) fn read_and_write(device: i32) -> Self {
+        Self {
+            location_kind: LOCATION_DEVICE,
+            location: device,
+            flags: ACCESS_READ_AND_WRITE,
+        }
+    }
 }
 
 macro_rules! functions {
@@ -89,6 +145,19 @@ functions! {
     mem_free c"cuMemFree_v2" (Address);
     mem_host_alloc c"cuMemHostAlloc" (*mut *mut c_void, usize, u32);
     mem_host_get_device_pointer c"cuMemHostGetDevicePointer_v2" (*mut Address, *mut c_void, u32);
+    host_register c"cuMemHostRegister_v2" (*mut c_void, usize, u32);
+    host_unregister c"cuMemHostUnregister" (*mut c_void);
+    mem_granularity c"cuMemGetAllocationGranularity" (*mut usize, *const AllocationProperties, i32);
+    mem_create c"cuMemCreate" (*mut u64, usize, *const AllocationProperties, u64);
+    mem_release c"cuMemRelease" (u64);
+    mem_export c"cuMemExportToShareableHandle" (*mut c_void, u64, i32, u64);
+    mem_import c"cuMemImportFromShareableHandle" (*mut u64, *mut c_void, i32);
+    address_reserve c"cuMemAddressReserve" (*mut Address, usize, usize, Address, u64);
+    address_free c"cuMemAddressFree" (Address, usize);
+    mem_map c"cuMemMap" (Address, usize, usize, u64, u64);
+    mem_unmap c"cuMemUnmap" (Address, usize);
+    mem_set_access c"cuMemSetAccess" (Address, usize, *const AccessDescription, usize);
+    copy_on_device c"cuMemcpyDtoDAsync_v2" (Address, Address, usize, RawStream);
     copy_to_host c"cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, RawStream);
     copy_to_device c"cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, RawStream);
     copy_2d c"cuMemcpy2DAsync_v2" (*const Copy2D, RawStream);
@@ -101,7 +170,12 @@ functions! {
     stream_write_value c"cuStreamWriteValue32_v2" (RawStream, Address, u32, u32);
     event_create c"cuEventCreate" (*mut RawEvent, u32);
     event_record c"cuEventRecord" (RawEvent, RawStream);
-    module_load_data c"cuModuleLoadData" (*mut *mut c_void, *const c_void);
+    module_load_data c"cuModuleLoadData" (*mut Module, *const c_void);
+    module_get_function c"cuModuleGetFunction" (*mut Function, Module, *const c_char);
+    function_load c"cuFuncLoad" (Function);
+    launch_kernel c"cuLaunchKernel" (
+        Function, u32, u32, u32, u32, u32, u32, u32, RawStream, *mut *mut c_void, *mut *mut c_void
+    );
 }
 
 /// A driver that was found fit; there is one in a process.

@@ -1,13 +1,14 @@
 //! A GPU: its primary context, what it is, and the pinned memory that nothing uses.
 
-use super::driver::{Api, Context, driver};
+use super::driver::{Api, Context, Module, driver};
+use super::kernels::Kernels;
 use super::memory::Pinned;
 use super::{check, lock};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Room for a name; the driver's are shorter.
 const NAME_BYTES: usize = 256;
@@ -37,9 +38,12 @@ pub struct Facts {
 pub struct Gpu {
     pub(super) api: &'static Api,
     context: Context,
+    device: i32,
     facts: Facts,
     /// Pinned memory that no stream and no operation uses any more.
     pub(super) idle: Mutex<Vec<Arc<Pinned>>>,
+    /// Once they were asked for.
+    pub(super) kernels: OnceLock<Kernels>,
 }
 
 // SAFETY: the context is the primary one, which is never released here and may be made current in
@@ -101,8 +105,10 @@ impl Gpu {
         let gpu = Arc::new(Gpu {
             api,
             context,
+            device,
             facts,
             idle: Mutex::default(),
+            kernels: OnceLock::new(),
         });
         gpus.push(gpu.clone());
         Ok(gpu)
@@ -120,12 +126,22 @@ impl Gpu {
     /// # Errors
     /// The driver's.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
-        let text = CString::new(text).map_err(|_| Error::Usage("kernels with a zero".into()))?;
         let _entered = self.enter()?;
+        self.load(text).map(|_| ())
+    }
+
+    /// Loads a text of kernels for good, where the context is current.
+    pub(super) fn load(&self, text: &str) -> Result<Module> {
+        let text = CString::new(text).map_err(|_| Error::Usage("kernels with a zero".into()))?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the context is current; the text ends with zero; there is room for the pointer.
         let code = unsafe { (self.api.module_load_data)(&raw mut module, text.as_ptr().cast()) };
-        check(code, "cuModuleLoadData")
+        check(code, "cuModuleLoadData").map(|()| module)
+    }
+
+    /// The driver's number of it.
+    pub(super) fn device(&self) -> i32 {
+        self.device
     }
 
     /// Whether `context` is the one used here.

@@ -2,6 +2,7 @@
 
 use super::driver::Address;
 use super::gpu::Gpu;
+use super::words::Registered;
 use super::{check, lock};
 use crate::error::{Error, Result};
 use crate::sys::memory::Region;
@@ -175,13 +176,16 @@ impl Rows {
 
 /// Host memory that a GPU's streams copy from and to, and in which they write and await words. It
 /// is never freed: what is not used any more is kept for the next that asks
-/// ([`Pinned::take`], [`Pinned::give_back`]).
+/// ([`Pinned::take`], [`Pinned::give_back`]). Only memory that is shared with other processes,
+/// which bears words and nothing else, goes with its last clone.
 #[derive(Debug)]
 pub struct Pinned {
     start: NonNull<u8>,
     /// As the GPU's streams know it.
     address: Address,
     bytes: usize,
+    /// What keeps memory that is shared.
+    shared: Option<Registered>,
 }
 
 // SAFETY: plain bytes that live as long as the process. Who touches them when is told at `region`;
@@ -220,7 +224,18 @@ impl Pinned {
             start,
             address,
             bytes,
+            shared: None,
         }))
+    }
+
+    /// Memory that is shared with other processes.
+    pub(super) fn of_registered(address: Address, bytes: usize, registered: Registered) -> Self {
+        Self {
+            start: registered.start(),
+            address,
+            bytes,
+            shared: Some(registered),
+        }
     }
 
     /// Keeps it for the next that asks, if this is the last clone; else it is left to those that
@@ -238,6 +253,10 @@ impl Pinned {
     /// the streams only after a word says that the owner is done.
     pub(crate) fn region(self: &Arc<Self>, at: usize, bytes: usize) -> Result<Region> {
         check_range(at, bytes, self.bytes)?;
+        assert!(
+            self.shared.is_none(),
+            "invariant: shared memory bears words"
+        );
         // SAFETY: in bounds, as was just checked.
         let start = unsafe { self.start.add(at) };
         // SAFETY: the bytes are initialised and never freed, and by the callers' turns no stream
@@ -267,8 +286,9 @@ impl Pinned {
         if !at.is_multiple_of(size_of::<u32>()) {
             return Err(Error::Usage(format!("no word begins at byte {at}")));
         }
-        // SAFETY: in bounds and aligned, as was checked, since the driver allocates whole pages;
-        // a page that bears words is used for nothing else.
+        // SAFETY: in bounds and aligned, as was checked, since the driver allocates and the system
+        // maps whole pages; a page that bears words is used for nothing else. The owner of mapped
+        // pages is in `self`.
         Ok(unsafe { self.start.add(at).cast::<AtomicU32>().as_ref() })
     }
 

@@ -18,12 +18,17 @@
 
 mod driver;
 mod gpu;
+mod kernels;
+pub mod launch;
 mod memory;
 mod stream;
 mod user;
+mod window;
+mod words;
 
 pub use driver::gpu_count;
 pub use gpu::{Facts, Gpu};
+pub(crate) use kernels::Reduction;
 pub use memory::{Memory, Pinned, Rows};
 pub use stream::{Event, Stream};
 pub use user::{unwrap_slice, wrap_slice, wrap_stream};

@@ -2,6 +2,7 @@
 
 use super::driver::{Copy2D, RawEvent, RawStream};
 use super::gpu::Gpu;
+use super::kernels::Span;
 use super::memory::{Memory, Pinned, Rows};
 use super::{check, lock};
 use crate::error::{Error, Result};
@@ -118,6 +119,14 @@ impl Stream {
         Self::of(gpu, stream, Some(user))
     }
 
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.0.gpu
+    }
+
+    pub(super) fn raw(&self) -> RawStream {
+        self.0.stream
+    }
+
     /// Refuses what is not this GPU's.
     pub(crate) fn check_gpu(&self, gpu: &Arc<Gpu>) -> Result<()> {
         if Arc::ptr_eq(&self.0.gpu, gpu) {
@@ -134,7 +143,7 @@ impl Stream {
     /// # Errors
     /// [`Error::Usage`]: out of bounds, or another GPU's; the driver's.
     pub(crate) fn copy_in(&self, from: &Memory, to: &Pinned, rows: &Rows) -> Result<()> {
-        self.copy(from, to, rows, true)
+        self.copy_rows(from, to, rows, true)
     }
 
     /// Copies rows of pinned memory into the device's.
@@ -142,10 +151,10 @@ impl Stream {
     /// # Errors
     /// As [`Stream::copy_in`].
     pub(crate) fn copy_out(&self, from: &Pinned, to: &Memory, rows: &Rows) -> Result<()> {
-        self.copy(to, from, rows, false)
+        self.copy_rows(to, from, rows, false)
     }
 
-    fn copy(&self, device: &Memory, host: &Pinned, rows: &Rows, to_host: bool) -> Result<()> {
+    fn copy_rows(&self, device: &Memory, host: &Pinned, rows: &Rows, to_host: bool) -> Result<()> {
         self.check_gpu(device.gpu())?;
         if rows.width == 0 || rows.count == 0 {
             return Ok(());
@@ -155,7 +164,8 @@ impl Stream {
                 let host_at = rows.host_at + row * rows.width;
                 Rows::one(rows.device_at + row * rows.pitch, host_at, rows.width)
             };
-            return (0..rows.count).try_for_each(|at| self.copy(device, host, &row(at), to_host));
+            return (0..rows.count)
+                .try_for_each(|at| self.copy_rows(device, host, &row(at), to_host));
         }
         let address = device.address(rows.device_at, rows.extent())?;
         let pointer = host.pointer(rows.host_at, rows.width * rows.count)?;
@@ -183,6 +193,27 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// Copies `bytes` bytes within the device's memory, or from a peer's; they do not overlap.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_in`].
+    pub(crate) fn copy(&self, from: Span<'_>, to: Span<'_>, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let address = |(memory, at): Span<'_>| {
+            self.check_gpu(memory.gpu())?;
+            memory.address(at, bytes)
+        };
+        let (from, to) = (address(from)?, address(to)?);
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: the ranges lie in memories, as was checked where the addresses were made.
+        // Freeing memory waits for the copy.
+        let code = unsafe { (gpu.api.copy_on_device)(to, from, bytes, *stream) };
+        check(code, "cuMemcpyDtoDAsync")
     }
 
     /// Writes the word at byte `at`, after everything before it is visible to the word's readers.

@@ -1,7 +1,7 @@
 //! The processes of one part of the check: started, listened to, and ended, whatever they do.
 
 use super::rank::{Said, free_address};
-use ringtree::sys::process::bind_to_parent;
+use ringtree::launch::bind_to_parent;
 use ringtree::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read};

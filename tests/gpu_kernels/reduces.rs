@@ -1,10 +1,11 @@
-//! Folds, against the CPU's kernels.
+//! Reduces, against the CPU's kernels.
 
 use super::launched::{Case, Memory, check, request};
 use super::values::{Random, random_elements, special_values};
 use bytemuck::bytes_of;
-use ringtree::limits::{DEVICE_DESTINATIONS_MAX, DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
-use ringtree::reduce::{Kernel, gpu};
+use ringtree::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
+use ringtree::reduce::Kernel;
+use ringtree::sys::cuda::launch as gpu;
 use ringtree::{Dtype, ReduceOp};
 
 /// How the buffers of a launch lie in their 16 bytes.
@@ -18,19 +19,18 @@ enum Residues {
     Bytes,
 }
 
-/// A fold to be checked.
-struct Fold {
+/// A reduce to be checked.
+struct Reduce {
     dtype: Dtype,
     op: ReduceOp,
     divisor: Option<usize>,
     operands: Vec<Vec<u8>>,
-    destinations: usize,
-    /// The operand in whose place the first destination lies.
+    /// The operand in whose place the destination lies.
     own: Option<usize>,
     residues: Residues,
 }
 
-impl Fold {
+impl Reduce {
     fn case(&self, random: &mut Random) -> Case {
         let size = self.dtype.size();
         let mut residue = || match self.residues {
@@ -42,54 +42,46 @@ impl Fold {
         let place = |bytes: &Vec<u8>| memory.place(bytes, residue());
         let sources: Vec<u64> = self.operands.iter().map(place).collect();
         let bytes = self.operands[0].len();
-        let blank = vec![0x5a; bytes];
-        let places = (0..self.destinations).map(|index| match (index, self.own) {
-            (0, Some(own)) => sources[own],
-            _ => memory.place(&blank, residue()),
-        });
-        let destinations: Vec<u64> = places.collect();
+        let destination = match self.own {
+            Some(own) => sources[own],
+            None => memory.place(&vec![0x5a; bytes], residue()),
+        };
         let elements = bytes / size;
         let (dtype, op, divisor) = (self.dtype, self.op, self.divisor);
-        let launch = gpu::fold(
+        let processors = 1 + random.below(3) as u32;
+        let launch = gpu::reduce(
             dtype,
             op,
             &sources,
-            &destinations,
+            destination,
             elements,
             divisor,
-            1 + random.below(3) as u32,
+            processors,
         );
         let launch = launch.unwrap();
-        let folded = self.folded_by_the_cpu();
         let mut expected = memory.bytes.clone();
-        for &destination in &destinations {
-            expected[destination as usize..][..bytes].copy_from_slice(&folded);
-        }
-        let buffers = sources.len() + destinations.len();
+        expected[destination as usize..][..bytes].copy_from_slice(&self.reduced_by_the_cpu());
         let is_vector = matches!(self.residues, Residues::Alike(residue) if residue % size == 0);
-        // A tile is at most 2 KiB; before it are less than 16 bytes.
-        let rest = (2 << 10) + 16;
-        let by_vector = bytes.saturating_sub(rest) * buffers * usize::from(is_vector);
+        // Before the first vector and behind the last one are less than 16 bytes.
+        let by_vector = bytes.saturating_sub(30) * (sources.len() + 1) * usize::from(is_vector);
         Case {
             what: format!(
-                "{dtype} {op}/{divisor:?}, {elements} elements, {} sources, {} destinations, own \
-                 {:?}, {:?}",
+                "{dtype} {op}/{divisor:?}, {elements} elements, {} sources, own {:?}, {:?}",
                 sources.len(),
-                destinations.len(),
                 self.own,
                 self.residues
             ),
-            request: request(launch.entry, launch.blocks, memory.bytes.len(), random),
+            request: request(&launch, memory.bytes.len(), random),
             arguments: bytes_of(&launch.arguments).to_vec(),
             memory: memory.bytes,
             expected,
             bytes_read: bytes * sources.len(),
-            bytes_written: bytes * destinations.len(),
+            bytes_written: bytes,
             bytes_by_vector_min: by_vector,
         }
     }
 
-    fn folded_by_the_cpu(&self) -> Vec<u8> {
+    fn reduced_by_the_cpu(&self) -> Vec<u8> {
         let kernel = Kernel::new(self.dtype, self.op).unwrap();
         let mut sources: Vec<&[u8]> = self.operands.iter().map(Vec::as_slice).collect();
         let own = self.own.filter(|_| sources.len() > 1);
@@ -101,23 +93,22 @@ impl Fold {
         destination
     }
 
-    /// A fold of random operands.
-    fn random(dtype: Dtype, op: ReduceOp, random: &mut Random) -> Fold {
-        // A tile is at most 2 KiB.
+    /// A reduce of random operands.
+    fn random(dtype: Dtype, op: ReduceOp, random: &mut Random) -> Reduce {
+        // A block takes 4 KiB of each operand at once.
         let bytes_max = [8, 60, 300, 5000, 16_000][random.below(5)];
         let elements = random.below(bytes_max / dtype.size() + 1);
         let operands = 1 + random.below(8);
         let divisors = [2, 3, 7, 8, 1000, 65_535, WORLD_SIZE_MAX];
         let divides = matches!(op, ReduceOp::Avg | ReduceOp::Sum) && random.flip();
         let residue = random.below(16 / dtype.size()) * dtype.size();
-        Fold {
+        Reduce {
             dtype,
             op,
             divisor: divides.then(|| divisors[random.below(divisors.len())]),
             operands: (0..operands)
                 .map(|_| random_elements(dtype, elements, random))
                 .collect(),
-            destinations: 1 + random.below(3) * random.below(DEVICE_DESTINATIONS_MAX / 2),
             own: Some(random.below(operands)).filter(|_| random.flip()),
             residues: match random.below(4) {
                 0 => Residues::Elements,
@@ -127,14 +118,13 @@ impl Fold {
         }
     }
 
-    /// A fold of two operands into the place of the first.
-    fn pair(dtype: Dtype, op: ReduceOp, left: Vec<u8>, right: Vec<u8>) -> Fold {
-        Fold {
+    /// A reduce of two operands into the place of the first.
+    fn pair(dtype: Dtype, op: ReduceOp, left: Vec<u8>, right: Vec<u8>) -> Reduce {
+        Reduce {
             dtype,
             op,
             divisor: None,
             operands: vec![left, right],
-            destinations: 1,
             own: Some(0),
             residues: Residues::Alike(0),
         }
@@ -153,7 +143,7 @@ fn table() -> impl Iterator<Item = (Dtype, ReduceOp)> {
 fn every_kernel_has_the_bits_of_the_cpu() {
     let mut random = Random(1);
     check(table().flat_map(|(dtype, op)| {
-        let cases = (0..40).map(|_| Fold::random(dtype, op, &mut random).case(&mut random));
+        let cases = (0..40).map(|_| Reduce::random(dtype, op, &mut random).case(&mut random));
         cases.collect::<Vec<_>>()
     }));
 }
@@ -166,57 +156,53 @@ fn buffers_may_lie_anywhere() {
         for residue in 0..16 {
             for elements in [0, 1, 5, 16, 17, 601, 5003 / dtype.size()] {
                 let operands = (0..3).map(|_| random_elements(dtype, elements, &mut random));
-                let fold = Fold {
+                let reduce = Reduce {
                     dtype,
                     op: ReduceOp::Sum,
                     divisor: None,
                     operands: operands.collect(),
-                    destinations: 2,
                     own: Some(1),
                     residues: Residues::Alike(residue),
                 };
-                cases.push(fold.case(&mut random));
+                cases.push(reduce.case(&mut random));
             }
         }
         for _ in 0..100 {
-            let mut fold = Fold::random(dtype, ReduceOp::Max, &mut random);
-            fold.residues = Residues::Bytes;
-            cases.push(fold.case(&mut random));
+            let mut reduce = Reduce::random(dtype, ReduceOp::Max, &mut random);
+            reduce.residues = Residues::Bytes;
+            cases.push(reduce.case(&mut random));
         }
     }
     check(cases.into_iter());
 }
 
 #[test]
-fn as_many_buffers_as_a_launch_takes_are_folded() {
+fn as_many_sources_as_a_launch_takes_are_reduced() {
     let mut random = Random(3);
     let cases = table().map(|(dtype, op)| {
-        let mut fold = Fold::random(dtype, op, &mut random);
+        let mut reduce = Reduce::random(dtype, op, &mut random);
         let elements = 3000 / dtype.size();
         let operands =
             (0..DEVICE_SOURCES_MAX).map(|_| random_elements(dtype, elements, &mut random));
-        fold.operands = operands.collect();
-        fold.destinations = DEVICE_DESTINATIONS_MAX;
-        fold.own = Some(random.below(DEVICE_SOURCES_MAX));
-        fold.case(&mut random)
+        reduce.operands = operands.collect();
+        reduce.own = Some(random.below(DEVICE_SOURCES_MAX));
+        reduce.case(&mut random)
     });
     check(cases);
 }
 
 #[test]
-fn a_copy_keeps_every_bit_in_every_destination() {
+fn a_copy_keeps_every_bit() {
     let mut random = Random(4);
     let mut cases = Vec::new();
     for (dtype, op) in table() {
-        for destinations in 1..=DEVICE_DESTINATIONS_MAX {
-            let mut fold = Fold::random(dtype, op, &mut random);
-            fold.operands.truncate(1);
-            fold.own = None;
-            fold.divisor = None;
-            fold.destinations = destinations;
-            let case = fold.case(&mut random);
-            assert_eq!(fold.folded_by_the_cpu(), fold.operands[0]);
-            cases.push(case);
+        for _ in 0..8 {
+            let mut reduce = Reduce::random(dtype, op, &mut random);
+            reduce.operands.truncate(1);
+            reduce.own = None;
+            reduce.divisor = None;
+            assert_eq!(reduce.reduced_by_the_cpu(), reduce.operands[0]);
+            cases.push(reduce.case(&mut random));
         }
     }
     check(cases.into_iter());
@@ -234,15 +220,15 @@ fn special_values_meet_each_other() {
             .iter()
             .flat_map(|bits| encode(bits).repeat(values.len()));
         let left: Vec<u8> = left.collect();
-        // Often enough for whole tiles and a rest.
+        // Often enough for many blocks and a rest.
         let times = 5000_usize.div_ceil(left.len());
         let right = once.repeat(values.len() * times);
-        let mut fold = Fold::pair(dtype, op, left.repeat(times), right);
-        cases.push(fold.case(&mut random));
+        let mut reduce = Reduce::pair(dtype, op, left.repeat(times), right);
+        cases.push(reduce.case(&mut random));
         if op == ReduceOp::Avg {
             for divisor in [2, 3, 1 << 10, WORLD_SIZE_MAX - 1] {
-                fold.divisor = Some(divisor);
-                cases.push(fold.case(&mut random));
+                reduce.divisor = Some(divisor);
+                cases.push(reduce.case(&mut random));
             }
         }
     }
@@ -258,11 +244,11 @@ fn halves_round_once_to_nearest_even() {
         for other in [0_u16, 1, 0x1001, 0x3c01, 0x3f81, 0x8000, 0xb555, 0x7bff] {
             let others = other.to_le_bytes().repeat(1 << 16);
             for (op, divisor) in [(ReduceOp::Avg, Some(3)), (ReduceOp::Prod, None)] {
-                let mut fold = Fold::pair(dtype, op, every.clone(), others.clone());
-                fold.divisor = divisor;
-                cases.push(fold.case(&mut random));
+                let mut reduce = Reduce::pair(dtype, op, every.clone(), others.clone());
+                reduce.divisor = divisor;
+                cases.push(reduce.case(&mut random));
             }
-            let sum = Fold::pair(dtype, ReduceOp::Sum, every.clone(), others);
+            let sum = Reduce::pair(dtype, ReduceOp::Sum, every.clone(), others);
             cases.push(sum.case(&mut random));
         }
     }
@@ -288,9 +274,9 @@ fn means_of_integers_truncate() {
             let dividends = near.flat_map(|bits| bits.to_le_bytes()[..dtype.size()].to_vec());
             let dividends: Vec<u8> = dividends.collect();
             let zeros = vec![0; dividends.len()];
-            let mut fold = Fold::pair(dtype, ReduceOp::Avg, dividends, zeros);
-            fold.divisor = Some(divisor as usize);
-            cases.push(fold.case(&mut random));
+            let mut reduce = Reduce::pair(dtype, ReduceOp::Avg, dividends, zeros);
+            reduce.divisor = Some(divisor as usize);
+            cases.push(reduce.case(&mut random));
         }
     }
     check(cases.into_iter());

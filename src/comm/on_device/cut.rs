@@ -1,0 +1,296 @@
+//! Calls on devices, cut into rounds and ready to be enqueued.
+
+use super::pieces::{self, Whole};
+use crate::comm::Issued;
+use crate::device::mapped;
+use crate::device::numbering::MESSAGES_MAX;
+use crate::device::staging::{self, Piece};
+use crate::engine::bind::Placement;
+use crate::engine::cache::{Cache, Key, Prepared};
+use crate::engine::medium::enqueued::{self, Entry, Place, Script, Where};
+use crate::engine::program::Program;
+use crate::error::Result;
+use crate::limits::{
+    DEVICE_ENTRIES_MAX, DEVICE_FRAME_BYTES, DEVICE_MAPPED_BYTES_MAX, DEVICE_PIECE_BYTES_MIN,
+    DEVICE_SOURCES_MAX,
+};
+use crate::op::ReduceOp;
+use crate::protocol::call::Call;
+use crate::sys::cuda::{Reduction, Rows};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::Arc;
+
+/// Pieces of a mapped call that overlap, if each is long enough.
+const MAPPED_PIECES: usize = 4;
+
+/// A call, cut: its rounds in order.
+pub(super) enum Cut {
+    Staged(Vec<Staged>),
+    Mapped(Mapped),
+}
+
+/// A round of operations of the host.
+pub(super) struct Staged {
+    pub(super) pieces: Vec<Piece>,
+    /// What to run for each.
+    pub(super) prepared: Vec<Arc<Prepared>>,
+}
+
+/// Rounds of operations of the streams.
+pub(super) struct Mapped {
+    pub(super) rounds: Vec<Vec<Arc<Script>>>,
+    /// The barrier of the hosts behind the last, in the call's name.
+    pub(super) barrier: Arc<Prepared>,
+    pub(super) reduction: Reduction,
+}
+
+impl Staged {
+    pub(super) fn entries(&self) -> usize {
+        staging::entries(&self.pieces)
+    }
+
+    pub(super) fn pinned_bytes(&self) -> usize {
+        let end = |piece: &Piece| piece.host_at + piece.bytes;
+        self.pieces.last().map_or(0, end)
+    }
+}
+
+impl Cut {
+    /// Cuts a call; among ranks that read each other's memory if `is_mapped`, where its algorithm
+    /// allows it.
+    pub(super) fn new(
+        issued: &mut Issued,
+        call: Call,
+        whole: &Whole,
+        is_mapped: bool,
+    ) -> Result<Self> {
+        let mapped = match is_mapped {
+            true => mapped(&mut issued.cache, call, whole)?,
+            false => None,
+        };
+        match mapped {
+            Some(mapped) => Ok(Self::Mapped(mapped)),
+            None => staged(&mut issued.cache, call, whole).map(Self::Staged),
+        }
+    }
+}
+
+/// What is run for a piece of `call` of `count` elements.
+fn piece(cache: &mut Cache, call: Call, count: usize) -> Result<Arc<Prepared>> {
+    cache
+        .get(Key {
+            call: Call { count, ..call },
+            placement: Placement::InPlace,
+            is_exposed: false,
+        })
+        .cloned()
+}
+
+/// The same operation in the name of `whole`.
+fn in_the_name_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
+    Arc::new(Prepared {
+        call: whole,
+        digest: whole.digest(),
+        program: prepared.program.clone(),
+        arithmetic: prepared.arithmetic,
+        predicted_s: prepared.predicted_s,
+    })
+}
+
+/// The call with the algorithm of its first piece: all pieces are the one call that the user made.
+fn chosen(call: Call, first: &Prepared) -> Call {
+    Call {
+        algorithm: first.call.algorithm,
+        pieces: first.call.pieces,
+        ..call
+    }
+}
+
+fn staged(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Vec<Staged>> {
+    // Most pieces are equally long.
+    let mut by_count: HashMap<usize, Arc<Prepared>> = HashMap::new();
+    let mut chosen_call = None;
+    let mut rounds = Vec::new();
+    for pieces in pieces::rounds(whole) {
+        let mut prepared = Vec::with_capacity(pieces.len());
+        for each in &pieces {
+            let same = match by_count.entry(each.count) {
+                Slot::Occupied(known) => known.into_mut(),
+                Slot::Vacant(place) => {
+                    let own = piece(cache, call, each.count)?;
+                    let name = *chosen_call.get_or_insert_with(|| chosen(call, &own));
+                    place.insert(in_the_name_of(name, &own))
+                }
+            };
+            prepared.push(Arc::clone(same));
+        }
+        rounds.push(Staged { pieces, prepared });
+    }
+    Ok(rounds)
+}
+
+/// Nothing where some program does not fit the frames however small the pieces are: all ranks look
+/// at all programs, and find the same.
+fn mapped(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Option<Mapped>> {
+    let wanted = whole.bytes().div_ceil(MAPPED_PIECES);
+    let mut piece_bytes = wanted.clamp(DEVICE_PIECE_BYTES_MIN, DEVICE_MAPPED_BYTES_MAX);
+    let found = loop {
+        match scripts(cache, call, whole, piece_bytes)? {
+            None if piece_bytes > DEVICE_PIECE_BYTES_MIN => piece_bytes /= 2,
+            found => break found,
+        }
+    };
+    let Some((scripts, first)) = found else {
+        return Ok(None);
+    };
+    let barrier = cache.get(Key {
+        call: Call::barrier(),
+        placement: Placement::InPlace,
+        is_exposed: false,
+    })?;
+    Ok(Some(Mapped {
+        rounds: in_rounds(scripts),
+        barrier: in_the_name_of(chosen(call, &first), barrier),
+        reduction: Reduction {
+            dtype: call.dtype,
+            op: call.op.unwrap_or(ReduceOp::Sum),
+            divisor: first.arithmetic.divisor,
+        },
+    }))
+}
+
+type Scripts = (Vec<Arc<Script>>, Arc<Prepared>);
+
+/// The pieces' scripts, and what the first of them would be on the hosts.
+fn scripts(
+    cache: &mut Cache,
+    call: Call,
+    whole: &Whole,
+    piece_bytes: usize,
+) -> Result<Option<Scripts>> {
+    let mut by_count: HashMap<usize, Vec<Program>> = HashMap::new();
+    let mut first = None;
+    let mut scripts = Vec::new();
+    for each in pieces::pieces(whole, piece_bytes) {
+        let programs = match by_count.entry(each.count) {
+            Slot::Occupied(known) => known.into_mut(),
+            Slot::Vacant(place) => {
+                let own = piece(cache, call, each.count)?;
+                let programs = cache.of_all_ranks(&own.call)?;
+                if !fits(&programs, &each.rows) {
+                    return Ok(None);
+                }
+                first.get_or_insert(own);
+                place.insert(programs)
+            }
+        };
+        scripts.push(script(programs, &each.rows, whole.rank));
+    }
+    Ok(first.map(|first| (scripts, first)))
+}
+
+/// Whether the programs of all ranks can be enqueued for a piece that lies in `rows`.
+fn fits(programs: &[Program], rows: &[Rows]) -> bool {
+    let lies = |at: usize| run(rows, at).0;
+    let is_short = |rank| mapped::entries(&[script(programs, rows, rank)]) <= DEVICE_ENTRIES_MAX;
+    enqueued::fits(
+        programs,
+        &lies,
+        DEVICE_FRAME_BYTES,
+        MESSAGES_MAX,
+        DEVICE_SOURCES_MAX,
+    ) && (0..programs.len()).all(is_short)
+}
+
+/// Bounded rounds, so that the first can end while the last is enqueued.
+fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
+    let mut rounds: Vec<Vec<Arc<Script>>> = Vec::new();
+    for script in scripts {
+        let one = mapped::entries(&[Arc::clone(&script)]);
+        match rounds.last_mut() {
+            Some(round) if mapped::entries(round) + one <= DEVICE_ENTRIES_MAX / 2 => {
+                round.push(script);
+            }
+            _ => rounds.push(vec![script]),
+        }
+    }
+    rounds
+}
+
+/// The script of `rank`, with places in the user's buffer, in which the piece's bytes lie in
+/// `rows`.
+fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
+    let script = enqueued::script(programs, &|at| run(rows, at).0, rank);
+    let entries = script.entries.iter();
+    Arc::new(Script {
+        entries: entries.flat_map(|entry| spread(entry, rows)).collect(),
+        ..script
+    })
+}
+
+/// The entry, once for each run of bytes that lie one behind the other in all its places.
+fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
+    let (places, bytes) = entry.places();
+    if bytes == 0 {
+        return vec![entry.clone()];
+    }
+    let mut spread = Vec::new();
+    let mut done = 0;
+    while done < bytes {
+        let lengths = places.iter().map(|place| match place.memory {
+            Where::Buffer => run(rows, place.at + done).1,
+            Where::Frame | Where::Peer(_) => bytes,
+        });
+        let length = lengths.fold(bytes - done, usize::min);
+        spread.push(part(entry, rows, done, length));
+        done += length;
+    }
+    spread
+}
+
+/// The part of an entry from byte `from` on.
+fn part(entry: &Entry, rows: &[Rows], from: usize, length: usize) -> Entry {
+    let moved = |place: &Place| {
+        let at = place.at + from;
+        Place {
+            memory: place.memory,
+            at: match place.memory {
+                Where::Buffer => run(rows, at).0,
+                Where::Frame | Where::Peer(_) => at,
+            },
+        }
+    };
+    match entry {
+        Entry::Copy { from, to, .. } => Entry::Copy {
+            from: moved(from),
+            to: moved(to),
+            bytes: length,
+        },
+        Entry::Reduce {
+            from,
+            to,
+            completes,
+            ..
+        } => Entry::Reduce {
+            from: from.iter().map(moved).collect(),
+            to: moved(to),
+            bytes: length,
+            completes: *completes,
+        },
+        other => other.clone(),
+    }
+}
+
+/// Where byte `at` of a piece lies in the user's buffer, and how many bytes lie behind each other
+/// from there on.
+fn run(rows: &[Rows], at: usize) -> (usize, usize) {
+    let holds = |one: &&Rows| (one.host_at..one.host_at + one.width * one.count).contains(&at);
+    let one = rows.iter().find(holds);
+    let one = one.expect("invariant: a byte of the piece");
+    let (row, column) = (
+        (at - one.host_at) / one.width,
+        (at - one.host_at) % one.width,
+    );
+    (one.device_at + row * one.pitch + column, one.width - column)
+}

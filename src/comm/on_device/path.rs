@@ -1,0 +1,89 @@
+//! Which path device buffers take: all ranks find the same.
+
+use crate::comm::{Communicator, Parts};
+use crate::device::Device;
+use crate::device::mapped::{Offer, Windows};
+use crate::device::numbering::page_bytes;
+use crate::error::{Error, Result};
+use crate::limits::DEVICE_SOURCES_MAX;
+use std::os::fd::OwnedFd;
+
+/// What a group hands around here, beside allocations of host memory.
+const WINDOW: u32 = 1;
+const WORDS: u32 = 2;
+/// Bytes of what a rank tells the others about itself: how long its reason is, and the reason.
+const REASON_BYTES: usize = 256;
+
+/// How device buffers travel.
+pub(in crate::comm) enum Path {
+    /// GPUs read each other's memory.
+    Mapped(Windows),
+    /// Through the hosts, and why.
+    Staged(String),
+}
+
+impl Path {
+    /// No stream uses it any more.
+    pub(super) fn retire(self) {
+        if let Self::Mapped(windows) = self {
+            windows.retire();
+        }
+    }
+}
+
+impl Communicator {
+    /// Finds the path; all ranks call this together.
+    pub(in crate::comm) fn find_path(&self, device: &Device) -> Result<Path> {
+        let Parts {
+            runtime,
+            group,
+            timeout,
+            ..
+        } = &self.0.parts;
+        if self.world_size() > 1 && runtime.local_ranks().len() != self.world_size() {
+            return Ok(Path::Staged("not all ranks share memory".into()));
+        }
+        if self.world_size() > DEVICE_SOURCES_MAX {
+            let why = format!("there are more than {DEVICE_SOURCES_MAX} ranks");
+            return Ok(Path::Staged(why));
+        }
+        let offer = device.gpu().load_reductions();
+        let offer = offer.and_then(|()| Offer::new(device.gpu(), self.world_size()));
+        if let Some(why) = self.first_reason(offer.as_ref().err())? {
+            return Ok(Path::Staged(why));
+        }
+        let offer = offer?;
+        let [window, words] = &offer.files;
+        let bytes = Some(page_bytes(self.world_size()));
+        let windows = runtime.exchange((*group, WINDOW), window, None, *timeout);
+        let words = runtime.exchange((*group, WORDS), words, bytes, *timeout);
+        let pairs = windows?.into_iter().zip(words?);
+        let theirs: Vec<[OwnedFd; 2]> = pairs.map(|(one, other)| [one.1, other.1]).collect();
+        let windows = Windows::map(device.gpu(), self.rank(), offer, &theirs);
+        // Behind this no rank is in the exchange any more.
+        match self.first_reason(windows.as_ref().err())? {
+            Some(why) => Ok(Path::Staged(why)),
+            None => windows.map(Path::Mapped),
+        }
+    }
+
+    /// The reason of the first rank that has one.
+    fn first_reason(&self, own: Option<&Error>) -> Result<Option<String>> {
+        let mut reasons = vec![[0; REASON_BYTES]; self.world_size()];
+        if let Some(error) = own {
+            let text = error.to_string();
+            let text = text.lines().next().unwrap_or("unknown").as_bytes();
+            let length = text.len().min(REASON_BYTES - 1);
+            let reason = &mut reasons[self.rank()];
+            reason[0] = length.max(1) as u8;
+            reason[1..=length].copy_from_slice(&text[..length]);
+        }
+        self.all_gather(reasons.as_flattened_mut())?;
+        let of = |(rank, reason): (usize, &[u8; REASON_BYTES])| {
+            let text = &reason[1..=usize::from(reason[0])];
+            let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
+            (reason[0] > 0).then(|| format!("rank {rank}: {text}"))
+        };
+        Ok(reasons.iter().enumerate().find_map(of))
+    }
+}

@@ -1,0 +1,129 @@
+//! Loading and launching the kernels that reduce.
+
+use super::check;
+use super::driver::{Address, Function};
+use super::gpu::Gpu;
+use super::launch::{self, PTX};
+use super::memory::Memory;
+use super::stream::Stream;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::op::ReduceOp;
+use std::collections::HashMap;
+use std::ffi::CStr;
+
+/// The kernels of a GPU, by name, loaded for good.
+#[derive(Debug, Default)]
+pub(super) struct Kernels(HashMap<&'static CStr, Loaded>);
+
+#[derive(Clone, Copy, Debug)]
+struct Loaded(Function);
+
+// SAFETY: the driver takes launches of a kernel from any thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Loaded {}
+
+/// How operands are reduced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reduction {
+    pub(crate) dtype: Dtype,
+    pub(crate) op: ReduceOp,
+    /// What the result is divided by.
+    pub(crate) divisor: Option<usize>,
+}
+
+/// A part of a device's memory: from which byte on.
+pub(crate) type Span<'a> = (&'a Memory, usize);
+
+impl Gpu {
+    /// Has the driver compile and load every kernel now: it may wait for everything that the GPU
+    /// was told to do, which the first launch must not.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn load_reductions(&self) -> Result<()> {
+        if self.kernels.get().is_some() {
+            return Ok(());
+        }
+        let _entered = self.enter()?;
+        let module = self.load(PTX)?;
+        let mut kernels = Kernels::default();
+        for entry in Dtype::ALL.iter().copied().map(launch::entry) {
+            let mut function: Function = std::ptr::null_mut();
+            // SAFETY: the module is loaded for good; the name ends with zero; there is room for
+            // the pointer.
+            let code = unsafe {
+                (self.api.module_get_function)(&raw mut function, module, entry.as_ptr())
+            };
+            check(code, "cuModuleGetFunction")?;
+            // SAFETY: the driver has just given the kernel.
+            check(unsafe { (self.api.function_load)(function) }, "cuFuncLoad")?;
+            kernels.0.insert(entry, Loaded(function));
+        }
+        let _ = self.kernels.set(kernels);
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// Reduces `bytes` bytes of each of `from`, in this order, into `to`, which may be one of them;
+    /// they overlap in no other way.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: out of bounds, another GPU's, or the operator is not defined for the
+    /// type; [`Error::Device`]: the kernels are not loaded, or the driver's.
+    pub(crate) fn reduce(
+        &self,
+        how: Reduction,
+        from: &[Span<'_>],
+        to: Span<'_>,
+        bytes: usize,
+    ) -> Result<()> {
+        let gpu = self.gpu();
+        let address = |(memory, at): &Span<'_>| -> Result<Address> {
+            self.check_gpu(memory.gpu())?;
+            memory.address(*at, bytes)
+        };
+        let sources = from.iter().map(address).collect::<Result<Vec<_>>>()?;
+        let launch = launch::reduce(
+            how.dtype,
+            how.op,
+            &sources,
+            address(&to)?,
+            bytes / how.dtype.size(),
+            how.divisor,
+            gpu.facts().multiprocessors as u32,
+        );
+        let launch = launch
+            .ok_or_else(|| Error::Usage(format!("{} is not defined for {}", how.op, how.dtype)))?;
+        let kernels = gpu.kernels.get();
+        let function = kernels.and_then(|kernels| kernels.0.get(launch.entry));
+        let Some(Loaded(function)) = function else {
+            return Err(Error::Device(format!("{:?} is not loaded", launch.entry)));
+        };
+        let mut arguments = launch.arguments;
+        let mut pointers = [(&raw mut arguments).cast()];
+        let _entered = gpu.enter()?;
+        // SAFETY: the kernel takes this one argument by value, which the driver copies in the call.
+        // It reads and writes the elements at the argument's addresses and nothing else
+        // (`cuda/README.md`, tested access by access), and these lie in memories, as was checked
+        // where the addresses were made. Those live until the stream is through, see `Memory`.
+        let code = unsafe {
+            (gpu.api.launch_kernel)(
+                *function,
+                launch.blocks,
+                1,
+                1,
+                launch.threads,
+                1,
+                1,
+                0,
+                self.raw(),
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check(code, "cuLaunchKernel")
+    }
+}
