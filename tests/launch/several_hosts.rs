@@ -1,8 +1,12 @@
 //! Jobs of several hosts, all of them this one.
 
 use super::*;
-use std::io::Write;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Launchers of one job that meet on a port of their own.
 pub(crate) struct Hosts {
@@ -144,6 +148,59 @@ fn another_secret_is_turned_away_and_garbage_too() {
         first.stderr.contains("it holds another secret"),
         "{first:?}"
     );
+}
+
+#[test]
+fn strangers_at_the_meeting_point_keep_no_launcher_out() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let hosts = Hosts::new(2);
+    let first = hosts.coordinator(1, &[], "echo $RANK");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (endpoint, ends) = (hosts.endpoint.clone(), Arc::clone(&is_over));
+    // 1,500 connections that begin a handshake, then 1,000 a second.
+    let strangers = thread::spawn(move || {
+        let mut held = VecDeque::new();
+        while !ends.load(Ordering::Relaxed) {
+            if let Ok(mut stream) = TcpStream::connect(&endpoint) {
+                let _ = stream.write_all(b"ringtree");
+                held.push_back(stream);
+            }
+            if held.len() > 1500 {
+                held.pop_front();
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    thread::sleep(Duration::from_secs(1));
+    let mut second = hosts.launcher(1, &[], "echo $RANK");
+    let second = wait(second.env("RINGTREE_TIMEOUT_MS", "4000").spawn().unwrap());
+    is_over.store(true, Ordering::Relaxed);
+    assert_eq!(second.code, Some(0), "{second:?}");
+    assert_eq!(wait(first).code, Some(0));
+    strangers.join().unwrap();
+}
+
+#[test]
+fn an_impostor_at_the_meeting_point_ends_no_job() {
+    let hosts = Hosts::new(2);
+    let impostor = TcpListener::bind(&hosts.endpoint).unwrap();
+    let impostor = thread::spawn(move || {
+        for stream in impostor.incoming().take(4) {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 64]);
+            // A frame of an acceptor that speaks wire version 999.
+            let mut frame = [0; 48];
+            frame[..8].copy_from_slice(b"rtok\xe7\x03\x01\x00");
+            let _ = stream.write_all(&frame);
+        }
+    });
+    let launchers = [0, 1].map(|_| stand_by(&mut hosts.launcher(1, &[], "echo $RANK")));
+    impostor.join().unwrap();
+    for end in launchers.map(|one| one.join().unwrap()) {
+        assert_eq!(end.code, Some(0), "{end:?}");
+    }
 }
 
 #[test]
