@@ -1,9 +1,10 @@
-//! NCCL beside ringtree, ranks as processes: over sockets, and through GPU memory that they map from
-//! each other. With a GPU for each rank where there are enough, and on one GPU under MPS.
+//! NCCL beside ringtree, ranks as processes: over sockets, and through GPU memory that they map
+//! from each other. With a GPU for each rank where there are enough, and on one GPU under MPS.
 //!
 //! `benches/nccl/README.md` says how to run it. Without a GPU or NCCL it says so in one line.
-//! Criterion drives the measurement: its samples are batches of calls back to back, each the slowest rank's
-//! time; the table's time is the median of their means. Results are checked before and after.
+//! Criterion drives the measurement: its samples are batches of calls back to back, each the
+//! slowest rank's time; the table's time is the median of their means. Results are checked before
+//! and after.
 
 #[path = "nccl/arrangement.rs"]
 mod arrangement;

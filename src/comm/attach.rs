@@ -30,8 +30,8 @@ impl Communicator {
     /// [`Builder::device_path`](crate::Builder::device_path), asks for one of the two: where one
     /// rank is told `staged`, all ranks stage; where one is told `mapped` and it cannot be had, all
     /// ranks get the same error. On the mapped path a communicator takes 64 MiB of the GPU's
-    /// memory. This call may wait for what the GPU was told to do, and the first of a process has the
-    /// driver compile kernels.
+    /// memory. This call may wait for what the GPU was told to do, and the first of a process has
+    /// the driver compile kernels.
     ///
     /// Ranks that use several communicators with one GPU make their calls on all of them in the
     /// same order, since the GPU may carry all of them out through one queue.
