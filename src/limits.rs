@@ -41,18 +41,31 @@ pub const SEGMENT_BYTES: usize = 1 << 20;
 pub const BOUNCE_BYTES: usize = 256 << 10;
 /// A payload up to this long is read together with its header; a longer one straight into place.
 pub const INLINE_BYTES_MAX: usize = 16 << 10;
-/// Unauthenticated connections a listener holds at once.
+/// Unauthenticated connections a listener holds at once. Even if 1,000 strangers a second go as far
+/// in the handshake as they can, each has its place for longer than an honest handshake takes.
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
 /// An unauthenticated connection is closed after this long.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// When all of those places are taken, a handshake that is older than this makes room.
-pub const HANDSHAKE_CROWDED_AFTER: Duration = Duration::from_millis(400);
+/// A rank that has proven itself must confirm within this time. Much longer than the initiator
+/// waits for the answer: no connection ends that the initiator counts on.
+pub const HANDSHAKE_CONFIRMATION_MAX: Duration = Duration::from_secs(30);
+/// Of a second, strangers may take the control thread one part in so many.
+pub const STRANGERS_SHARE: u32 = 10;
+/// How much of what strangers may take they may take at once.
+pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// A control connection whose peer's host acknowledges nothing for this long counts as lost.
-pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
+pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
+/// A data connection whose peer's host acknowledges nothing for this long, while it should, is cut.
+pub const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
+/// How often data connections that are waited for are looked at. With the time above, a cut is
+/// noticed within 6 s.
+pub const CUTS_FOUND_EVERY: Duration = Duration::from_millis(400);
+/// Processes of other ranks that a rank watches, each with a descriptor.
+pub const PROCESSES_WATCHED_MAX: usize = 128;
 /// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
 /// it only when rank 0 is up.
 pub const RESOLVE_RETRY_TIME: Duration = Duration::from_secs(30);
@@ -62,6 +75,8 @@ pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
+/// A rank that is lost during the join may come back for so long: it may have been started again.
+pub const REJOIN_GRACE: Duration = Duration::from_secs(1);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 /// How long the speed of shared memory is measured at connect: each of the numbers has a third of

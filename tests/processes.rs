@@ -5,25 +5,18 @@
 
 #[path = "support/checked.rs"]
 mod checked;
+#[path = "support/ranks.rs"]
+mod ranks;
 
 use checked::{Case, check};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+use ranks::{ALL_LINKS, Links, MARK, ROLE, Ranks, exit, free_address};
 use ringtree::plan::REGISTRY;
-use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use ringtree::{Communicator, Dtype, ReduceOp, Result};
+use rustix::process::Signal;
 use std::time::{Duration, Instant};
-
-const ROLE: &str = "RINGTREE_TEST_ROLE";
-/// In front of what a rank has to say, among the lines of the test harness.
-const MARK: &str = "says: ";
-/// No test takes this long, on any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 // ---- what a rank does ----
 
@@ -42,14 +35,7 @@ fn child_entry() {
         "training" => training(),
         other => panic!("no role is called {other}"),
     };
-    match end {
-        Ok(text) => eprintln!("{MARK}{text}"),
-        Err(Error::PeerLost { rank, message }) => eprintln!("{MARK}lost {rank}: {message}"),
-        Err(Error::Deadline(message)) => eprintln!("{MARK}deadline: {message}"),
-        Err(error) => eprintln!("{MARK}{error:?}"),
-    }
-    // The harness would only print more.
-    std::process::exit(0);
+    exit(end)
 }
 
 /// Many random cases, the same on all ranks.
@@ -193,112 +179,6 @@ fn early() -> Result<String> {
     let calls = if comm.rank() == 2 { 3 } else { 4 };
     (0..calls).try_for_each(|_| comm.barrier())?;
     Ok("left".into())
-}
-
-// ---- starting ranks and listening to them ----
-
-struct Ranks {
-    children: Vec<Child>,
-    heard: Receiver<(usize, Instant, String)>,
-}
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
-/// What ranks talk over.
-#[derive(Clone, Copy, Debug)]
-enum Links {
-    Tcp,
-    SharedMemory,
-    /// Shared memory among two ranks each, TCP between these hosts.
-    Both,
-}
-
-const ALL_LINKS: [Links; 3] = [Links::Tcp, Links::SharedMemory, Links::Both];
-
-impl Links {
-    fn settings(self, rank: usize) -> [(&'static str, String); 2] {
-        let (transport, host) = match self {
-            Links::Tcp => ("tcp", 0),
-            Links::SharedMemory => ("shm", 0),
-            Links::Both => ("auto", rank / 2),
-        };
-        [
-            ("RINGTREE_TRANSPORT", transport.into()),
-            ("RINGTREE_HOST_ID", format!("host {host}")),
-        ]
-    }
-}
-
-impl Ranks {
-    fn start(links: Links, role: &str, world_size: usize, more: &[(&str, &str)]) -> Self {
-        let (tell, heard) = channel();
-        let rendezvous = free_address();
-        let program = std::env::current_exe().unwrap();
-        let start = |rank: usize| {
-            let mut child = Command::new(&program)
-                .args(["child_entry", "--exact", "--nocapture"])
-                .env(ROLE, role)
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", world_size.to_string())
-                .env("LOCAL_RANK", rank.to_string())
-                .env("LOCAL_WORLD_SIZE", world_size.to_string())
-                .env("RINGTREE_RENDEZVOUS", &rendezvous)
-                .envs(links.settings(rank))
-                .envs(more.iter().copied())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-            let tell = tell.clone();
-            std::thread::spawn(move || {
-                for line in lines.map_while(std::io::Result::ok) {
-                    let said = line.strip_prefix(MARK).map_or(line.clone(), str::to_owned);
-                    if tell.send((rank, Instant::now(), said)).is_err() {
-                        return;
-                    }
-                }
-            });
-            child
-        };
-        Self {
-            children: (0..world_size).map(start).collect(),
-            heard,
-        }
-    }
-
-    /// The next thing that each of `ranks` says, by rank, and when the last of them said it.
-    fn hear(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
-        let mut said = vec![None; ranks.len()];
-        let mut last = Instant::now();
-        while said.iter().any(Option::is_none) {
-            let (rank, at, text) = self
-                .heard
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| panic!("ranks {ranks:?} said only {said:?}"));
-            if let Some(place) = ranks.iter().position(|one| *one == rank) {
-                said[place] = Some(text);
-                last = at;
-            }
-        }
-        (said.into_iter().flatten().collect(), last)
-    }
-
-    fn signal(&self, rank: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
-    }
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 // ---- the tests ----

@@ -3,6 +3,7 @@
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::limits::RESOLVE_RETRY_TIME;
+use crate::link::tcp::keep_from_children;
 use crate::sys::interfaces;
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -77,25 +78,41 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     // A restarted job must not wait for the old connections' last minute.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(TcpListener::from_std(socket.into()))
+    listen_at(socket)
 }
 
-/// A listener for data connections, on the address that routes to the rendezvous (`route`) or on
-/// the interface that was asked for.
-pub(super) fn listen_for_data(settings: &Settings, route: IpAddr) -> Result<TcpListener> {
+/// A socket for data connections, on the address that routes to the rendezvous (`route`) or on the
+/// interface that was asked for, and its address. It listens once connections are accepted: until
+/// then strangers cannot fill its queue, and a peer that comes early dials again.
+pub(super) fn bind_for_data(settings: &Settings, route: IpAddr) -> Result<(Socket, SocketAddr)> {
     let address = match &settings.interface {
         None => route,
         Some(asked) => interface_address(asked, route)?,
     };
     check_secretless(settings, address)?;
-    listen(SocketAddr::new(address, 0)).map_err(|error| {
+    // Its address is not to be used again: while it does not listen, another process could take it.
+    let bind = || {
+        let address = SocketAddr::new(address, 0);
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind(&address.into())?;
+        keep_from_children(&socket);
+        let bound = socket.local_addr()?.as_socket();
+        Ok((socket, bound.expect("invariant: the socket is of TCP")))
+    };
+    bind().map_err(|error| {
         Error::system(
             format_args!("listening for data connections on {address}"),
             &error,
         )
     })
+}
+
+/// Lets a socket of [`bind_for_data`] listen.
+pub(super) fn listen_at(socket: Socket) -> io::Result<TcpListener> {
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(TcpListener::from_std(socket.into()))
 }
 
 /// The address of the interface `asked`, by name or by address; of the same family as `like` if it

@@ -3,15 +3,16 @@
 use super::address;
 use super::messages::{Message, Record};
 use super::settings::Settings;
+use super::sharing;
 use crate::control::channel::{Channel, Received};
 use crate::control::handshake::{Failure, Proven, connect};
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
 use crate::limits::{FOREIGN_SERVICE_AFTER, HANDSHAKE_TIMEOUT, JOIN_FAILURE_NOTICE};
-use crate::protocol::handshake::{Hello, Purpose, Refusal, Secret};
-use mio::net::TcpListener;
+use crate::protocol::handshake::{Hello, Purpose, Refusal};
 use mio::{Events, Poll, Token};
+use socket2::Socket;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread;
@@ -25,8 +26,8 @@ const RETRY_MAX: Duration = Duration::from_millis(200);
 pub(super) struct Gathered {
     /// By rank: to rank 0, or at rank 0 to all others.
     pub(super) channels: BTreeMap<usize, Channel>,
-    /// For data connections.
-    pub(super) listener: TcpListener,
+    /// For data connections; it does not listen yet.
+    pub(super) listener: Socket,
     /// All ranks, by rank.
     pub(super) peers: Vec<Peer>,
 }
@@ -43,8 +44,7 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
         .local_addr()
         .and_then(|local| Ok((local, stream.peer_addr()?)))
         .map_err(unusable)?;
-    let listener = address::listen_for_data(settings, local.ip())?;
-    let address = listener.local_addr().map_err(unusable)?;
+    let (listener, address) = address::bind_for_data(settings, local.ip())?;
     let mut channel = Channel::new(stream, key, true);
     channel
         .register(poll.registry(), CHANNEL)
@@ -56,7 +56,7 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
-        .send(&Message::Record(record))
+        .send(&Message::Record(record.into()))
         .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
     Ok(Gathered {
@@ -74,6 +74,7 @@ pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -
         host_id: settings.host_id.clone().unwrap_or_else(address::host_id),
         place,
         pid: std::process::id(),
+        process: sharing::own_process(),
         local_rank: settings.local_rank,
     }
 }
@@ -88,49 +89,65 @@ fn at(settings: &Settings, remote: SocketAddr) -> String {
     }
 }
 
-/// Tries the addresses of the rendezvous in turn until one proves to be rank 0.
+/// Tries the addresses of the rendezvous in turn until one proves to be rank 0. What a process says
+/// that proves nothing ends nothing: it is remembered for the message.
 fn reach(settings: &Settings, deadline: Instant) -> Result<Proven> {
     let mut pause = RETRY_FIRST;
-    let rank = settings.rank;
+    let mut told: Option<String> = None;
     loop {
-        let mut refused = None;
-        let mut last = None;
+        let (mut refused, mut last) = (None, None);
         for remote in candidates(settings, deadline)? {
             match attempt(settings, remote, deadline) {
                 Ok(found) => return Ok(found),
-                Err(Failure::Refused(refusal, _)) if is_final(refusal) => {
-                    refused = Some((remote, refusal));
+                Err(Failure::Refused(refusal, _)) if refusal != Refusal::Garbage => {
+                    let line = refusal_line(settings, remote, refusal);
+                    if is_final(refusal) {
+                        return Err(Error::Join(line));
+                    }
+                    refused = refused.or(Some(line));
                 }
                 // The given port tells more than the next one, which is tried after it.
                 Err(failure) => last = last.or(Some((remote, failure))),
             }
         }
-        if let Some((remote, refusal)) = refused {
-            return Err(Error::Join(refusal_line(settings, remote, refusal)));
-        }
         if Instant::now() + pause >= deadline {
-            let (remote, failure) = last.expect("invariant: there is at least one address");
-            return Err(Error::Join(format!(
-                "rank {rank}: no rendezvous at {} within {} ms: {failure}; \
-                 is rank 0 running, and is this its address?{}",
-                at(settings, remote),
-                settings.timeout.as_millis(),
-                address::loopback_hint(settings, remote.ip()),
-            )));
+            let line = match refused {
+                Some(line) => format!("{line}, for {} ms", settings.timeout.as_millis()),
+                None => unreached_line(settings, last, told),
+            };
+            return Err(Error::Join(line));
         }
+        told = refused.or(told);
         thread::sleep(pause);
         pause = (pause * 3 / 2).min(RETRY_MAX);
     }
 }
 
-/// Whether another try would be refused too. A service with another protocol may hold the first of
-/// two ports. A rank 0 of an earlier attempt of the job exits once it learns that it was replaced.
+/// Whether another try would be refused too. A rank 0 of an earlier attempt of the job exits once
+/// it learns that it was replaced.
 fn is_final(refusal: Refusal) -> bool {
     match refusal {
-        Refusal::Garbage => false,
         Refusal::Attempt { ours, theirs } => ours < theirs,
-        _ => true,
+        _ => refusal.is_proven(),
     }
+}
+
+/// Why no rendezvous was found: the last failure, and what some process `told` before.
+fn unreached_line(
+    settings: &Settings,
+    last: Option<(SocketAddr, Failure)>,
+    told: Option<String>,
+) -> String {
+    let (remote, failure) = last.expect("invariant: an address that did not refuse has failed");
+    let told = told.map_or_else(String::new, |line| format!("; earlier, {line}"));
+    format!(
+        "rank {}: no rendezvous at {} within {} ms: {failure}; is rank 0 running, and is this its \
+         address?{}{told}",
+        settings.rank,
+        at(settings, remote),
+        settings.timeout.as_millis(),
+        address::loopback_hint(settings, remote.ip()),
+    )
 }
 
 /// The addresses to try, the given port before the next one.
@@ -171,13 +188,10 @@ fn attempt(
     remote: SocketAddr,
     deadline: Instant,
 ) -> std::result::Result<Proven, Failure> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let to_connect = left.min(HANDSHAKE_TIMEOUT).max(Duration::from_millis(1));
     let to_answer = match settings.next_port_too {
-        true => to_connect.min(FOREIGN_SERVICE_AFTER),
-        false => to_connect,
+        true => FOREIGN_SERVICE_AFTER,
+        false => HANDSHAKE_TIMEOUT,
     };
-    let secret = settings.secret.clone().unwrap_or_else(Secret::absent);
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let hello = Hello {
         purpose: Purpose::Control,
@@ -188,7 +202,7 @@ fn attempt(
         from: number(settings.rank),
         to: 0,
     };
-    connect(remote, &secret, hello, to_connect, to_answer)
+    connect(remote, settings.secret.as_ref(), hello, to_answer, deadline)
 }
 
 fn wait_for_table(
@@ -234,10 +248,13 @@ fn wait_for_table(
             }
         }
         if Instant::now() >= deadline {
-            return Err(Error::Join(format!(
+            let message = format!(
                 "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
                 settings.timeout.as_millis()
-            )));
+            );
+            // Rank 0 may have been started later: it learns why this rank is gone.
+            let _ = channel.send(&Message::Failed(message.clone()));
+            return Err(Error::Join(message));
         }
         wait(poll, &mut events, Some(deadline))
             .map_err(|error| Error::system("waiting for the other ranks", &error))?;

@@ -8,6 +8,7 @@ use super::sharing;
 use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
 use crate::error::{Error, Result};
+use socket2::Socket;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub struct Joined {
     membership: Membership,
     parts: Parts,
+    /// For data connections; it does not listen yet.
+    listener: Option<Socket>,
 }
 
 /// Meets all other ranks.
@@ -72,12 +75,16 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     let parts = Parts {
         poll,
         channels,
-        listener,
+        listener: None,
         secret: settings.secret.clone(),
         timeout: settings.timeout,
         attempt: settings.attempt,
     };
-    Ok(Joined { membership, parts })
+    Ok(Joined {
+        membership,
+        parts,
+        listener,
+    })
 }
 
 impl Joined {
@@ -98,9 +105,17 @@ impl Joined {
         handler: Arc<dyn Handler>,
         data_events: Option<RawFd>,
     ) -> Result<Membership> {
-        let Self { membership, parts } = self;
-        thread::start(&membership, parts, handler, data_events)
-            .map_err(|error| Error::system("starting the control thread", &error))?;
+        let Self {
+            membership,
+            mut parts,
+            listener,
+        } = self;
+        let starting = |error| Error::system("starting the control thread", &error);
+        parts.listener = listener
+            .map(address::listen_at)
+            .transpose()
+            .map_err(starting)?;
+        thread::start(&membership, parts, handler, data_events).map_err(starting)?;
         Ok(membership)
     }
 }

@@ -17,10 +17,10 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
     /// To rank 0: I am here.
-    Record(Record),
+    Record(Box<Record>),
     /// From rank 0: the peers from rank `first` on.
     Table { first: usize, peers: Vec<Peer> },
-    /// From rank 0: the join failed, and why.
+    /// From rank 0: the join failed, and why. To rank 0: this rank gives up, and why.
     Failed(String),
     /// From rank 0: the join goes on; which ranks are missing.
     Waiting(String),
@@ -53,6 +53,7 @@ pub(super) fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
 mod tests {
     use super::*;
     use crate::control::message::decode;
+    use crate::control::process::Process;
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use proptest::prelude::*;
 
@@ -63,6 +64,10 @@ mod tests {
             host_id: "a/b".into(),
             place: Err("memfd_create: no".into()),
             pid: 4_000_000,
+            process: Some(Process {
+                space: "c/4026531836".into(),
+                started: 1 << 40,
+            }),
             local_rank: 3,
         }
     }
@@ -75,7 +80,7 @@ mod tests {
             agreed: vec![("RINGTREE_ALGORITHM".into(), "ring".into())],
         };
         let messages = [
-            Message::Record(record),
+            Message::Record(record.into()),
             Message::Table {
                 first: 5,
                 peers: vec![peer(2), peer(3)],

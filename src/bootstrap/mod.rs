@@ -8,7 +8,7 @@
 //! Without a secret only loopback is used. A join that fails says why in one line, on every rank
 //! that has come, within the timeout.
 //!
-//! *May import* `control`, `link` (in tests), `protocol`, `sys` and the base files.
+//! *May import* `control`, `link`, `protocol`, `sys` and the base files.
 
 #![forbid(unsafe_code)]
 

@@ -13,11 +13,14 @@ use crate::control::handshake::Failure;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
-use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, WAITING_NOTICE_AFTER};
+use crate::limits::{
+    CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER,
+};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use crate::sys::inherit;
 use mio::net::TcpListener;
 use mio::{Events, Poll};
+use socket2::Socket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -32,9 +35,8 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = Instant::now() + settings.timeout;
     let (listener, at) = listen(settings, deadline)?;
-    let data_listener = address::listen_for_data(settings, at.ip())?;
+    let (data_listener, address) = address::bind_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
-    let address = data_listener.local_addr().map_err(unusable)?;
     let own = Record {
         rank: 0,
         peer: own_peer(settings, address, place),
@@ -54,6 +56,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         connections: connections.map_err(unusable)?,
         own,
         arrived: BTreeMap::new(),
+        gone: BTreeMap::new(),
         told: 0,
         failure: None,
         strangers: 0,
@@ -144,6 +147,8 @@ struct Gathering<'a> {
     own: Record,
     /// By the number of their channel.
     arrived: BTreeMap<usize, Arrival>,
+    /// Ranks that came and are gone: until when they may come back, and what to say then.
+    gone: BTreeMap<usize, (Instant, String)>,
     /// Processes that know of the failure.
     told: usize,
     failure: Option<Failed>,
@@ -166,6 +171,8 @@ impl Gathering<'_> {
             } else if now >= self.deadline {
                 let why = self.timeout_line();
                 self.fail(why, LAST_WORDS);
+            } else {
+                self.miss_the_gone(now);
             }
             self.wait(poll, &mut events)?;
             if self.failure.is_none() && Instant::now() >= self.next_notice {
@@ -184,7 +191,8 @@ impl Gathering<'_> {
             .as_ref()
             .map_or(self.deadline, |failed| failed.until);
         let next = self.connections.acceptor.next_deadline();
-        let until = next.into_iter().chain([end, self.next_notice]).min();
+        let gone = self.gone.values().map(|(until, _)| *until);
+        let until = gone.chain(next).chain([end, self.next_notice]).min();
         wait(poll, events, until)
             .map_err(|error| Error::system("waiting for the other ranks", &error))?;
         self.connections.note(events);
@@ -192,11 +200,42 @@ impl Gathering<'_> {
             match incoming {
                 Incoming::Handshake(outcome) => self.settle(outcome),
                 Incoming::Message(id, message) => self.take(id, message),
-                // The rank may come again; until then it counts as missing.
-                Incoming::Lost(id, _) => drop(self.arrived.remove(&id)),
+                Incoming::Lost(id, why) => self.lost(id, &why),
             }
         }
         Ok(())
+    }
+
+    /// A rank that had come is gone. It counts as missing again; if it does not come back soon, the
+    /// join fails.
+    fn lost(&mut self, id: usize, why: &str) {
+        let Some(Arrival {
+            remote,
+            rank,
+            record,
+        }) = self.arrived.remove(&id)
+        else {
+            return;
+        };
+        let who = record.map_or_else(
+            || format!("from {}", remote.ip()),
+            |Record { peer, .. }| format!("process {} on {}", peer.pid, peer.host_name),
+        );
+        let line = format!(
+            "rank {rank} ({who}) came to the rendezvous and died, or gave up: {why}; look at its \
+             last output and start again"
+        );
+        self.gone
+            .insert(rank, (Instant::now() + REJOIN_GRACE, line));
+    }
+
+    /// Fails the join if a rank that was lost did not come back.
+    fn miss_the_gone(&mut self, now: Instant) {
+        let mut gone = self.gone.values();
+        if let Some((_, line)) = gone.find(|(until, _)| *until <= now) {
+            let line = line.clone();
+            self.fail(line, JOIN_FAILURE_NOTICE / 4);
+        }
     }
 
     /// A handshake ended.
@@ -204,6 +243,7 @@ impl Gathering<'_> {
         match outcome.result {
             Ok(proven) => {
                 let rank = proven.hello.from as usize;
+                self.gone.remove(&rank);
                 let Ok(id) = self.connections.add(proven, false) else {
                     return;
                 };
@@ -247,17 +287,26 @@ impl Gathering<'_> {
         self.fail(why, JOIN_FAILURE_NOTICE);
     }
 
-    /// Takes a rank's record. A rank that sends anything else is cut off.
+    /// Takes a rank's record, or its last words. A rank that sends anything else is cut off.
     fn take(&mut self, id: usize, message: Message) {
-        let arrival = self.arrived.get(&id).filter(|one| one.record.is_none());
-        let (Some(arrival), Message::Record(record)) = (arrival, message) else {
-            self.connections.remove(id);
-            self.arrived.remove(&id);
-            return;
+        let arrival = self.arrived.get(&id);
+        let (arrival, record) = match (arrival, message) {
+            (Some(arrival), Message::Record(record)) if arrival.record.is_none() => {
+                (arrival, record)
+            }
+            (Some(_), Message::Failed(why)) => {
+                self.fail(why, JOIN_FAILURE_NOTICE);
+                return;
+            }
+            _ => {
+                self.connections.remove(id);
+                self.lost(id, "it sent no record of itself");
+                return;
+            }
         };
         let objection = self.objection(&record, arrival.rank, arrival.remote);
         if let Some(arrival) = self.arrived.get_mut(&id) {
-            arrival.record = Some(record);
+            arrival.record = Some(*record);
         }
         match (objection, &self.failure) {
             (Some(why), _) => self.fail(why, JOIN_FAILURE_NOTICE),
@@ -425,7 +474,7 @@ impl Gathering<'_> {
         sorted.into_values().collect()
     }
 
-    fn into_gathered(mut self, listener: TcpListener) -> Gathered {
+    fn into_gathered(mut self, listener: Socket) -> Gathered {
         let peers = self.peers();
         let mut channels = BTreeMap::new();
         for (id, arrival) in self.arrived {

@@ -7,6 +7,7 @@ use super::address;
 use super::settings::{Settings, TransportChoice};
 use crate::control::local::LocalSocket;
 use crate::control::peer::{Offer, Peer, Place, SharingKey};
+use crate::control::process::{self, Process};
 use crate::sys::shared::{Division, OwnRegion};
 use rustix::fs::{SealFlags, fcntl_get_seals, stat};
 use rustix::io::Errno;
@@ -88,6 +89,13 @@ impl Findings {
         };
         Ok((place, socket))
     }
+}
+
+/// What tells this process from others of its host.
+pub(super) fn own_process() -> Option<Process> {
+    let space = format!("{}/{}", address::boot_id()?, namespace("pid").ok()?);
+    let started = process::started(std::process::id())?;
+    Some(Process { space, started })
 }
 
 /// The inode of a namespace that this process is in; 0 where the kernel has only one.

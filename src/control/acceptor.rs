@@ -1,22 +1,32 @@
 //! A listener and the handshakes in progress, incoming and outgoing.
 //!
-//! Unauthenticated connections are bounded in number and in time. While
-//! [`HANDSHAKES_PENDING_MAX`] incoming handshakes are in progress, further connections wait in the
-//! kernel's queue, and a handshake that has taken longer than an honest one would is closed to make
-//! room.
+//! Connections whose other end has proven nothing are bounded in number, in time, and in what they
+//! cost:
+//!
+//! - Each has one deadline for its whole handshake.
+//! - Of [`HANDSHAKES_PENDING_MAX`] places none is refused to a newcomer. It takes the place of the
+//!   handshake that has come least far; among equals, of one from the address that has most
+//!   places, and there of the oldest. So silent connections go before those that speak.
+//! - A rank that runs spends at most one part in [`STRANGERS_SHARE`] of its time on them. What is
+//!   above it waits in the kernel's queue. The join has nothing else to do and knows no such bound.
 
 use super::handshake::{Failure, Handshake, Proven};
-use crate::limits::{HANDSHAKE_CROWDED_AFTER, HANDSHAKES_PENDING_MAX};
-use crate::protocol::handshake::{Expected, Secret};
-use mio::net::TcpListener;
+use crate::limits::{HANDSHAKES_PENDING_MAX, STRANGERS_BURST, STRANGERS_SHARE};
+use crate::protocol::handshake::{Expected, Purpose, Secret};
+use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
-use std::time::Instant;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// The listener's token.
 pub(super) const LISTENER: Token = Token(1);
+/// Connections are accepted for so long at most before the owner sees to its other ones.
+const ADMITTING_AT_ONCE: Duration = Duration::from_millis(2);
+/// After the system refused a connection for want of something, when the next one is tried.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Handshakes have tokens from here on, none used twice.
 pub(super) const FIRST_HANDSHAKE: usize = 1 << 32;
 
@@ -28,9 +38,37 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<Proven, Failure>,
 }
 
-/// Whether the connection came in and its other end has not proven that it holds the secret.
-fn is_unproven(handshake: &Handshake) -> bool {
-    handshake.dialed.is_none() && handshake.deadline.is_some()
+/// A handshake in progress, and what it has cost so far.
+struct Pending {
+    handshake: Handshake,
+    cost: Duration,
+}
+
+/// What strangers have cost, as the time until which they are paid for.
+struct Budget {
+    /// Of the owner's time they may take one part in so many.
+    share: u32,
+    paid_until: Instant,
+}
+
+impl Budget {
+    fn charge(&mut self, now: Instant, cost: Duration) {
+        self.paid_until = self.paid_until.max(now) + cost * (self.share - 1);
+    }
+
+    /// It was no stranger.
+    fn refund(&mut self, cost: Duration) {
+        let back = self.paid_until.checked_sub(cost * (self.share - 1));
+        self.paid_until = back.unwrap_or(self.paid_until);
+    }
+
+    /// When the next stranger may cost something.
+    fn next(&self) -> Instant {
+        let burst = STRANGERS_BURST;
+        self.paid_until
+            .checked_sub(burst)
+            .unwrap_or(self.paid_until)
+    }
 }
 
 /// A listener and the handshakes in progress.
@@ -39,10 +77,11 @@ pub(crate) struct Acceptor {
     listener: Option<TcpListener>,
     expected: Expected,
     secret: Option<Secret>,
-    handshakes: BTreeMap<usize, Handshake>,
+    handshakes: BTreeMap<usize, Pending>,
     next_token: usize,
-    /// Connections may wait at the listener without a new event for them.
-    crowded: bool,
+    budget: Budget,
+    /// Connections may wait at the listener without a new event for them: when to look.
+    admit_at: Option<Instant>,
 }
 
 impl Acceptor {
@@ -55,6 +94,10 @@ impl Acceptor {
         if let Some(listener) = &mut listener {
             registry.register(listener, LISTENER, Interest::READABLE)?;
         }
+        let share = match expected.purpose {
+            Purpose::Control => 1,
+            Purpose::Data | Purpose::Launch => STRANGERS_SHARE,
+        };
         Ok(Self {
             registry,
             listener,
@@ -62,13 +105,17 @@ impl Acceptor {
             secret,
             handshakes: BTreeMap::new(),
             next_token: FIRST_HANDSHAKE,
-            crowded: false,
+            budget: Budget {
+                share,
+                paid_until: Instant::now(),
+            },
+            admit_at: None,
         })
     }
 
-    /// The job's secret, or what stands for it in a job without one.
-    pub(super) fn secret(&self) -> Secret {
-        self.secret.clone().unwrap_or_else(Secret::absent)
+    /// The job's secret, if it has one.
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
     }
 
     /// The attempt of the job that both ends must be of.
@@ -77,79 +124,107 @@ impl Acceptor {
     }
 
     /// Starts an outgoing handshake.
-    pub(super) fn start(&mut self, mut handshake: Handshake) -> io::Result<()> {
+    pub(super) fn start(&mut self, handshake: Handshake) -> io::Result<()> {
+        self.insert(handshake).map(drop)
+    }
+
+    fn insert(&mut self, mut handshake: Handshake) -> io::Result<Token> {
         self.next_token += 1;
         let token = Token(self.next_token);
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.registry
             .register(&mut handshake.stream, token, interest)?;
-        self.handshakes.insert(token.0, handshake);
-        Ok(())
+        let cost = Duration::ZERO;
+        self.handshakes.insert(token.0, Pending { handshake, cost });
+        Ok(token)
     }
 
-    /// Accepts connections while there is room. Called when the listener is ready, and by
-    /// [`Acceptor::expire`] when room was made.
+    /// Accepts connections while the budget lasts. Called when the listener is ready, and by
+    /// [`Acceptor::expire`] when connections were left waiting.
     pub(super) fn admit(&mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        self.crowded = false;
+        let end = Instant::now() + ADMITTING_AT_ONCE;
         loop {
-            if self.incoming() >= HANDSHAKES_PENDING_MAX && !self.make_room() {
-                self.crowded = true;
+            let now = Instant::now();
+            let next = self.budget.next();
+            if next > now || now >= end {
+                self.admit_at = Some(next.max(now));
                 return outcomes;
             }
+            self.admit_at = None;
             let Some(listener) = &self.listener else {
                 return outcomes;
             };
             match listener.accept() {
-                Ok((stream, remote)) => {
-                    if self.secret.is_none() && !remote.ip().is_loopback() {
-                        continue;
-                    }
-                    let secret = self.secret();
-                    let handshake = Handshake::accept(stream, remote, &secret, self.expected);
-                    // A connection that cannot be set up is dropped; the other end dials again.
-                    let Ok(handshake) = handshake else { continue };
-                    if self.start(handshake).is_ok() {
-                        outcomes.extend(self.advance(Token(self.next_token)));
-                    }
-                }
+                Ok((stream, remote)) => outcomes.extend(self.take(stream, remote, now)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return outcomes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(_) => {
                     // Out of descriptors or memory: try again when something has ended.
-                    self.crowded = true;
+                    self.make_room();
+                    self.admit_at = Some(now + REFUSED_PAUSE);
                     return outcomes;
                 }
             }
         }
     }
 
-    fn incoming(&self) -> usize {
-        self.handshakes
-            .values()
-            .filter(|handshake| is_unproven(handshake))
-            .count()
+    /// Takes a connection that was accepted at `began`.
+    fn take(&mut self, stream: TcpStream, remote: SocketAddr, began: Instant) -> Option<Outcome> {
+        if self.secret.is_none() && !remote.ip().is_loopback() {
+            return None;
+        }
+        if self.strangers().count() >= HANDSHAKES_PENDING_MAX {
+            self.make_room();
+        }
+        let handshake = Handshake::accept(stream, remote, self.secret.as_ref(), self.expected);
+        // A connection that cannot be set up is dropped; the other end dials again.
+        let token = self.insert(handshake.ok()?).ok()?;
+        self.proceed(token, began)
     }
 
-    /// Drops the oldest incoming handshake if an honest one would be long done.
-    fn make_room(&mut self) -> bool {
-        let oldest = self
-            .handshakes
-            .iter()
-            .find(|(_, handshake)| is_unproven(handshake));
-        match oldest {
-            Some((&token, handshake)) if handshake.began.elapsed() > HANDSHAKE_CROWDED_AFTER => {
-                self.handshakes.remove(&token);
-                true
-            }
-            _ => false,
+    fn strangers(&self) -> impl Iterator<Item = (usize, &Handshake)> {
+        let all = self.handshakes.iter();
+        all.map(|(token, one)| (*token, &one.handshake))
+            .filter(|(_, handshake)| handshake.is_strange())
+    }
+
+    /// Drops the stranger that has the least right to its place.
+    fn make_room(&mut self) {
+        let mut places: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for (_, handshake) in self.strangers() {
+            *places.entry(handshake.remote.ip()).or_default() += 1;
+        }
+        let right = |(token, handshake): &(usize, &Handshake)| {
+            let places = places.get(&handshake.remote.ip()).copied();
+            (handshake.received, Reverse(places), *token)
+        };
+        if let Some((token, _)) = self.strangers().min_by_key(right) {
+            self.handshakes.remove(&token);
         }
     }
 
     /// Goes on with the handshake of `token`, if it is one; how it ended, if it did.
     pub(super) fn advance(&mut self, token: Token) -> Option<Outcome> {
-        let failure = match self.handshakes.get_mut(&token.0)?.advance() {
+        self.proceed(token, Instant::now())
+    }
+
+    /// Goes on with the handshake of `token`, which has cost time since `began`.
+    fn proceed(&mut self, token: Token, began: Instant) -> Option<Outcome> {
+        let pending = self.handshakes.get_mut(&token.0)?;
+        let was_strange = pending.handshake.is_strange();
+        let advanced = pending.handshake.advance();
+        if was_strange {
+            let now = Instant::now();
+            let cost = now - began;
+            pending.cost += cost;
+            self.budget.charge(now, cost);
+            if !pending.handshake.is_strange() {
+                self.budget.refund(pending.cost);
+            }
+        }
+        let failure = match advanced {
             Ok(false) => return None,
             Ok(true) => None,
             Err(failure) => Some(failure),
@@ -158,7 +233,7 @@ impl Acceptor {
     }
 
     fn end(&mut self, token: Token, failure: Option<Failure>) -> Option<Outcome> {
-        let mut handshake = self.handshakes.remove(&token.0)?;
+        let mut handshake = self.handshakes.remove(&token.0)?.handshake;
         let (remote, dialed) = (handshake.remote, handshake.dialed);
         let result = match failure {
             Some(failure) => Err(failure),
@@ -176,11 +251,8 @@ impl Acceptor {
 
     /// Ends the handshakes that have taken too long, and accepts connections in their place.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Outcome> {
-        let late = |(token, handshake): (&usize, &Handshake)| {
-            handshake
-                .deadline
-                .is_some_and(|at| at <= now)
-                .then_some(Token(*token))
+        let late = |(token, one): (&usize, &Pending)| {
+            (one.handshake.deadline <= now).then_some(Token(*token))
         };
         let late: Vec<Token> = self.handshakes.iter().filter_map(late).collect();
         let mut outcomes = Vec::new();
@@ -188,7 +260,7 @@ impl Acceptor {
             let failure = Failure::Broken("no answer to the handshake in time".into());
             outcomes.extend(self.end(token, Some(failure)));
         }
-        if self.crowded {
+        if self.admit_at.is_some_and(|at| at <= now) {
             outcomes.extend(self.admit());
         }
         outcomes
@@ -196,15 +268,8 @@ impl Acceptor {
 
     /// When [`Acceptor::expire`], or `Connections::note`, is due even if nothing happens.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let deadline = self
-            .handshakes
-            .values()
-            .filter_map(|handshake| handshake.deadline)
-            .min();
-        let retry = self
-            .crowded
-            .then(|| Instant::now() + HANDSHAKE_CROWDED_AFTER / 4);
-        deadline.into_iter().chain(retry).min()
+        let deadlines = self.handshakes.values().map(|one| one.handshake.deadline);
+        deadlines.chain(self.admit_at).min()
     }
 
     pub(super) fn is_listening(&self) -> bool {
@@ -218,5 +283,33 @@ impl Acceptor {
             let _ = self.registry.deregister(&mut listener);
         }
         self.handshakes.clear();
+        self.admit_at = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_have_their_share_and_ranks_cost_nothing() {
+        let now = Instant::now();
+        let mut budget = Budget {
+            share: 10,
+            paid_until: now,
+        };
+        assert!(budget.next() <= now);
+        let second = Duration::from_secs(1);
+        budget.charge(now, second / 10);
+        assert_eq!(budget.next(), now + second * 9 / 10 - STRANGERS_BURST);
+        budget.refund(second / 10);
+        assert!(budget.next() <= now);
+        // What was not used is not saved up.
+        budget.charge(now + 60 * second, second / 10);
+        assert!(budget.next() > now + 60 * second);
+        budget.share = 1;
+        budget.paid_until = now;
+        budget.charge(now, second);
+        assert!(budget.next() <= now, "in a join nothing is counted");
     }
 }

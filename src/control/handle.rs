@@ -2,8 +2,8 @@
 
 use super::message::TO_ALL;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
+use crate::link::tcp::DataStream;
 use mio::Waker;
-use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,9 +18,12 @@ pub trait Handler: Send + Sync {
     /// The connection to `rank` closed or broke; `why` reads on after "rank 3: ". Rank 0 loses any
     /// rank this way, the others only rank 0, which relays all their control messages.
     fn control_lost(&self, rank: usize, why: String);
+    /// The process of `rank`, which runs on this host, has ended. Its last control messages may
+    /// still be on their way.
+    fn process_ended(&self, rank: usize);
     /// A data connection is ready: authenticated, non-blocking, without Nagle's delay, and
     /// registered in no poll. Both ends get theirs, whichever dialed.
-    fn stream(&self, group: u32, peer: usize, stream: TcpStream);
+    fn stream(&self, group: u32, stream: DataStream);
     /// No data connection to `peer` came about within the join's timeout, or it was refused.
     fn stream_failed(&self, group: u32, peer: usize, why: String);
     /// How long the control thread may sleep at most; `None` for as long as nothing happens.

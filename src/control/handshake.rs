@@ -1,11 +1,12 @@
 //! The one driver of a handshake: it carries the frames of an initiator or an acceptor over a
 //! non-blocking connection. [`connect`] waits for the end; an acceptor drives many in one poll.
 
+use super::user;
 use super::wait::wait;
-use crate::limits::HANDSHAKE_TIMEOUT;
+use crate::limits::{HANDSHAKE_CONFIRMATION_MAX, HANDSHAKE_TIMEOUT};
 use crate::link::tcp;
 use crate::protocol::handshake::{
-    Acceptor, ConnectionKey, Expected, Hello, Initiator, Output, Refusal, Secret,
+    ANSWER_BYTES, Acceptor, ConnectionKey, Expected, Hello, Initiator, Output, Refusal, Secret,
 };
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -52,14 +53,15 @@ pub(crate) struct Proven {
     pub(crate) key: ConnectionKey,
 }
 
-/// Connects to `remote` and waits until both ends have proven themselves. Each step of the other
-/// end may take `to_connect` until the connection stands and `to_answer` after that.
+/// Connects to `remote` and waits until both ends have proven themselves: by `deadline`, and for
+/// [`HANDSHAKE_TIMEOUT`] at most, however the other end spreads its bytes. Once the connection
+/// stands, the first answer must come within `to_answer`.
 pub(crate) fn connect(
     remote: SocketAddr,
-    secret: &Secret,
+    secret: Option<&Secret>,
     hello: Hello,
-    to_connect: Duration,
     to_answer: Duration,
+    deadline: Instant,
 ) -> Result<Proven, Failure> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(4);
@@ -67,16 +69,23 @@ pub(crate) fn connect(
     let interest = Interest::READABLE | Interest::WRITABLE;
     let registry = poll.registry().try_clone()?;
     registry.register(&mut handshake.stream, Token(0), interest)?;
+    let end = deadline.min(handshake.deadline);
+    let mut answer_by = None;
     while !handshake.advance()? {
-        let (at_most, late) = match handshake.is_connected {
-            false => (to_connect, "the connection timed out"),
-            true => (to_answer, "something there does not answer the handshake"),
+        let now = Instant::now();
+        let (until, late) = match handshake.is_connected {
+            false => (end, "the connection timed out"),
+            true => {
+                let answer_by = *answer_by.get_or_insert(end.min(now + to_answer));
+                let is_answered = handshake.received >= ANSWER_BYTES;
+                let until = if is_answered { end } else { answer_by };
+                (until, "something there does not answer the handshake")
+            }
         };
-        let until = Instant::now() + at_most;
-        wait(&mut poll, &mut events, Some(until))?;
-        if events.is_empty() && Instant::now() >= until {
+        if now >= until {
             return Err(Failure::Broken(late.to_owned()));
         }
+        wait(&mut poll, &mut events, Some(until))?;
     }
     registry.deregister(&mut handshake.stream)?;
     handshake.into_proven()
@@ -95,6 +104,15 @@ impl Side {
         }
     }
 
+    /// Whether the other end has proven that it holds the secret, as far as the next frame needs
+    /// it.
+    fn is_initiator_or_proven(&self) -> bool {
+        match self {
+            Side::Initiator(_) => true,
+            Side::Acceptor(acceptor) => acceptor.is_proven(),
+        }
+    }
+
     fn input(&mut self, bytes: &[u8]) -> Result<Output, Refusal> {
         match self {
             Side::Initiator(initiator) => initiator.input(bytes),
@@ -107,12 +125,15 @@ impl Side {
 pub(super) struct Handshake {
     pub(super) stream: TcpStream,
     pub(super) remote: SocketAddr,
-    pub(super) began: Instant,
-    /// `None` once the other end is proven: it may then take its time.
-    pub(super) deadline: Option<Instant>,
+    /// By when the handshake must be complete.
+    pub(super) deadline: Instant,
+    /// Bytes that the other end has sent: the farther it has come, the more there are.
+    pub(super) received: usize,
     /// The group and the peer of an outgoing connection.
     pub(super) dialed: Option<(u32, usize)>,
     side: Side,
+    /// The job has no secret, so the kernel is asked who is there.
+    asks_for_user: bool,
     is_connected: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -124,40 +145,60 @@ impl Handshake {
     pub(super) fn accept(
         stream: TcpStream,
         remote: SocketAddr,
-        secret: &Secret,
+        secret: Option<&Secret>,
         expected: Expected,
     ) -> io::Result<Self> {
         tcp::set_options(&stream)?;
-        let side = Side::Acceptor(Acceptor::new(secret, expected, random_bytes()?));
-        Ok(Self::new(stream, remote, side))
+        let nonce = random_bytes()?;
+        let acceptor = match secret {
+            Some(secret) => Acceptor::new(secret, expected, nonce),
+            None => Acceptor::new(&Secret::absent(), expected, nonce),
+        };
+        let side = Side::Acceptor(acceptor);
+        Ok(Self::new(stream, remote, side, secret.is_none()))
     }
 
     /// Opens a connection.
-    pub(super) fn dial(remote: SocketAddr, secret: &Secret, hello: Hello) -> io::Result<Self> {
-        let (initiator, first) = Initiator::new(secret, hello, random_bytes()?);
+    pub(super) fn dial(
+        remote: SocketAddr,
+        secret: Option<&Secret>,
+        hello: Hello,
+    ) -> io::Result<Self> {
+        let nonce = random_bytes()?;
+        let (initiator, first) = match secret {
+            Some(secret) => Initiator::new(secret, hello, nonce),
+            None => Initiator::new(&Secret::absent(), hello, nonce),
+        };
         let stream = TcpStream::connect(remote)?;
         tcp::set_options(&stream)?;
-        let mut handshake = Self::new(stream, remote, Side::Initiator(initiator));
+        let side = Side::Initiator(initiator);
+        let mut handshake = Self::new(stream, remote, side, secret.is_none());
         handshake.is_connected = false;
         handshake.outbox = first;
         handshake.dialed = Some((hello.group, hello.to as usize));
         Ok(handshake)
     }
 
-    fn new(stream: TcpStream, remote: SocketAddr, side: Side) -> Self {
-        let began = Instant::now();
+    fn new(stream: TcpStream, remote: SocketAddr, side: Side, asks_for_user: bool) -> Self {
         Self {
             stream,
             remote,
-            began,
-            deadline: Some(began + HANDSHAKE_TIMEOUT),
+            deadline: Instant::now() + HANDSHAKE_TIMEOUT,
+            received: 0,
             dialed: None,
             side,
+            asks_for_user,
             is_connected: true,
             inbox: Vec::new(),
             outbox: Vec::new(),
             done: None,
         }
+    }
+
+    /// Whether the connection came in and its other end has not proven that it holds the secret.
+    pub(super) fn is_strange(&self) -> bool {
+        matches!(&self.side, Side::Acceptor(acceptor) if !acceptor.is_proven())
+            && self.done.is_none()
     }
 
     /// Goes as far as it can now; whether the handshake is complete.
@@ -179,11 +220,19 @@ impl Handshake {
             match self.side.input(&frame) {
                 Ok(Output::Reply(reply)) => {
                     self.outbox = reply;
-                    if matches!(&self.side, Side::Acceptor(acceptor) if acceptor.is_proven()) {
-                        self.deadline = None;
+                    if self.asks_for_user && self.side.is_initiator_or_proven() {
+                        user::check(&self.stream).map_err(Failure::Broken)?;
+                    }
+                    if matches!(self.side, Side::Acceptor(_)) && !self.is_strange() {
+                        self.deadline = Instant::now() + HANDSHAKE_CONFIRMATION_MAX;
                     }
                 }
                 Ok(Output::Done { reply, hello, key }) => {
+                    // The acceptor waits longer than this, so it still has the connection.
+                    let is_late = Instant::now() > self.deadline + HANDSHAKE_TIMEOUT;
+                    if is_late && matches!(self.side, Side::Initiator(_)) {
+                        return Err(Failure::Broken("the answer was read too late".into()));
+                    }
                     self.outbox = reply;
                     self.done = Some((hello, key));
                 }
@@ -253,7 +302,10 @@ impl Handshake {
             let room = (wanted - self.inbox.len()).min(bytes.len());
             match self.stream.read(&mut bytes[..room]) {
                 Ok(0) => return Err(Failure::Broken("the connection was closed".into())),
-                Ok(count) => self.inbox.extend_from_slice(&bytes[..count]),
+                Ok(count) => {
+                    self.received += count;
+                    self.inbox.extend_from_slice(&bytes[..count]);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),

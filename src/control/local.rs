@@ -1,10 +1,14 @@
 //! What passes between the ranks of one host besides their memory: descriptors and wake-ups.
 //!
 //! Every process has one abstract Unix datagram socket. Its name is random and in no file system,
-//! and it vanishes with the process. An empty datagram wakes the receiver. Any other datagram must
-//! be a [`HandOver`] with one descriptor. Every process in the network namespace can write to the
-//! socket, so a datagram without a valid proof is dropped and its descriptors are closed, and at
-//! most [`DATAGRAMS_AT_ONCE`] are taken in a row.
+//! and it vanishes with the process. A datagram begins with the receiver's [`Word`], which only the
+//! ranks of the job know. One that holds nothing else wakes the receiver; any other must be a
+//! [`HandOver`] with one descriptor.
+//!
+//! Every process in the network namespace can write to the socket, and closing a stranger's
+//! descriptor can block for as long as the stranger likes. So a filter of the socket lets the
+//! kernel drop what does not begin with the word, while the sender sends it: the receiver neither
+//! sees it nor closes its descriptors. At most [`DATAGRAMS_AT_ONCE`] are taken in a row.
 //!
 //! The kernel queues only about ten datagrams per socket. So an exchange tries to send and to
 //! receive in turn and never blocks in either: each rank empties its own queue while it exchanges,
@@ -18,8 +22,10 @@ use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX};
-use crate::link::tcp::Reactor;
-use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, Token};
+use crate::link::tcp::{Reactor, keep_from_children};
+use crate::protocol::hand_over::{
+    Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
+};
 use crate::protocol::handshake::Secret;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -27,6 +33,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use socket2::{SockFilter, SockRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -61,13 +68,17 @@ impl LocalSocket {
             // Writing to a string cannot fail.
             let _ = write!(name, "{byte:02x}");
         }
+        let token = Token(random_bytes()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        // Before the socket has a name: nothing gets in earlier.
+        SockRef::from(&socket).attach_filter(&only_behind(token.word()))?;
         rustix::net::bind(&socket, &address(&name)?)?;
+        keep_from_children(&socket);
         Ok(Self {
             socket,
             name,
-            token: Token(random_bytes()?),
+            token,
         })
     }
 
@@ -88,6 +99,25 @@ fn address(name: &str) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
+/// The filter that passes datagrams which begin with `word`. Of a shorter one the kernel drops all.
+fn only_behind(word: Word) -> [SockFilter; 6] {
+    let [a, b, c, d, e, f, g, h] = word;
+    // The codes fit 16 bits.
+    let step =
+        |code: u32, jump: (u8, u8), value| SockFilter::new(code as u16, jump.0, jump.1, value);
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let end = libc::BPF_RET | libc::BPF_K;
+    [
+        step(load, (0, 0), 0),
+        step(equals, (0, 3), u32::from_be_bytes([a, b, c, d])),
+        step(load, (0, 0), 4),
+        step(equals, (0, 1), u32::from_be_bytes([e, f, g, h])),
+        step(end, (0, 0), u32::MAX),
+        step(end, (0, 0), 0),
+    ]
+}
+
 /// Descriptors that arrived, by channel and sender. `None` stands for one that the kernel dropped
 /// because this process had no descriptor number left.
 type Stash = BTreeMap<u32, BTreeMap<usize, Option<OwnedFd>>>;
@@ -99,8 +129,9 @@ pub struct LocalPeers {
     secret: Secret,
     nonce: Nonce,
     socket: OwnedFd,
-    /// Of the other local ranks' sockets, by rank.
-    addresses: BTreeMap<usize, SocketAddrUnix>,
+    word: Word,
+    /// The other local ranks' sockets and words, by rank.
+    addresses: BTreeMap<usize, (SocketAddrUnix, Word)>,
     stash: Mutex<Stash>,
     reactor: OnceLock<Arc<Reactor>>,
 }
@@ -135,7 +166,7 @@ impl LocalPeers {
                 let address = address(&place.socket).map_err(|error| {
                     Error::Join(format!("rank {local}'s local socket: {error}"))
                 })?;
-                addresses.insert(local, address);
+                addresses.insert(local, (address, place.token.word()));
             }
         }
         Ok(Self {
@@ -143,6 +174,7 @@ impl LocalPeers {
             attempt,
             secret: secret.unwrap_or_else(Secret::absent),
             nonce: Nonce::new(tokens),
+            word: socket.token.word(),
             socket: socket.socket,
             addresses,
             stash: Mutex::default(),
@@ -172,9 +204,9 @@ impl LocalPeers {
     /// Ends the current or the next sleep of a local rank. Never blocks. A datagram that does not
     /// fit is dropped: a full queue wakes its owner anyway.
     pub fn wake(&self, rank: usize) {
-        if let Some(address) = self.addresses.get(&rank) {
+        if let Some((address, word)) = self.addresses.get(&rank) {
             // A full queue wakes its owner, and a rank that is gone needs no waking.
-            let _ = rustix::net::sendto(&self.socket, &[], send_flags(), address);
+            let _ = rustix::net::sendto(&self.socket, word, send_flags(), address);
         }
     }
 
@@ -245,7 +277,7 @@ impl LocalPeers {
 
     /// Takes one datagram.
     fn receive_one(&self) -> rustix::io::Result<Datagram> {
-        let mut bytes = [0; HAND_OVER_BYTES + 1];
+        let mut bytes = [0; WORD_BYTES + HAND_OVER_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::net::recvmsg(
@@ -261,10 +293,11 @@ impl LocalPeers {
             }
         }
         let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
-        if received.bytes == 0 && descriptors.is_empty() && !is_cut {
+        let said = bytes[..received.bytes].strip_prefix(&self.word);
+        if said == Some(&[]) && descriptors.is_empty() && !is_cut {
             return Ok(Datagram::Wake);
         }
-        let claim = Claim::decode(&bytes[..received.bytes]);
+        let claim = said.and_then(Claim::decode);
         Ok(match claim.filter(|claim| self.believes(claim)) {
             // The kernel cuts off descriptors that this process has no number for.
             Some(claim) if descriptors.len() == 1 || is_cut => {
@@ -286,7 +319,7 @@ impl LocalPeers {
 
     /// Whether the socket of `rank` took our descriptor for `channel`, or why it never will.
     fn hand_over(&self, channel: u32, own: BorrowedFd<'_>, rank: usize) -> Result<bool> {
-        let Some(address) = self.addresses.get(&rank) else {
+        let Some((address, word)) = self.addresses.get(&rank) else {
             let why = format!("rank {rank} shares no memory with rank {}", self.rank);
             return Err(Error::Usage(why));
         };
@@ -305,7 +338,7 @@ impl LocalPeers {
         let sent = rustix::net::sendmsg_addr(
             &self.socket,
             address,
-            &[IoSlice::new(&message)],
+            &[IoSlice::new(word), IoSlice::new(&message)],
             &mut beside,
             send_flags(),
         );
@@ -324,7 +357,8 @@ impl LocalPeers {
 
     /// Whether the socket of `rank` is closed.
     fn is_gone(&self, rank: usize) -> bool {
-        self.addresses.get(&rank).is_some_and(|address| {
+        self.addresses.get(&rank).is_some_and(|(address, _)| {
+            // Without the word nothing arrives there, but that there is a socket is checked.
             let sent = rustix::net::sendto(&self.socket, &[], send_flags(), address);
             sent == Err(Errno::CONNREFUSED)
         })

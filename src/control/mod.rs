@@ -3,6 +3,7 @@
 //! *Purpose.* Authenticated connections for small messages, and the thread that owns them. The
 //! ranks form a star: each has one connection to rank 0, which relays. A [`ControlHandle`] sends,
 //! a [`Handler`] is called with what arrives. The same thread accepts and dials data connections.
+//! It also watches the processes of the host's other ranks ([`process`]).
 //! [`local`] passes descriptors and wake-ups between the ranks of one host. [`peer`] describes a
 //! rank and says which ranks can share memory. `bootstrap` makes these connections when a rank
 //! joins, and the launchers of a job's hosts use the same ones (`connections`).
@@ -24,7 +25,9 @@ pub mod local;
 pub mod membership;
 pub(crate) mod message;
 pub mod peer;
+pub mod process;
 pub(crate) mod thread;
+mod user;
 pub(crate) mod wait;
 
 pub use handle::{ControlHandle, Handler};

@@ -5,6 +5,7 @@
 //! same kernel, the same network namespace (abstract sockets, which pass descriptors, live there),
 //! and the same user. A rank that was refused sealed memory or such a socket shares with no rank.
 
+use super::process::Process;
 use crate::protocol::hand_over::Token;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ pub struct Peer {
     pub place: Offer,
     /// Its process id on its host.
     pub pid: u32,
+    /// What else tells its process from others; `None` where that cannot be found out.
+    pub process: Option<Process>,
     /// Its rank among those of its host.
     pub local_rank: usize,
 }
@@ -130,6 +133,7 @@ pub(crate) mod tests {
                 token: Token([0; 16]),
             }),
             pid: 1,
+            process: None,
             local_rank: 0,
         }
     }

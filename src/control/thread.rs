@@ -3,7 +3,8 @@
 //! The ranks form a star: every rank has one connection to rank 0, which passes messages on. So
 //! rank 0 holds n - 1 connections and every other rank one, a message takes at most two hops, and
 //! messages from one rank to another stay in order. The thread sleeps in its own poll; while
-//! asynchronous operations are in flight it watches the data sockets' epoll descriptor as well.
+//! asynchronous operations are in flight it watches the data sockets' epoll descriptor as well, and
+//! always the processes of its host's other ranks.
 
 use super::channel::Channel;
 use super::connections::{Connections, Incoming, Outcome};
@@ -12,15 +13,17 @@ use super::handshake::{Failure, Handshake};
 use super::membership::Membership;
 use super::message::{Relay, TO_ALL};
 use super::peer::Peer;
+use super::process::{self, Life};
 use super::wait::wait;
-use crate::limits::{CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER};
-use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal, Secret};
-use mio::net::TcpListener;
+use crate::limits::{CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER, PROCESSES_WATCHED_MAX};
+use crate::link::tcp::DataStream;
+use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
+use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,6 +32,8 @@ use std::time::{Duration, Instant};
 const WAKER: Token = Token(0);
 /// The token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
+/// The process of rank r has this token + r, above those of channels and below those of handshakes.
+const PROCESS_FIRST: usize = 1 << 31;
 /// The first and the longest pause before a data connection is dialed again.
 const REDIAL_FIRST: Duration = Duration::from_millis(10);
 const REDIAL_MAX: Duration = Duration::from_millis(500);
@@ -84,6 +89,8 @@ struct ControlThread {
     /// A channel's number is its rank.
     connections: Connections,
     dials: BTreeMap<(u32, usize), Dial>,
+    /// The processes of other ranks that live, by rank.
+    processes: BTreeMap<usize, OwnedFd>,
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
@@ -123,6 +130,7 @@ impl ControlThread {
             peers: Arc::clone(&membership.peers),
             connections,
             dials: BTreeMap::new(),
+            processes: BTreeMap::new(),
             timeout: parts.timeout,
             data_events,
             data_watched: false,
@@ -155,6 +163,7 @@ impl ControlThread {
             }
             self.connections.note(&events);
             self.take_incoming();
+            self.note_ended(&events);
             if self.leaving_until.is_none() {
                 self.redial();
                 self.handler.awake();
@@ -172,6 +181,48 @@ impl ControlThread {
             }
         }
         self.take_incoming();
+        self.watch_processes();
+    }
+
+    /// Watches the processes of the other ranks of this host, or of the next so many.
+    fn watch_processes(&mut self) {
+        let peers = Arc::clone(&self.peers);
+        let count = peers.len();
+        let others = (1..count).map(|step| (self.rank + step) % count);
+        for rank in others {
+            match process::life(&peers[self.rank], &peers[rank]) {
+                Life::Watched(descriptor) => {
+                    let number = descriptor.as_raw_fd();
+                    let token = Token(PROCESS_FIRST + rank);
+                    let registry = self.poll.registry();
+                    // Without it a death is noticed by connections alone.
+                    if registry
+                        .register(&mut SourceFd(&number), token, Interest::READABLE)
+                        .is_ok()
+                    {
+                        self.processes.insert(rank, descriptor);
+                    }
+                }
+                Life::Ended => self.handler.process_ended(rank),
+                Life::Unknown => {}
+            }
+            if self.processes.len() >= PROCESSES_WATCHED_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Tells of the processes that have ended, after what they had sent.
+    fn note_ended(&mut self, events: &Events) {
+        for event in events {
+            let rank = event.token().0.checked_sub(PROCESS_FIRST);
+            // Closing the descriptor ends the watch.
+            if let Some(rank) = rank.filter(|rank| self.processes.remove(rank).is_some())
+                && self.leaving_until.is_none()
+            {
+                self.handler.process_ended(rank);
+            }
+        }
     }
 
     fn take_incoming(&mut self) {
@@ -252,8 +303,12 @@ impl ControlThread {
     }
 
     /// The channel of `rank` is gone already.
-    fn lost(&self, rank: usize, why: String) {
+    fn lost(&self, rank: usize, mut why: String) {
         if self.leaving_until.is_none() {
+            let (here, there) = (&self.peers[self.rank], &self.peers[rank]);
+            if here.host_id != there.host_id {
+                why = format!("{why} (it runs on host {})", there.host_name);
+            }
             self.handler.control_lost(rank, why);
         }
     }
@@ -344,7 +399,6 @@ impl ControlThread {
                 continue;
             };
             dial.next_attempt = None;
-            let secret = self.connections.acceptor.secret();
             let hello = Hello {
                 purpose: Purpose::Data,
                 world_size: number(self.peers.len()),
@@ -354,7 +408,8 @@ impl ControlThread {
                 from: number(self.rank),
                 to: number(peer),
             };
-            let started = Handshake::dial(self.peers[peer].address, &secret, hello)
+            let secret = self.connections.acceptor.secret();
+            let started = Handshake::dial(self.peers[peer].address, secret, hello)
                 .and_then(|handshake| self.connections.acceptor.start(handshake));
             if let Err(error) = started {
                 self.dial_failed(group, peer, &error.into());
@@ -367,11 +422,11 @@ impl ControlThread {
         match (outcome.dialed, outcome.result) {
             (None, Ok(proven)) => {
                 let Hello { from, group, .. } = proven.hello;
-                self.handler.stream(group, from as usize, proven.stream);
+                self.hand_on(group, from as usize, proven.stream);
             }
             (Some((group, peer)), Ok(proven)) => {
                 self.dials.remove(&(group, peer));
-                self.handler.stream(group, peer, proven.stream);
+                self.hand_on(group, peer, proven.stream);
             }
             (Some((group, peer)), Err(failure)) => self.dial_failed(group, peer, &failure),
             // The other end proved nothing, and its connection is closed.
@@ -379,13 +434,26 @@ impl ControlThread {
         }
     }
 
+    fn hand_on(&self, group: u32, peer: usize, stream: TcpStream) {
+        // An acceptor's expectations bound the rank.
+        let host = |rank: usize| self.peers[rank].host_name.clone();
+        let hosts = (host(self.rank), host(peer));
+        self.handler.stream(
+            group,
+            DataStream {
+                peer,
+                stream,
+                hosts,
+            },
+        );
+    }
+
     fn dial_failed(&mut self, group: u32, peer: usize, failure: &Failure) {
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };
-        // Garbage is no final refusal: another process may have the listener's port by now.
-        let hopeless = matches!(failure, Failure::Refused(refusal, _)
-            if *refusal != Refusal::Garbage);
+        // Another process may have the listener's port by now: what it says proves nothing.
+        let hopeless = matches!(failure, Failure::Refused(refusal, _) if refusal.is_proven());
         let now = Instant::now();
         if !hopeless && now + dial.pause < dial.deadline {
             dial.next_attempt = Some(now + dial.pause);

@@ -127,6 +127,11 @@ impl Engine {
             .for_each(|group| group.control_lost(rank, why));
     }
 
+    /// The process of `rank` has ended; a goodbye of it may still be on its way.
+    pub fn process_ended(&mut self, rank: usize) {
+        self.groups().for_each(|group| group.process_ended(rank));
+    }
+
     /// No link to `rank` could be made.
     pub fn link_failed(&mut self, rank: usize, why: &str) {
         self.groups().for_each(|group| group.link_failed(rank, why));

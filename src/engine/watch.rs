@@ -62,7 +62,7 @@ impl Group {
     /// Whether any operation is under way, or other ranks depend on this one to settle a failure.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.is_calling() || self.session.gathers_marks()
+        self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
     /// This rank gives up, for a reason that the group does not know.
@@ -120,6 +120,10 @@ impl Group {
         if let Some(call) = all.find(needs).and_then(Slot::call) {
             self.session.link_lost(rank, &call, why);
         }
+    }
+
+    pub(super) fn process_ended(&mut self, rank: usize) {
+        self.session.process_ended(rank);
     }
 
     pub(super) fn control_lost(&mut self, rank: usize, why: &str) {

@@ -3,13 +3,14 @@
 //! ```text
 //! magic 8, version 2, attempt 2, channel 4, from 4, to 4, proof 32 bytes
 //! ```
-//! It travels in one datagram with the descriptor beside it. The proof is HMAC-SHA256 under the
+//! It travels in one datagram with the descriptor beside it, behind the [`Word`] without which the
+//! receiver's socket takes nothing. The proof is HMAC-SHA256 under the
 //! job's secret over the fields and a *nonce* that the ranks of the host have in common: the hash
 //! of one random [`Token`] from each, which went round at the join over the authenticated control
 //! connections and is written down nowhere else. So a proof is worth nothing in another job or
 //! attempt, for another channel or in the other direction; and even in a job without a secret,
-//! which stays on loopback, only its ranks can make one, whatever other processes can write to the
-//! socket. That is why the sender's user is not checked as well.
+//! which stays on loopback, only its ranks can make one. That is why the sender's user is not
+//! checked as well.
 
 use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ use subtle::ConstantTimeEq;
 pub const HAND_OVER_BYTES: usize = HEAD_BYTES + NONCE_BYTES;
 /// Bytes of a token.
 pub const TOKEN_BYTES: usize = 16;
+/// Bytes of a word: too many to guess, at a million datagrams a second.
+pub const WORD_BYTES: usize = 8;
 
 const HEAD_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"ringhand";
@@ -33,6 +36,20 @@ pub struct Token(pub [u8; TOKEN_BYTES]);
 impl fmt::Debug for Token {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Token(hidden)")
+    }
+}
+
+/// What every datagram to one rank's local socket begins with.
+pub type Word = [u8; WORD_BYTES];
+
+impl Token {
+    /// What datagrams to the rank of this token begin with. The token does not follow from it.
+    #[must_use]
+    pub fn word(&self) -> Word {
+        let hash = Sha256::new_with_prefix(b"ringtree word").chain_update(self.0);
+        let mut word = [0; WORD_BYTES];
+        word.copy_from_slice(&hash.finalize()[..WORD_BYTES]);
+        word
     }
 }
 

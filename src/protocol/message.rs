@@ -45,6 +45,8 @@ pub enum Message {
     Mark(u64),
     /// From the coordinator: "this is the agreed mark."
     Agreed(u64),
+    /// To the coordinator: "the process of this rank has ended."
+    Ended(u32),
 }
 
 impl Message {

@@ -1,6 +1,7 @@
 #![doc = include_str!("session.md")]
 
 mod calls;
+mod ended;
 mod marks;
 mod places;
 
@@ -72,6 +73,8 @@ pub struct Session {
     departed: BTreeMap<usize, u64>,
     /// Ranks whose control connection to this one is gone.
     lost: BTreeSet<usize>,
+    /// Ranks whose process has ended without a goodbye so far, and when time first passed over it.
+    ended: BTreeMap<usize, Option<Duration>>,
     pending: Option<Pending>,
     first_error: Option<Error>,
     marks: Marks,
@@ -96,6 +99,7 @@ impl Session {
             has_asked_coordinator: false,
             departed: BTreeMap::new(),
             lost: BTreeSet::new(),
+            ended: BTreeMap::new(),
             pending: None,
             first_error: None,
             marks: Marks::default(),
@@ -134,7 +138,8 @@ impl Session {
             Message::FirstError(error) if from == COORDINATOR => self.conclude(error),
             Message::Mark(number) if self.rank == COORDINATOR => self.told(from, number),
             Message::Agreed(number) if from == COORDINATOR => self.marks.learn(number),
-            Message::Report(_) | Message::FirstError(_) => {}
+            Message::Ended(rank) if self.rank == COORDINATOR => self.process_ended(rank as usize),
+            Message::Report(_) | Message::FirstError(_) | Message::Ended(_) => {}
             Message::Mark(_) | Message::Agreed(_) => {}
         }
     }
@@ -151,6 +156,7 @@ impl Session {
     /// The control connection of `peer` is gone: it died, unless it had said goodbye.
     pub fn control_lost(&mut self, peer: usize, why: &str) {
         self.lost.insert(peer);
+        self.expect_no_goodbye(peer);
         if self.departed.contains_key(&peer) {
             return;
         }
@@ -177,6 +183,7 @@ impl Session {
     /// not answer. The coordinator waits no longer for a rank that has not told its mark in time.
     pub fn tick(&mut self, now: Duration) {
         self.agree_in_time(now);
+        self.miss_the_ended(now);
         let Some(pending) = &mut self.pending else {
             return;
         };
@@ -250,6 +257,7 @@ impl Session {
 
     fn departed(&mut self, peer: usize, calls: u64) {
         self.departed.insert(peer, calls);
+        self.expect_no_goodbye(peer);
         self.agree_if_all_told();
         let call = match &self.pending {
             Some(Pending {

@@ -410,6 +410,11 @@ impl Runtime {
         self.tell(|engine| engine.control_lost(rank, why));
     }
 
+    /// The process of `rank` has ended.
+    pub(crate) fn process_ended(&self, rank: usize) {
+        self.tell(|engine| engine.process_ended(rank));
+    }
+
     /// No data connection to `rank` could be made.
     pub(crate) fn link_failed(&self, rank: usize, why: &str) {
         self.tell(|engine| engine.link_failed(rank, why));

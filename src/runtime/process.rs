@@ -9,9 +9,8 @@ use crate::error::Result;
 use crate::limits::{CALL_SPINS, CALL_YIELDS, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
-use crate::link::tcp::{Inbox, Reactor};
+use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::protocol::session::To;
-use mio::net::TcpStream;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -111,6 +110,7 @@ impl Host for ProcessHost {
         } else {
             self.shared.reactor.sleep(IDLE_SLEEP);
             self.shared.disarm();
+            self.shared.reactor.find_cuts();
             Waited::Asleep
         }
     }
@@ -217,8 +217,12 @@ impl Handler for Callbacks {
         self.with(|runtime| runtime.control_lost(rank, &why));
     }
 
-    fn stream(&self, channel: u32, peer: usize, stream: TcpStream) {
-        self.shared.inbox(channel).push(peer, stream);
+    fn process_ended(&self, rank: usize) {
+        self.with(|runtime| runtime.process_ended(rank));
+    }
+
+    fn stream(&self, channel: u32, stream: DataStream) {
+        self.shared.inbox(channel).push(stream);
         self.shared.reactor.wake();
     }
 
@@ -238,6 +242,9 @@ impl Handler for Callbacks {
     }
 
     fn awake(&self) {
+        if self.with(Runtime::wants_poller) {
+            self.shared.reactor.find_cuts();
+        }
         self.with(Runtime::poll_in_background);
     }
 

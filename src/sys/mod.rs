@@ -13,9 +13,11 @@
 
 pub mod barrier;
 pub mod cuda;
+pub mod fork;
 pub mod inherit;
 pub mod interfaces;
 pub mod memory;
 pub mod process;
 pub mod shared;
 pub(crate) mod simd;
+pub mod tcp;

@@ -255,7 +255,7 @@ mod tests {
     fn a_descriptor_is_inherited_by_the_chosen_child_only() {
         let (reading, writing) = io::pipe().unwrap();
         let number = writing.as_raw_fd();
-        let script = format!("echo chosen >&{number}");
+        let script = format!("echo chosen >/proc/self/fd/{number}");
         let mut chosen = Command::new("/bin/sh");
         bind_to_parent(chosen.args(["-c", &script]), Some(writing.as_fd()));
         let mut other = Command::new("/bin/sh");

@@ -119,6 +119,7 @@ fn another_secret_is_turned_away_and_garbage_too() {
         hosts
             .launcher(1, &[], "true")
             .env("RINGTREE_SECRET", wrong)
+            .env("RINGTREE_TIMEOUT_MS", "700")
             .spawn()
             .unwrap(),
     );

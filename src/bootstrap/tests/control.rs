@@ -162,6 +162,15 @@ fn transfer(reactor: &Reactor, from: &mut TcpLink, to: &mut TcpLink, sent: &[u8]
     received
 }
 
+fn data_stream(peer: usize, stream: TcpStream) -> DataStream {
+    let hosts = ("here".to_owned(), "there".to_owned());
+    DataStream {
+        peer,
+        stream,
+        hosts,
+    }
+}
+
 #[test]
 fn bytes_flow_both_ways_on_every_data_connection() {
     let ranks = running(3);
@@ -171,7 +180,7 @@ fn bytes_flow_both_ways_on_every_data_connection() {
         let inbox = Inbox::default();
         let peers: Vec<_> = streams.iter().map(|(peer, _)| *peer).collect();
         for (peer, stream) in streams {
-            inbox.push(peer, stream);
+            inbox.push(data_stream(peer, stream));
         }
         let taken = peers
             .into_iter()
@@ -225,7 +234,7 @@ fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
     let (near, _) = listener.accept().unwrap();
     near.set_nonblocking(true).unwrap();
     let inbox = Inbox::default();
-    inbox.push(1, TcpStream::from_std(near));
+    inbox.push(data_stream(1, TcpStream::from_std(near)));
     assert!(
         inbox.take(0, &reactor).is_none(),
         "it leads to another peer"

@@ -3,10 +3,12 @@
 mod control;
 mod join;
 mod sharing;
+mod strangers;
 
 use super::*;
 use crate::control::{Handler, Membership};
 use crate::error::{Error, Result};
+use crate::link::tcp::DataStream;
 use crate::protocol::handshake::Secret;
 use mio::net::TcpStream;
 use std::net::TcpListener;
@@ -74,6 +76,7 @@ fn join_line(result: Result<Joined>) -> String {
 struct Seen {
     messages: Vec<(usize, u32, Vec<u8>)>,
     lost: Vec<(usize, String)>,
+    ended: Vec<usize>,
     streams: Vec<(u32, usize, TcpStream)>,
     failed: Vec<(u32, usize, String)>,
     awake: usize,
@@ -121,7 +124,11 @@ impl Handler for Recorder {
         self.note(|seen| seen.lost.push((rank, why)));
     }
 
-    fn stream(&self, group: u32, peer: usize, stream: TcpStream) {
+    fn process_ended(&self, rank: usize) {
+        self.note(|seen| seen.ended.push(rank));
+    }
+
+    fn stream(&self, group: u32, DataStream { peer, stream, .. }: DataStream) {
         self.note(|seen| seen.streams.push((group, peer, stream)));
     }
 

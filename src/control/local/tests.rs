@@ -25,6 +25,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
             token: socket.token().clone(),
         }),
         pid: 1,
+        process: None,
         local_rank: 0,
     };
     let peers: Vec<Peer> = sockets.iter().map(peer).collect();
@@ -66,8 +67,18 @@ fn open(name: &str) -> usize {
         .count()
 }
 
-/// Sends `bytes`, and `descriptor` beside them, to the socket of `local` from outside of the job.
+/// Sends the word of `local`, `bytes`, and `descriptor` beside them to the socket of `local` from
+/// outside of the job.
 fn send_to(
+    local: &LocalPeers,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> rustix::io::Result<usize> {
+    send_behind(&local.word, local, bytes, descriptor)
+}
+
+fn send_behind(
+    word: &[u8],
     local: &LocalPeers,
     bytes: &[u8],
     descriptor: BorrowedFd<'_>,
@@ -80,7 +91,7 @@ fn send_to(
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     assert!(beside.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    let bytes = [IoSlice::new(bytes)];
+    let bytes = [IoSlice::new(word), IoSlice::new(bytes)];
     let address = address.unwrap();
     rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut beside, send_flags())
 }
@@ -140,6 +151,8 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
                     }
                     let _ = send_to(local, &[7; 300], own.as_fd());
                     let _ = send_to(local, &[], own.as_fd());
+                    let _ = send_behind(&[], local, &[], own.as_fd());
+                    let _ = send_behind(&[9; WORD_BYTES], local, &[], own.as_fd());
                 }
                 thread::sleep(Duration::from_micros(200));
             }
@@ -186,6 +199,61 @@ fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
     drop(all);
     assert!(!is_there());
     assert_eq!(open(name), 1);
+}
+
+/// How many bytes the next datagram at the socket of `local` has, which stays there.
+fn queued(local: &LocalPeers) -> rustix::io::Result<usize> {
+    let mut bytes = [0; 400];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(&local.socket, &mut bytes, flags).map(|(_, bytes)| bytes)
+}
+
+#[test]
+fn the_kernel_keeps_what_lacks_the_word_from_the_socket() {
+    let all = ranks(2);
+    let own = memory("ringtree-test-strangers", 0);
+    let word = all[0].word;
+    let mut almost = word;
+    almost[WORD_BYTES - 1] ^= 1;
+    let strange: [&[u8]; 6] = [
+        &[],
+        &word[..4],
+        &word[..7],
+        &almost,
+        &all[1].word,
+        &[7; 300],
+    ];
+    for bytes in strange {
+        send_behind(bytes, &all[0], &[], own.as_fd()).unwrap();
+        assert_eq!(queued(&all[0]), Err(Errno::AGAIN), "{bytes:?}");
+    }
+    send_behind(&word, &all[0], &[], own.as_fd()).unwrap();
+    assert_eq!(queued(&all[0]), Ok(WORD_BYTES));
+}
+
+/// A stranger sends its only reference to a socket that takes as long to close as it likes.
+#[test]
+fn no_descriptor_of_a_stranger_is_closed_here() {
+    let linger = Duration::from_secs(600);
+    let all = ranks(2);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut full = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (reader, _) = listener.accept().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut full, &[1; 1 << 16]).is_ok() {}
+    SockRef::from(&full).set_linger(Some(linger)).unwrap();
+    send_behind(&[], &all[0], &[], full.as_fd()).unwrap();
+    // The stranger waits for its own socket.
+    let stranger = thread::spawn(move || drop(full));
+    let (tell, told) = std::sync::mpsc::channel();
+    let local = thread::spawn(move || {
+        all[0].drain();
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(PATIENCE).expect("drained");
+    drop(reader);
+    stranger.join().unwrap();
+    local.join().unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message, Start};
 use crate::protocol::handshake::{Refusal, Secret};
 use mio::net::TcpListener;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -40,18 +40,20 @@ pub(super) fn gather(
         join: own,
         connection: None,
     }];
-    let mut turned_away = 0;
+    let mut turned_away = BTreeSet::new();
     while arrivals.len() < meeting.nodes {
         let Ok(Event::Peer(heard)) = events.1.recv_deadline(deadline) else {
-            let error = missing(meeting, address, &arrivals, turned_away);
+            let error = missing(meeting, address, &arrivals, turned_away.len());
             return Err(refuse_all(&links, &arrivals, error));
         };
         match heard {
             Heard::TurnedAway(remote, failure) => {
-                let told = objection(failure).filter(|_| turned_away < STRANGERS_TOLD_MAX);
-                if let Some(why) = told {
+                // A launcher that is turned away tries again and again.
+                if let Some(why) = objection(failure)
+                    && turned_away.len() < STRANGERS_TOLD_MAX
+                    && turned_away.insert((remote.ip(), why.clone()))
+                {
                     eprintln!("ringtree: turned {remote} away: {why}");
-                    turned_away += 1;
                 }
             }
             Heard::Said(connection, Message::Join(join)) => {

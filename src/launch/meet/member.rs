@@ -37,12 +37,17 @@ pub(super) fn join(
     events: &Events,
 ) -> Result<Joined> {
     let endpoint = &meeting.endpoint;
-    let left = deadline.saturating_duration_since(Instant::now());
-    let at_most = left.min(HANDSHAKE_TIMEOUT).max(Duration::from_millis(1));
-    let proven = match connect(address, secret, HELLO, at_most, at_most) {
+    let proven = match connect(address, Some(secret), HELLO, HANDSHAKE_TIMEOUT, deadline) {
         Ok(proven) => proven,
         Err(Failure::Broken(why)) => return Ok(Joined::NotYet(why)),
-        Err(Failure::Refused(refusal, _)) => return Err(refused(endpoint, refusal)),
+        Err(Failure::Refused(refusal, _)) => {
+            let why = refused(endpoint, refusal);
+            return match refusal.is_proven() {
+                true => Err(Error::Join(why)),
+                // Any process that has the port can say so.
+                false => Ok(Joined::NotYet(why)),
+            };
+        }
     };
     let links = Links::new(Some(proven), None, secret, &events.0)?;
     links.send(FIRST, &Message::Join(join.clone()));
@@ -88,14 +93,14 @@ fn elsewhere(number: u16, address: IpAddr, master_port: u16) -> Attempt {
     }
 }
 
-fn refused(endpoint: &str, refusal: Refusal) -> Error {
-    Error::Join(match refusal {
+fn refused(endpoint: &str, refusal: Refusal) -> String {
+    match refusal {
         Refusal::Secret => format!(
             "the launcher at {endpoint} holds another secret: RINGTREE_SECRET (or the file that \
              RINGTREE_SECRET_FILE names) must be the same on all hosts"
         ),
         refusal => format!("what answers at {endpoint} is no launcher of this job: {refusal}"),
-    })
+    }
 }
 
 /// The coordinator, as a member sees it.

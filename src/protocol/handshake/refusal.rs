@@ -43,6 +43,22 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether an initiator that was told so knows that the acceptor holds the secret. What is not
+    /// proven can be said by any process that has the port.
+    #[must_use]
+    pub fn is_proven(self) -> bool {
+        match self {
+            Refusal::Garbage | Refusal::Version { .. } | Refusal::Secret | Refusal::Impostor => {
+                false
+            }
+            Refusal::WorldSize { .. }
+            | Refusal::Rank
+            | Refusal::Addressee { .. }
+            | Refusal::Purpose
+            | Refusal::Attempt { .. } => true,
+        }
+    }
+
     /// The number that stands for it in an answer.
     pub(super) fn code(self) -> u8 {
         match self {

@@ -1,0 +1,222 @@
+//! What processes without the secret can do to a join: nothing but delay it a little.
+
+use super::join::connect;
+use super::*;
+use crate::limits::HANDSHAKES_PENDING_MAX;
+use crate::protocol::handshake::{ANSWER_BYTES, HELLO_BYTES, Hello, Initiator, Purpose};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+
+/// Connections that strangers hold at once.
+const HELD: usize = 1500;
+
+/// Opens 1,000 connections a second to `address`, after `HELD` at once, says `words` on each and
+/// holds the last of them, until `is_over`.
+fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
+    // Both ends are in this process.
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let mut held = VecDeque::new();
+    while !is_over.load(Ordering::Relaxed) {
+        let timeout = Duration::from_millis(20);
+        if let Ok(mut stream) = std::net::TcpStream::connect_timeout(&address, timeout) {
+            // The other end may have closed it already.
+            let _ = stream.write_all(words);
+            held.push_back(stream);
+        }
+        if held.len() > HELD {
+            held.pop_front();
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Rank 1 joins while others, who came before it, flood the rendezvous.
+fn join_in_a_flood_of(words: &[u8]) {
+    let mut settings = world(2, PATIENCE);
+    // Then a rank waits least for an answer.
+    settings.iter_mut().for_each(|one| one.next_port_too = true);
+    let address = settings[0].rendezvous.parse().unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let rank_0 = scope.spawn(|| join(&settings[0]));
+        drop(connect(&settings[0].rendezvous));
+        scope.spawn(|| flood(address, words, &is_over));
+        thread::sleep(Duration::from_secs(1));
+        let rank_1 = join(&settings[1]).map(drop);
+        let rank_0 = rank_0.join().unwrap().map(drop);
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!((rank_0, rank_1), (Ok(()), Ok(())));
+    });
+}
+
+#[test]
+fn silent_connections_keep_no_rank_out() {
+    join_in_a_flood_of(b"");
+}
+
+#[test]
+fn connections_that_begin_a_handshake_keep_no_rank_out() {
+    join_in_a_flood_of(b"ringtree");
+}
+
+#[test]
+fn connections_that_only_lack_the_proof_keep_no_rank_out() {
+    let hello = Hello {
+        purpose: Purpose::Control,
+        world_size: 2,
+        group: 0,
+        epoch: 0,
+        attempt: 0,
+        from: 1,
+        to: 0,
+    };
+    let (_, frame) = Initiator::new(&Secret::absent(), hello, [1; 32]);
+    join_in_a_flood_of(&frame);
+}
+
+#[test]
+fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
+    let settings = world(2, PATIENCE);
+    let rendezvous = settings[0].rendezvous.clone();
+    let client = settings[1].clone();
+    let rank_0 = thread::spawn(move || join(&settings[0]));
+    let hello = Hello {
+        purpose: Purpose::Control,
+        world_size: 2,
+        group: 0,
+        epoch: 0,
+        attempt: 0,
+        from: 1,
+        to: 0,
+    };
+    let (_, frame) = Initiator::new(&Secret::absent(), hello, [1; 32]);
+    let mut slow = connect(&rendezvous);
+    slow.write_all(&frame[..HELLO_BYTES - 1]).unwrap();
+    // Longer than an honest handshake takes, shorter than one may take.
+    thread::sleep(Duration::from_millis(600));
+    let silent: Vec<_> = (0..4 * HANDSHAKES_PENDING_MAX)
+        .map(|_| connect(&rendezvous))
+        .collect();
+    thread::sleep(Duration::from_millis(300));
+    slow.write_all(&frame[HELLO_BYTES - 1..]).unwrap();
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    slow.read_exact(&mut [0; ANSWER_BYTES])
+        .expect("a challenge");
+    join(&client).map(drop).unwrap();
+    rank_0.join().unwrap().map(drop).unwrap();
+    drop(silent);
+}
+
+/// Something that listens at `port` and answers what `answer` makes of what comes.
+fn impostor(port: u16, answer: impl Fn(&mut std::net::TcpStream) + Send + 'static) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            // A rank that has found the true rendezvous comes no more.
+            answer(&mut stream);
+        }
+    });
+}
+
+/// A frame of an acceptor.
+fn frame(version: u16, kind: u8, reason: u8) -> [u8; ANSWER_BYTES] {
+    let mut frame = [7; ANSWER_BYTES];
+    frame[..4].copy_from_slice(b"rtok");
+    frame[4..6].copy_from_slice(&version.to_le_bytes());
+    (frame[6], frame[7]) = (kind, reason);
+    if kind == 1 {
+        frame[7..16].fill(0);
+    }
+    frame
+}
+
+#[test]
+fn what_an_impostor_says_ends_no_join() {
+    let this = crate::protocol::handshake::WIRE_VERSION;
+    let (challenge, accepted) = (frame(this, 1, 0), frame(this, 2, 0));
+    let refused = frame(this, 3, 2);
+    let cases = [
+        vec![frame(this + 1, 1, 0)],
+        vec![challenge, refused],
+        vec![challenge, accepted],
+        vec![[0; ANSWER_BYTES]],
+    ];
+    for said in cases {
+        let mut settings = world(2, PATIENCE);
+        settings.iter_mut().for_each(|one| one.next_port_too = true);
+        let at: SocketAddr = settings[0].rendezvous.parse().unwrap();
+        impostor(at.port() + 1, move |stream| {
+            for frame in &said {
+                let _ = stream.read(&mut [0; HELLO_BYTES]);
+                let _ = stream.write_all(frame);
+            }
+            let _ = stream.read(&mut [0; HELLO_BYTES]);
+        });
+        // Rank 1 comes first, and finds the impostor.
+        for joined in join_all(settings, |rank| if rank == 0 { 400 } else { 0 }) {
+            joined.map(drop).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_an_impostor_said_is_told_in_the_end() {
+    let mut settings = world(2, Duration::from_millis(600));
+    let at: SocketAddr = settings[1].rendezvous.parse().unwrap();
+    impostor(at.port(), |stream| {
+        let _ = stream.read(&mut [0; HELLO_BYTES]);
+        let _ = stream.write_all(&frame(999, 1, 0));
+    });
+    let line = join_line(join(&settings.remove(1)));
+    assert!(
+        line.contains("wire version 999") && line.contains("600 ms"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_rendezvous_that_dribbles_holds_nobody_beyond_the_timeout() {
+    let mut settings = world(2, Duration::from_secs(3));
+    let at: SocketAddr = settings[1].rendezvous.parse().unwrap();
+    impostor(at.port(), |stream| {
+        for byte in frame(crate::protocol::handshake::WIRE_VERSION, 1, 0) {
+            if stream.write_all(&[byte]).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_secs(1));
+        }
+    });
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || tell.send(join_line(join(&settings.remove(1)))));
+    let line = told.recv_timeout(PATIENCE).expect("an end");
+    assert!(line.contains("does not answer the handshake"), "{line}");
+}
+
+#[test]
+fn no_connection_waits_at_a_data_socket_that_is_not_served_yet() {
+    let joined = join_all(world(2, PATIENCE), |_| 0);
+    let joined: Vec<Joined> = joined.into_iter().map(Result::unwrap).collect();
+    let address = joined[1].membership().peers[1].address;
+    let early = std::net::TcpStream::connect(address);
+    assert!(early.is_err(), "it would have to be served first");
+    let start = |joined: Joined| {
+        let recorder = Arc::new(Recorder::default());
+        let handler: Arc<dyn Handler> = recorder.clone();
+        (joined.start(handler, None).unwrap(), recorder)
+    };
+    let mut joined = joined.into_iter();
+    let first = start(joined.next().unwrap());
+    // A peer that comes too early comes again.
+    first.0.control.dial(1, 0, 1);
+    thread::sleep(Duration::from_millis(100));
+    let ranks = [first, start(joined.next().unwrap())];
+    for (_, recorder) in &ranks {
+        recorder.wait("the connection", |seen| seen.streams.pop());
+    }
+    shut_down(&ranks);
+}

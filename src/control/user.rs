@@ -1,0 +1,127 @@
+//! Whose process is at the other end of a connection within this host.
+//!
+//! In a job without a secret a handshake proves nothing, and any user of the host can connect to a
+//! loopback address. So the kernel is asked: `/proc/net/tcp` and `tcp6` list every socket of the
+//! network namespace with the user that made it.
+
+use mio::net::TcpStream;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr};
+
+/// The list may miss a socket while others come and go, so it is read so often.
+const LOOKS: usize = 3;
+/// The state of a connection that stands.
+const ESTABLISHED: &str = "01";
+
+/// Whether the process at the other end of `stream` is one of this process's user.
+///
+/// # Errors
+/// It is not, or that cannot be told: why, in words.
+pub(super) fn check(stream: &TcpStream) -> Result<(), String> {
+    let ours = rustix::process::geteuid().as_raw();
+    let ends = stream
+        .peer_addr()
+        .and_then(|theirs| Ok((theirs, stream.local_addr()?)));
+    let (theirs, here) = ends.map_err(|error| error.to_string())?;
+    let advice = "without RINGTREE_SECRET all ranks must be of one user; set it on every rank";
+    match look_up(theirs, here) {
+        Ok(Some(user)) if user == ours => Ok(()),
+        Ok(Some(user)) => Err(format!(
+            "the process at {theirs} is of user {user}, this one of user {ours}; {advice}"
+        )),
+        Ok(None) => Err(format!("the kernel lists no process at {theirs}; {advice}")),
+        Err(error) => Err(format!(
+            "whose process is at {theirs} cannot be told: {error}; {advice}"
+        )),
+    }
+}
+
+/// The user whose socket is connected from `theirs` to `here`.
+fn look_up(theirs: SocketAddr, here: SocketAddr) -> io::Result<Option<u32>> {
+    let table = match theirs {
+        SocketAddr::V4(_) => "/proc/net/tcp",
+        SocketAddr::V6(_) => "/proc/net/tcp6",
+    };
+    for _ in 0..LOOKS {
+        for line in BufReader::new(File::open(table)?).lines() {
+            if let Some(user) = user_in(&line?, theirs, here) {
+                return Ok(Some(user));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The user in a line of the table, if it is about the connection from `theirs` to `here`.
+fn user_in(line: &str, theirs: SocketAddr, here: SocketAddr) -> Option<u32> {
+    // sl local_address rem_address st tx:rx tr:when retrnsmt uid
+    let mut columns = line.split_whitespace().skip(1);
+    let (local, remote, state) = (columns.next()?, columns.next()?, columns.next()?);
+    let is_it =
+        state == ESTABLISHED && address(local) == Some(theirs) && address(remote) == Some(here);
+    is_it.then(|| columns.nth(3)?.parse().ok()).flatten()
+}
+
+/// An address as the table has it: words of 32 bits in the CPU's order, and the port, in
+/// hexadecimal digits.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (digits, port) = text.split_once(':')?;
+    let mut bytes = Vec::with_capacity(16);
+    for at in (0..digits.len()).step_by(8) {
+        let word = u32::from_str_radix(digits.get(at..at + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let address = match bytes.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+    };
+    Some(SocketAddr::new(
+        address,
+        u16::from_str_radix(port, 16).ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_kernel_knows_whose_socket_it_is() {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else {
+                assert!(at.starts_with('['), "a host without IPv6");
+                continue;
+            };
+            let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (near, theirs) = listener.accept().unwrap();
+            let here = near.local_addr().unwrap();
+            let ours = rustix::process::geteuid().as_raw();
+            assert_eq!(look_up(theirs, here).unwrap(), Some(ours));
+            check(&TcpStream::from_std(near)).unwrap();
+            drop(far);
+            assert_eq!(look_up(theirs, here).unwrap(), None, "nobody is there");
+        }
+    }
+
+    #[test]
+    fn only_the_line_of_the_connection_counts() {
+        let line = "   7: 0100007F:BA0C 0100007F:7531 01 00000000:00000000 00:00000000 00000000 \
+                    65534        0 12345 1 0000000000000000 20 0 0 10 -1";
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(user_in(line, at(0xBA0C), at(0x7531)), Some(65534));
+        assert_eq!(user_in(line, at(0x7531), at(0xBA0C)), None);
+        // What is left of a closed connection is nobody's.
+        let closed = line.replace(" 01 ", " 06 ");
+        assert_eq!(user_in(&closed, at(0xBA0C), at(0x7531)), None);
+        for garbage in [
+            "",
+            "sl local_address rem_address st",
+            "1: x:y z:q 01",
+            "a b c d e f g h",
+        ] {
+            assert_eq!(user_in(garbage, at(1), at(2)), None);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Ranks whose process has ended, as other ranks of their host see it.
+
+use super::{COORDINATOR, Session, To};
+use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
+use crate::protocol::message::Message;
+use std::time::Duration;
+
+impl Session {
+    /// The process of `peer` has ended. It may have left in peace: its goodbye takes another way.
+    /// So the coordinator waits for that, and the others for what the coordinator says.
+    pub fn process_ended(&mut self, peer: usize) {
+        let has_left = |rank| self.departed.contains_key(&rank);
+        // Without the coordinator no goodbye comes any more.
+        let is_known = has_left(peer) || has_left(COORDINATOR) || self.lost.contains(&peer);
+        let is_other = peer < self.world_size && peer != self.rank;
+        if is_known || !is_other || self.ended.contains_key(&peer) {
+            return;
+        }
+        self.ended.insert(peer, None);
+        if self.rank != COORDINATOR && peer != COORDINATOR {
+            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            let told = Message::Ended(peer as u32);
+            self.outbox.push_back((To::Rank(COORDINATOR), told));
+        }
+    }
+
+    /// Whether a goodbye may come of a rank whose process has ended.
+    #[must_use]
+    pub fn awaits_goodbyes(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// `peer` has said goodbye, or it is known to be lost.
+    pub(super) fn expect_no_goodbye(&mut self, peer: usize) {
+        self.ended.remove(&peer);
+        if peer == COORDINATOR {
+            self.ended.clear();
+        }
+    }
+
+    /// Time passes: a rank that ended and has not said goodbye by now has died. A coordinator that
+    /// has not said so may be stopped.
+    pub(super) fn miss_the_ended(&mut self, now: Duration) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let grace = match self.rank {
+            COORDINATOR => GOODBYE_GRACE,
+            _ => FIRST_ERROR_GRACE,
+        };
+        let since = |since: &mut Option<Duration>| *since.get_or_insert(now);
+        let first = self
+            .ended
+            .iter_mut()
+            .map(|(peer, at)| (since(at), *peer))
+            .min();
+        if let Some((since, peer)) = first
+            && now >= since + grace
+        {
+            self.control_lost(peer, "its process ended");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    fn is_lost(session: &Session, peer: usize) -> bool {
+        let error = session.first_error();
+        matches!(error, Some(Error::PeerLost { rank, .. }) if *rank == peer)
+    }
+
+    #[test]
+    fn the_coordinator_is_told_and_tells_all_unless_a_goodbye_comes() {
+        for says_goodbye in [true, false] {
+            let (mut coordinator, mut other) = (Session::new(0, 4), Session::new(1, 4));
+            other.process_ended(2);
+            let (to, told) = other.next_message().unwrap();
+            assert_eq!(to, To::Rank(0));
+            coordinator.receive(1, told);
+            coordinator.tick(Duration::ZERO);
+            if says_goodbye {
+                coordinator.receive(2, Message::Goodbye { calls: 0 });
+            }
+            coordinator.tick(GOODBYE_GRACE);
+            assert_eq!(is_lost(&coordinator, 2), !says_goodbye);
+            assert!(other.next_message().is_none(), "it is told once");
+        }
+    }
+
+    #[test]
+    fn without_a_coordinator_every_survivor_names_the_first_that_ended() {
+        let mut survivor = Session::new(3, 4);
+        survivor.process_ended(2);
+        survivor.tick(Duration::from_secs(1));
+        // Another survivor has given up and is gone, too.
+        survivor.process_ended(1);
+        survivor.tick(Duration::from_secs(1) + FIRST_ERROR_GRACE / 2);
+        assert_eq!(survivor.first_error(), None);
+        survivor.tick(Duration::from_secs(1) + FIRST_ERROR_GRACE);
+        assert!(is_lost(&survivor, 2));
+    }
+
+    #[test]
+    fn ranks_that_are_none_do_not_end() {
+        let mut coordinator = Session::new(0, 3);
+        for rank in [0, 3, u32::MAX] {
+            coordinator.receive(1, Message::Ended(rank));
+        }
+        coordinator.tick(Duration::ZERO);
+        coordinator.tick(GOODBYE_GRACE * 2);
+        assert_eq!(coordinator.first_error(), None);
+    }
+}

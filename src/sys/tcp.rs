@@ -1,0 +1,93 @@
+//! What the kernel knows of a TCP connection and has no other safe wrapper for.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// The most that Linux waits between two transmissions, in milliseconds; since version 6.15.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+/// What the other end's host has acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// Whether bytes or probes wait for an acknowledgement now.
+    pub is_awaited: bool,
+    /// The time since the last one came.
+    pub last: Duration,
+}
+
+/// What the host at the other end of `socket` has acknowledged.
+///
+/// # Errors
+/// The system's; `socket` may be no TCP connection.
+pub fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
+    // SAFETY: every bit pattern, zeros too, is a value of this struct of integers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, those of the
+    // live local.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Acknowledged {
+        is_awaited: info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+        last: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
+/// Lets the kernel try again after `most` at the latest, whether bytes were lost or the other end
+/// takes none now.
+///
+/// # Errors
+/// The system's: older kernels wait longer and longer, up to two minutes.
+pub fn try_again_within(socket: &impl AsFd, most: Duration) -> io::Result<()> {
+    let most = libc::c_int::try_from(most.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open, and the kernel reads the bytes of a live local.
+    let failed = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw const most).cast(),
+            size_of_val(&most) as libc::socklen_t,
+        )
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn what_is_acknowledged_is_awaited_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut far = listener.accept().unwrap().0;
+        near.write_all(&[1; 100]).unwrap();
+        far.read_exact(&mut [0; 100]).unwrap();
+        // Within the host an acknowledgement comes at once, or with the next timer.
+        while acknowledged(&near).unwrap().is_awaited {
+            std::thread::yield_now();
+        }
+        // Where the kernel knows the option, it takes it.
+        if let Err(error) = try_again_within(&near, Duration::from_secs(2)) {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
+        }
+        assert!(acknowledged(&std::io::pipe().unwrap().0).is_err());
+    }
+}

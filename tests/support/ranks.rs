@@ -1,0 +1,151 @@
+//! Ranks as real processes: a test binary starts itself, and the environment turns the copy's
+//! `child_entry` into a rank.
+
+use ringtree::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+pub(crate) const ROLE: &str = "RINGTREE_TEST_ROLE";
+/// In front of what a rank has to say, among the lines of the test harness.
+pub(crate) const MARK: &str = "says: ";
+/// No test takes this long, on any machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A rank says how it ended, and ends.
+pub(crate) fn exit(end: Result<String>) -> ! {
+    match end {
+        Ok(text) => eprintln!("{MARK}{text}"),
+        Err(Error::PeerLost { rank, message }) => eprintln!("{MARK}lost {rank}: {message}"),
+        Err(Error::Deadline(message)) => eprintln!("{MARK}deadline: {message}"),
+        Err(error) => eprintln!("{MARK}{error:?}"),
+    }
+    // The harness would only print more.
+    std::process::exit(0);
+}
+
+/// Ranks that are processes.
+pub(crate) struct Ranks {
+    children: Vec<Child>,
+    heard: Receiver<(usize, Instant, String)>,
+}
+
+/// An address at which nobody listens.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// What ranks talk over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Links {
+    Tcp,
+    SharedMemory,
+    /// Shared memory among two ranks each, TCP between these hosts.
+    Both,
+}
+
+pub(crate) const ALL_LINKS: [Links; 3] = [Links::Tcp, Links::SharedMemory, Links::Both];
+
+impl Links {
+    fn settings(self, rank: usize) -> [(&'static str, String); 2] {
+        let (transport, host) = match self {
+            Links::Tcp => ("tcp", 0),
+            Links::SharedMemory => ("shm", 0),
+            Links::Both => ("auto", rank / 2),
+        };
+        [
+            ("RINGTREE_TRANSPORT", transport.into()),
+            ("RINGTREE_HOST_ID", format!("host {host}")),
+        ]
+    }
+}
+
+impl Ranks {
+    pub(crate) fn start(
+        links: Links,
+        role: &str,
+        world_size: usize,
+        more: &[(&str, &str)],
+    ) -> Self {
+        Self::start_each(links, role, world_size, |_, command| {
+            command.envs(more.iter().copied());
+        })
+    }
+
+    /// The same, each with `settings` of its own.
+    pub(crate) fn start_each(
+        links: Links,
+        role: &str,
+        world_size: usize,
+        settings: impl Fn(usize, &mut Command),
+    ) -> Self {
+        let (tell, heard) = channel();
+        let rendezvous = free_address();
+        let program = std::env::current_exe().unwrap();
+        let start = |rank: usize| {
+            let mut command = Command::new(&program);
+            command
+                .args(["child_entry", "--exact", "--nocapture"])
+                .env(ROLE, role)
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", world_size.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("LOCAL_WORLD_SIZE", world_size.to_string())
+                .env("RINGTREE_RENDEZVOUS", &rendezvous)
+                .envs(links.settings(rank))
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped());
+            settings(rank, &mut command);
+            let mut child = command.spawn().unwrap();
+            let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                for line in lines.map_while(std::io::Result::ok) {
+                    let said = line.strip_prefix(MARK).map_or(line.clone(), str::to_owned);
+                    if tell.send((rank, Instant::now(), said)).is_err() {
+                        return;
+                    }
+                }
+            });
+            child
+        };
+        Self {
+            children: (0..world_size).map(start).collect(),
+            heard,
+        }
+    }
+
+    /// The next thing that each of `ranks` says, by rank, and when the last of them said it.
+    pub(crate) fn hear(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
+        let mut said = vec![None; ranks.len()];
+        let mut last = Instant::now();
+        while said.iter().any(Option::is_none) {
+            let (rank, at, text) = self
+                .heard
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("ranks {ranks:?} said only {said:?}"));
+            if let Some(place) = ranks.iter().position(|one| *one == rank) {
+                said[place] = Some(text);
+                last = at;
+            }
+        }
+        (said.into_iter().flatten().collect(), last)
+    }
+
+    pub(crate) fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.children[rank]), signal).unwrap();
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
