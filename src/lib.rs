@@ -101,6 +101,9 @@ pub mod reduce;
 // as who writes memory that processes share. The tests and benches have the feature.
 #[cfg(feature = "internals")]
 #[doc(hidden)]
+pub mod decoders;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod engine;
 #[cfg(not(feature = "internals"))]
 #[allow(unreachable_pub, dead_code, unused_imports)]
