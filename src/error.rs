@@ -53,8 +53,30 @@ impl Error {
     }
 }
 
+/// Text as a terminal may show it: parts of it may come from other processes, so control
+/// characters are written out.
+pub(crate) struct Printable<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.contains(char::is_control) {
+            return formatter.write_str(self.0);
+        }
+        self.0.chars().try_for_each(|one| match one.is_control() {
+            true => write!(formatter, "{}", one.escape_default()),
+            false => write!(formatter, "{one}"),
+        })
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Printable(self.message()).fmt(formatter)
+    }
+}
+
+impl Error {
+    fn message(&self) -> &str {
         match self {
             Error::Usage(message)
             | Error::Configuration(message)
@@ -65,9 +87,21 @@ impl fmt::Display for Error {
             | Error::System(message)
             | Error::NoDevice(message)
             | Error::Device(message)
-            | Error::PeerLost { message, .. } => formatter.write_str(message),
+            | Error::PeerLost { message, .. } => message,
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_of_a_peer_reaches_a_terminal() {
+        let error = Error::Join("host \u{1b}]0;x\u{7}é\n\u{9b}2J is héron".into());
+        let line = error.to_string();
+        assert_eq!(line, "host \\u{1b}]0;x\\u{7}é\\n\\u{9b}2J is héron");
+    }
+}

@@ -85,6 +85,7 @@ pub mod op;
 pub mod plan;
 mod runtime;
 pub mod sim;
+mod whole_file;
 
 // Not for users. These rooms can be reached from outside only because the integration tests, the
 // benches and the command line are crates of their own.

@@ -53,10 +53,15 @@ pub const HANDSHAKE_CONFIRMATION_MAX: Duration = Duration::from_secs(30);
 pub const STRANGERS_SHARE: u32 = 10;
 /// How much of what strangers may take they may take at once.
 pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
+/// A process that could open no connection for so long has too few descriptors; a shorter lack may
+/// be a program's that opens many files for a moment.
+pub const DESCRIPTORS_GRACE: Duration = Duration::from_millis(250);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Control messages taken in a row before the control thread sees to its other duties.
+pub const MESSAGES_AT_ONCE: usize = 1024;
 /// A control connection whose peer's host acknowledges nothing for this long counts as lost.
 pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
 /// A data connection whose peer's host acknowledges nothing for this long, while it should, is cut.
@@ -146,12 +151,17 @@ pub const TRACE_SPANS_MAX: usize = 1 << 16;
 pub const CLOCK_QUESTIONS: usize = 16;
 /// Names and shapes of a checkpoint's tensors: readers of the safetensors format refuse more.
 pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
+/// Bytes of text (names, shapes, settings) that a rank takes from another one at once.
+pub const AGREED_BYTES_MAX: usize = TENSOR_HEADER_BYTES_MAX;
 /// How often a reader of checkpoints starts again because a writer beside it replaced what it was
 /// reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;
 /// Channels for which a rank keeps descriptors that its local peers passed before it asked; of each
 /// at most one a rank. Threads that make communicators at once need a few.
 pub const HANDED_CHANNELS_MAX: usize = 64;
+/// Channels that this rank does not have yet and for which it keeps connections of peers that are
+/// ahead.
+pub const CHANNELS_AHEAD_MAX: usize = 64;
 /// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// How often a rank that waits for others' memory makes sure that they are still there.

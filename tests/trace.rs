@@ -224,6 +224,24 @@ fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_leaves_nothing() 
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
 }
 
+/// Where any user may make files, another user may have made links for names that can be guessed.
+#[test]
+fn no_link_is_followed_where_a_file_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace.json");
+    let victim = directory.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    let guess = format!("trace.json.{}.partial", std::process::id());
+    for name in [&guess, "trace.json"] {
+        std::os::unix::fs::symlink(&victim, directory.path().join(name)).unwrap();
+    }
+    for end in ringtree::simulate(2, |comm| Trace::new(comm)?.write(&path).map(drop)) {
+        end.unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    assert!(path.symlink_metadata().unwrap().is_file());
+}
+
 #[test]
 fn a_trace_that_is_off_runs_the_work_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();

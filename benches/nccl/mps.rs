@@ -6,7 +6,7 @@
 
 use crate::rank::say;
 use crate::world::Players;
-use ringtree::sys::process::bind_to_parent;
+use ringtree::launch::bind_to_parent;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -96,7 +96,7 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
     }
     let mut daemon = Command::new(CONTROL);
     // Should this process be killed, so is the daemon.
-    bind_to_parent(&mut daemon, None);
+    bind_to_parent(&mut daemon);
     let mut daemon = daemon
         .arg("-f")
         .env(PIPES, &pipes)

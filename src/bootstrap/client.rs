@@ -5,6 +5,7 @@ use super::messages::{Message, Record};
 use super::settings::Settings;
 use super::sharing;
 use crate::control::channel::{Channel, Received};
+use crate::control::descriptors::Room;
 use crate::control::handshake::{Failure, Proven, connect};
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
@@ -37,26 +38,31 @@ const CHANNEL: Token = Token(16);
 
 /// Joins as a rank other than 0.
 pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
-    let deadline = Instant::now() + settings.timeout;
+    let deadline = settings.deadline();
     let Proven { stream, key, .. } = reach(settings, deadline)?;
     let unusable = |error| Error::system("setting up the control connection", &error);
     let (local, remote) = stream
         .local_addr()
         .and_then(|local| Ok((local, stream.peer_addr()?)))
         .map_err(unusable)?;
-    let (listener, address) = address::bind_for_data(settings, local.ip())?;
     let mut channel = Channel::new(stream, key, true);
     channel
         .register(poll.registry(), CHANNEL)
         .map_err(unusable)?;
+    let bound = address::bind_for_data(settings, local.ip());
+    let (listener, address) = bound.inspect_err(|error| {
+        // This rank's own error is told either way.
+        let _ = channel.send(&Message::Failed(error.clone()));
+    })?;
     let record = Record {
         rank: settings.rank,
         peer: own_peer(settings, address, place),
         agreed: settings.to_agree(),
+        room: Room::here(),
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
-        .send(&Message::Record(record.into()))
+        .send(&Message::Record(Box::new(record)))
         .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
     Ok(Gathered {
@@ -234,7 +240,7 @@ fn wait_for_table(
                         return Ok(peers);
                     }
                 }
-                Received::Message(Message::Failed(why)) => return Err(Error::Join(why)),
+                Received::Message(Message::Failed(error)) => return Err(error),
                 Received::Message(Message::Waiting(who)) => missing = format!("; {who}"),
                 Received::Message(_) => {
                     let message = format!("rank {rank}: {at} sent something else than the table");
@@ -248,13 +254,13 @@ fn wait_for_table(
             }
         }
         if Instant::now() >= deadline {
-            let message = format!(
+            let error = Error::Join(format!(
                 "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
                 settings.timeout.as_millis()
-            );
+            ));
             // Rank 0 may have been started later: it learns why this rank is gone.
-            let _ = channel.send(&Message::Failed(message.clone()));
-            return Err(Error::Join(message));
+            let _ = channel.send(&Message::Failed(error.clone()));
+            return Err(error);
         }
         wait(poll, &mut events, Some(deadline))
             .map_err(|error| Error::system("waiting for the other ranks", &error))?;

@@ -5,9 +5,11 @@ use super::client::{self, own_peer};
 use super::rendezvous;
 use super::settings::{Settings, TransportChoice};
 use super::sharing;
+use crate::control::descriptors;
 use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
 use crate::error::{Error, Result};
+use crate::limits::TIMEOUT_MAX;
 use socket2::Socket;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -37,6 +39,7 @@ pub struct Joined {
 /// the settings' timeout.
 pub fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
+    descriptors::raise_limit();
     let (mut poll, control) = thread::prepare()
         .map_err(|error| Error::system("setting up the control thread", &error))?;
     let (place, socket) = sharing::offer(settings);
@@ -77,7 +80,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
         channels,
         listener: None,
         secret: settings.secret.clone(),
-        timeout: settings.timeout,
+        timeout: settings.timeout.min(TIMEOUT_MAX),
         attempt: settings.attempt,
     };
     Ok(Joined {

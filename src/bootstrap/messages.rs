@@ -1,8 +1,13 @@
 //! What the ranks say to rank 0 while they join, and what it answers.
 
+use crate::control::connections::Connections;
+use crate::control::descriptors::Room;
 use crate::control::message::encode;
 use crate::control::peer::Peer;
+use crate::error::Error;
+use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What a rank says when it comes to the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,6 +16,8 @@ pub(crate) struct Record {
     pub(crate) peer: Peer,
     /// Settings that must be the same on all ranks, by name.
     pub(crate) agreed: Vec<(String, String)>,
+    /// How many files its process may have open.
+    pub(crate) room: Room,
 }
 
 /// A message of the join.
@@ -20,15 +27,16 @@ pub(crate) enum Message {
     Record(Box<Record>),
     /// From rank 0: the peers from rank `first` on.
     Table { first: usize, peers: Vec<Peer> },
-    /// From rank 0: the join failed, and why. To rank 0: this rank gives up, and why.
-    Failed(String),
+    /// To rank 0: this rank cannot join, or gives up, and why. From rank 0: the join failed, and
+    /// why.
+    Failed(Error),
     /// From rank 0: the join goes on; which ranks are missing.
     Waiting(String),
 }
 
 /// The whole table in pieces of at most `bytes_max` bytes of peers each (a single longer entry
 /// alone).
-pub(super) fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
+fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
     let mut pieces = Vec::new();
     let (mut first, mut bytes) = (0, 0);
     for (rank, peer) in peers.iter().enumerate() {
@@ -49,12 +57,48 @@ pub(super) fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
     pieces
 }
 
+/// The table on its way to all ranks: encoded once, and given to each channel piece by piece as the
+/// system takes it. So no more than a piece waits in any channel.
+pub(super) struct Handout {
+    pieces: Vec<Vec<u8>>,
+    /// The next piece of each channel that has not been given all.
+    next: BTreeMap<usize, usize>,
+}
+
+impl Handout {
+    pub(super) fn new(peers: &[Peer], channels: Vec<usize>) -> Self {
+        let pieces = table(peers, CONTROL_MESSAGE_BYTES_MAX - 64);
+        Self {
+            pieces: pieces.iter().map(encode).collect(),
+            next: channels.into_iter().map(|id| (id, 0)).collect(),
+        }
+    }
+
+    /// Gives what the system takes now; whether all has been sent.
+    pub(super) fn proceed(&mut self, connections: &mut Connections) -> bool {
+        let is_flushed = connections.flush();
+        self.next.retain(|id, at| {
+            while connections.queued_bytes(*id) == 0 {
+                let Some(piece) = self.pieces.get(*at) else {
+                    return false;
+                };
+                *at += 1;
+                if connections.send_encoded(*id, piece).is_err() {
+                    return false;
+                }
+            }
+            true
+        });
+        is_flushed && self.next.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::connections::tests::connected;
     use crate::control::message::decode;
     use crate::control::process::Process;
-    use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use proptest::prelude::*;
 
     fn peer(port: u16) -> Peer {
@@ -78,14 +122,15 @@ mod tests {
             rank: 7,
             peer: peer(1),
             agreed: vec![("RINGTREE_ALGORITHM".into(), "ring".into())],
+            room: Room::here(),
         };
         let messages = [
-            Message::Record(record.into()),
+            Message::Record(Box::new(record)),
             Message::Table {
                 first: 5,
                 peers: vec![peer(2), peer(3)],
             },
-            Message::Failed("no".into()),
+            Message::Failed(Error::Join("no".into())),
             Message::Waiting("rank 3".into()),
         ];
         for message in messages {
@@ -106,6 +151,28 @@ mod tests {
             covered.extend(peers);
         }
         assert_eq!(covered, peers);
+    }
+
+    #[test]
+    fn of_the_table_only_a_piece_waits_for_a_rank_that_does_not_read() {
+        let (_poll, mut connections, ends) = connected(1);
+        let id = 0;
+        // More than a queue may hold, and much more than the system takes.
+        let peers: Vec<Peer> = (0..60_000)
+            .map(|port| Peer {
+                host_id: "h".repeat(400),
+                ..peer(port)
+            })
+            .collect();
+        let mut table = Handout::new(&peers, vec![id]);
+        for _ in 0..1000 {
+            assert!(!table.proceed(&mut connections));
+            assert!(connections.queued_bytes(id) <= 2 * CONTROL_MESSAGE_BYTES_MAX);
+        }
+        drop(ends);
+        // When it is lost, nothing is left to do.
+        drop(connections.remove(id));
+        assert!(table.proceed(&mut connections) || table.proceed(&mut connections));
     }
 
     proptest! {

@@ -6,16 +6,15 @@
 
 use super::address;
 use super::client::{Gathered, own_peer};
-use super::messages::{self, Message, Record};
+use super::messages::{Handout, Message, Record};
 use super::settings::Settings;
 use crate::control::connections::{Connections, Incoming, Outcome};
+use crate::control::descriptors::{self, Room};
 use crate::control::handshake::Failure;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
-use crate::limits::{
-    CONTROL_MESSAGE_BYTES_MAX, JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER,
-};
+use crate::limits::{JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use crate::sys::inherit;
 use mio::net::TcpListener;
@@ -33,7 +32,7 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// Waits as rank 0 for all others.
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
-    let deadline = Instant::now() + settings.timeout;
+    let deadline = settings.deadline();
     let (listener, at) = listen(settings, deadline)?;
     let (data_listener, address) = address::bind_for_data(settings, at.ip())?;
     let unusable = |error| Error::system("setting up the rendezvous", &error);
@@ -41,6 +40,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         rank: 0,
         peer: own_peer(settings, address, place),
         agreed: settings.to_agree(),
+        room: Room::here(),
     };
     let expected = Expected {
         purpose: Purpose::Control,
@@ -64,6 +64,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         deadline,
         next_notice: Instant::now() + WAITING_NOTICE_AFTER,
     };
+    gathering.look_for_own_shortage();
     gathering.run(poll)?;
     gathering.hand_out(poll)?;
     Ok(gathering.into_gathered(data_listener))
@@ -135,7 +136,7 @@ struct Arrival {
 }
 
 struct Failed {
-    why: String,
+    error: Error,
     /// When rank 0 stops telling it to ranks that still come.
     until: Instant,
 }
@@ -166,11 +167,11 @@ impl Gathering<'_> {
             let now = Instant::now();
             if let Some(failed) = &self.failure {
                 if now >= failed.until || self.all_told() {
-                    return Err(Error::Join(failed.why.clone()));
+                    return Err(failed.error.clone());
                 }
             } else if now >= self.deadline {
                 let why = self.timeout_line();
-                self.fail(why, LAST_WORDS);
+                self.fail(Error::Join(why), LAST_WORDS);
             } else {
                 self.miss_the_gone(now);
             }
@@ -190,12 +191,16 @@ impl Gathering<'_> {
             .failure
             .as_ref()
             .map_or(self.deadline, |failed| failed.until);
-        let next = self.connections.acceptor.next_deadline();
+        let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
         let until = gone.chain(next).chain([end, self.next_notice]).min();
         wait(poll, events, until)
             .map_err(|error| Error::system("waiting for the other ranks", &error))?;
         self.connections.note(events);
+        if let Some(error) = self.connections.acceptor.starvation() {
+            let cause = Room::here().exhausted(0, &error);
+            self.fail(cause, JOIN_FAILURE_NOTICE);
+        }
         while let Some(incoming) = self.connections.next() {
             match incoming {
                 Incoming::Handshake(outcome) => self.settle(outcome),
@@ -234,7 +239,7 @@ impl Gathering<'_> {
         let mut gone = self.gone.values();
         if let Some((_, line)) = gone.find(|(until, _)| *until <= now) {
             let line = line.clone();
-            self.fail(line, JOIN_FAILURE_NOTICE / 4);
+            self.fail(Error::Join(line), JOIN_FAILURE_NOTICE / 4);
         }
     }
 
@@ -284,34 +289,82 @@ impl Gathering<'_> {
         };
         // This one learned it from the handshake.
         self.told += 1;
-        self.fail(why, JOIN_FAILURE_NOTICE);
+        self.fail(Error::Join(why), JOIN_FAILURE_NOTICE);
     }
 
-    /// Takes a rank's record, or its last words. A rank that sends anything else is cut off.
+    /// Takes a rank's record, or why it cannot join. A rank that sends anything else is cut off.
     fn take(&mut self, id: usize, message: Message) {
-        let arrival = self.arrived.get(&id);
-        let (arrival, record) = match (arrival, message) {
-            (Some(arrival), Message::Record(record)) if arrival.record.is_none() => {
-                (arrival, record)
-            }
-            (Some(_), Message::Failed(why)) => {
-                self.fail(why, JOIN_FAILURE_NOTICE);
-                return;
-            }
-            _ => {
+        if let Message::Failed(error) = message {
+            if self.arrived.remove(&id).is_some() {
                 self.connections.remove(id);
-                self.lost(id, "it sent no record of itself");
-                return;
+                self.told += 1;
+                self.fail(error, JOIN_FAILURE_NOTICE);
             }
+            return;
+        }
+        let arrival = self.arrived.get(&id).filter(|one| one.record.is_none());
+        let (Some(arrival), Message::Record(record)) = (arrival, message) else {
+            self.connections.remove(id);
+            self.lost(id, "it sent no record of itself");
+            return;
         };
         let objection = self.objection(&record, arrival.rank, arrival.remote);
         if let Some(arrival) = self.arrived.get_mut(&id) {
             arrival.record = Some(*record);
         }
         match (objection, &self.failure) {
-            (Some(why), _) => self.fail(why, JOIN_FAILURE_NOTICE),
+            (Some(why), _) => self.fail(Error::Join(why), JOIN_FAILURE_NOTICE),
             (None, Some(_)) => self.tell_failure(),
+            (None, None) if self.is_complete() => self.look_for_shortage(),
             (None, None) => {}
+        }
+    }
+
+    /// Fails the join if rank 0 cannot hold a connection to every rank.
+    fn look_for_own_shortage(&mut self) {
+        let others = self.settings.world_size - 1;
+        if !self
+            .own
+            .room
+            .holds(descriptors::needed(0, 0) + others as u64)
+        {
+            let why = format!(
+                "rank 0 (host {}) has too few descriptors for a connection to each of {others} \
+                 other ranks: {}",
+                self.own.peer.host_name, self.own.room
+            );
+            self.fail(Error::System(why), JOIN_FAILURE_NOTICE);
+        }
+    }
+
+    /// Fails the join if a rank has too few descriptors for the world that has come together.
+    fn look_for_shortage(&mut self) {
+        self.own.room = Room::here();
+        let records = || {
+            let others = self.arrived.values().filter_map(|one| one.record.as_ref());
+            others.chain([&self.own])
+        };
+        let mut sharing = BTreeMap::new();
+        for key in records().filter_map(|one| one.peer.sharing_key()) {
+            *sharing.entry(key).or_insert(0) += 1;
+        }
+        let lacking = records().find_map(
+            |Record {
+                 rank, peer, room, ..
+             }| {
+                let local = peer.sharing_key().map_or(1, |key| sharing[&key]) - 1;
+                let needed = descriptors::needed(local, self.settings.world_size - 1 - local);
+                (!room.holds(needed)).then(|| {
+                format!(
+                    "rank {rank} (host {}) has too few descriptors: it needs {needed} more to be \
+                     one of {} ranks ({local} others share memory with it); {room}",
+                    peer.host_name, self.settings.world_size
+                )
+            })
+            },
+        );
+        if let Some(why) = lacking {
+            self.fail(Error::System(why), JOIN_FAILURE_NOTICE);
         }
     }
 
@@ -357,12 +410,12 @@ impl Gathering<'_> {
         })
     }
 
-    fn fail(&mut self, why: String, notice: Duration) {
+    fn fail(&mut self, error: Error, notice: Duration) {
         if self.failure.is_none() {
             let until = Instant::now() + notice;
             let end = self.deadline.max(Instant::now() + LAST_WORDS);
             self.failure = Some(Failed {
-                why,
+                error,
                 until: until.min(end),
             });
         }
@@ -372,7 +425,7 @@ impl Gathering<'_> {
     /// Sends the failure to the ranks that do not know it yet.
     fn tell_failure(&mut self) {
         let Some(failed) = &self.failure else { return };
-        let message = Message::Failed(failed.why.clone());
+        let message = Message::Failed(failed.error.clone());
         for (id, arrival) in &mut self.arrived {
             // A second process of the same rank is told as well; both have sent their records.
             if arrival.record.take().is_some() && self.connections.send(*id, &message).is_ok() {
@@ -449,13 +502,12 @@ impl Gathering<'_> {
 
     /// Sends the table of all ranks to all ranks.
     fn hand_out(&mut self, poll: &mut Poll) -> Result<()> {
-        for piece in messages::table(&self.peers(), CONTROL_MESSAGE_BYTES_MAX - 64) {
-            self.tell(&piece);
-        }
+        let ids = self.arrived.keys().copied();
+        let mut table = Handout::new(&self.peers(), ids.collect());
         let mut events = Events::with_capacity(256);
         let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
         // A rank that is lost here is reported by the control thread, like one lost later.
-        while !self.connections.flush() && Instant::now() < end {
+        while !table.proceed(&mut self.connections) && Instant::now() < end {
             wait(poll, &mut events, Some(end))
                 .map_err(|error| Error::system("handing out the table of ranks", &error))?;
         }

@@ -8,7 +8,7 @@ use std::fs;
 use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings whose meaning is fixed but which this version does not carry out, with the values that
 /// ask for nothing (unset and empty always do). Any other value is refused rather than ignored.
@@ -88,7 +88,7 @@ pub struct Settings {
     pub next_port_too: bool,
     /// The job's secret; without one every address must be loopback.
     pub secret: Option<Secret>,
-    /// How long the join may take.
+    /// How long the join may take, at most [`TIMEOUT_MAX`].
     pub timeout: Duration,
     /// Name or address of the interface for data connections, if not the one that routes to the
     /// rendezvous.
@@ -187,6 +187,11 @@ impl Settings {
         settings.agreed.extend(agreed(&set));
         settings.check()?;
         Ok(settings)
+    }
+
+    /// When a join that begins now has taken too long.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout.min(TIMEOUT_MAX)
     }
 
     /// All that is compared with the other ranks.

@@ -8,9 +8,15 @@ use super::settings::{Settings, TransportChoice};
 use crate::control::local::LocalSocket;
 use crate::control::peer::{Offer, Peer, Place, SharingKey};
 use crate::control::process::{self, Process};
-use crate::sys::shared::{Division, OwnRegion};
+use crate::limits::RANKS_PER_HOST_MAX;
+use crate::link::shm::{region, region_bytes};
+use crate::sys::shared::address_space_holds;
 use rustix::fs::{SealFlags, fcntl_get_seals, stat};
 use rustix::io::Errno;
+use std::io::{self, Write};
+
+/// Channels that a communicator has when it is made: two of its own, two to measure with.
+const CHANNELS_AT_CONNECT: usize = 4;
 
 /// In which way the hosts of two ranks differ.
 fn difference(one: &SharingKey<'_>, other: &SharingKey<'_>) -> String {
@@ -57,16 +63,17 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Tries everything here and now. What it makes is gone when the findings are dropped.
+    /// Tries everything here and now, for `ranks` ranks on this host. What it makes is gone when
+    /// the findings are dropped.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn here(ranks: usize) -> Self {
         Self {
             host_id: address::host_id(),
             boot_id: address::boot_id().ok_or_else(|| "the kernel's boot id is unknown".to_owned()),
             network: namespace("net"),
             users: namespace("user"),
             user: rustix::process::geteuid().as_raw(),
-            memory: sealed_memory(),
+            memory: sealed_memory(ranks.clamp(1, RANKS_PER_HOST_MAX)),
             socket: LocalSocket::new()
                 .map_err(|error| format!("an abstract Unix socket was refused: {error}")),
         }
@@ -109,14 +116,15 @@ fn namespace(kind: &str) -> Result<u64, String> {
     }
 }
 
-/// Makes a page of shared memory, as a transport would.
-fn sealed_memory() -> Result<bool, String> {
+/// Makes the memory that one of `ranks` ranks shares over a channel, and looks whether there is
+/// room for that of all of them.
+fn sealed_memory(ranks: usize) -> Result<bool, String> {
     let refused = |error| format!("sealed memory (memfd_create) was refused: {error}");
-    let page = Division {
-        words: 512,
-        bytes: 0,
-    };
-    let (_region, file) = OwnRegion::new(page).map_err(refused)?;
+    let (_region, file) = region(ranks).map_err(refused)?;
+    let mapped = CHANNELS_AT_CONNECT * ranks * region_bytes(ranks);
+    address_space_holds(mapped).map_err(|error| {
+        format!("{mapped} bytes of shared memory cannot be mapped (`ulimit -v`): {error}")
+    })?;
     let seals = fcntl_get_seals(&file).map_err(|error| refused(error.into()))?;
     Ok(seals.contains(SealFlags::FUTURE_WRITE))
 }
@@ -129,9 +137,17 @@ pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
     if settings.transport == TransportChoice::Tcp {
         return (Err("RINGTREE_TRANSPORT is tcp".to_owned()), None);
     }
-    match Findings::here().place() {
+    match Findings::here(settings.local_world_size).place() {
         Ok((place, socket)) => (Ok(place), Some(socket)),
-        Err(why) => (Err(why), None),
+        Err(why) => {
+            if settings.transport == TransportChoice::Auto && settings.local_world_size > 1 {
+                let rank = settings.rank;
+                let line = format!("ringtree: rank {rank} uses TCP on its own host too: {why}\n");
+                // A standard error that is closed must not end the join.
+                let _ = io::stderr().write_all(line.as_bytes());
+            }
+            (Err(why), None)
+        }
     }
 }
 
@@ -187,7 +203,7 @@ mod tests {
 
     #[test]
     fn whatever_is_missing_is_in_the_way() {
-        let (place, _socket) = Findings::here().place().unwrap();
+        let (place, _socket) = Findings::here(2).place().unwrap();
         assert!(!place.boot_id.is_empty() && place.network > 0);
         let spoil: [fn(&mut Findings); 5] = [
             |findings| findings.memory = Err("no".into()),
@@ -197,10 +213,18 @@ mod tests {
             |findings| findings.users = Err("no".into()),
         ];
         for spoil in spoil {
-            let mut findings = Findings::here();
+            let mut findings = Findings::here(2);
             spoil(&mut findings);
             assert_eq!(findings.place().unwrap_err(), "no");
         }
+    }
+
+    #[test]
+    fn memory_beyond_the_limits_of_this_process_is_refused() {
+        let too_much = address_space_holds(usize::MAX / 4).unwrap_err();
+        assert_eq!(too_much.kind(), io::ErrorKind::OutOfMemory);
+        assert!(address_space_holds(1 << 20).is_ok());
+        assert_eq!(Findings::here(usize::MAX).memory, Ok(true));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::protocol::handshake::Secret;
 use crate::runtime::Runtime;
 use crate::runtime::local::LocalRanks;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
+use crate::whole_file;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -185,7 +186,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let membership = joined.membership().clone();
     let (rank, world_size) = (membership.rank, membership.world_size);
     let local = local_ranks(&membership, &reactor)?;
-    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
+    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local, settings.timeout));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
         shared: Arc::clone(&shared),
@@ -270,16 +271,7 @@ fn tuning(settings: &Settings) -> Result<Option<TuningTable>> {
 /// Writes `table`, on the ranks that have it to write, to the file at `path`, whole or not at all.
 /// Ends on all ranks when all have written; with the error of one, on all.
 fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result<()> {
-    let write = |table: &TuningTable| {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(format!(".{}.partial", std::process::id()));
-        std::fs::write(&partial, format!("{table}\n"))
-            .and_then(|()| std::fs::rename(&partial, path))
-            .inspect_err(|_| {
-                // The file may not even exist.
-                let _ = std::fs::remove_file(&partial);
-            })
-    };
+    let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
     if let Some(Err(error)) = table.map(write) {
         let path = path.display();
         comm.fail(&Error::Configuration(format!(

@@ -336,7 +336,8 @@ impl Communicator {
             ..
         } = parts;
         let timeout = parts.timeout;
-        parts.runtime.add_group(group, rank, world_size, timeout)?;
+        let added = parts.runtime.add_group(group, rank, world_size, timeout);
+        added.map_err(|error| self.first_cause(error))?;
         let duplicate = Self::assemble(parts);
         // No rank sends to a group that another rank does not know yet.
         self.barrier()?;

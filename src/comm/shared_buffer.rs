@@ -133,7 +133,7 @@ impl Communicator {
     }
 
     /// The communicator fails because of `error`, unless something was before; what that is.
-    fn first_cause(&self, error: Error) -> Error {
+    pub(super) fn first_cause(&self, error: Error) -> Error {
         if matches!(error, Error::Usage(_)) {
             return error;
         }

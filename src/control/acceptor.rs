@@ -10,8 +10,9 @@
 //! - A rank that runs spends at most one part in [`STRANGERS_SHARE`] of its time on them. What is
 //!   above it waits in the kernel's queue. The join has nothing else to do and knows no such bound.
 
+use super::descriptors;
 use super::handshake::{Failure, Handshake, Proven};
-use crate::limits::{HANDSHAKES_PENDING_MAX, STRANGERS_BURST, STRANGERS_SHARE};
+use crate::limits::{DESCRIPTORS_GRACE, HANDSHAKES_PENDING_MAX, STRANGERS_BURST, STRANGERS_SHARE};
 use crate::protocol::handshake::{Expected, Purpose, Secret};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
@@ -82,6 +83,8 @@ pub(crate) struct Acceptor {
     budget: Budget,
     /// Connections may wait at the listener without a new event for them: when to look.
     admit_at: Option<Instant>,
+    /// Since when this process could not open a connection for lack of descriptors, and the error.
+    starved: Option<(Instant, io::Error)>,
 }
 
 impl Acceptor {
@@ -110,6 +113,7 @@ impl Acceptor {
                 paid_until: Instant::now(),
             },
             admit_at: None,
+            starved: None,
         })
     }
 
@@ -136,7 +140,20 @@ impl Acceptor {
             .register(&mut handshake.stream, token, interest)?;
         let cost = Duration::ZERO;
         self.handshakes.insert(token.0, Pending { handshake, cost });
+        self.starved = None;
         Ok(token)
+    }
+
+    /// This process could not open a connection that its rank needs, because of `error`.
+    pub(super) fn starve(&mut self, error: io::Error) {
+        self.starved.get_or_insert((Instant::now(), error));
+    }
+
+    /// Why this process can open no connection any more, once that has lasted for a while.
+    pub(crate) fn starvation(&mut self) -> Option<io::Error> {
+        let starved = &mut self.starved;
+        let starved = starved.take_if(|(since, _)| since.elapsed() >= DESCRIPTORS_GRACE);
+        starved.map(|(_, error)| error)
     }
 
     /// Accepts connections while the budget lasts. Called when the listener is ready, and by
@@ -157,11 +174,18 @@ impl Acceptor {
             };
             match listener.accept() {
                 Ok((stream, remote)) => outcomes.extend(self.take(stream, remote, now)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return outcomes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.starved = None;
+                    return outcomes;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(_) => {
-                    // Out of descriptors or memory: try again when something has ended.
+                Err(error) => {
+                    // Out of descriptors or memory: try again when something has ended. If no
+                    // stranger holds the descriptors, this process has too few.
+                    if descriptors::are_exhausted(&error) && self.strangers().next().is_none() {
+                        self.starve(error);
+                    }
                     self.make_room();
                     self.admit_at = Some(now + REFUSED_PAUSE);
                     return outcomes;
@@ -266,8 +290,8 @@ impl Acceptor {
         outcomes
     }
 
-    /// When [`Acceptor::expire`], or `Connections::note`, is due even if nothing happens.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`Acceptor::expire`] is due even if nothing happens.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.handshakes.values().map(|one| one.handshake.deadline);
         deadlines.chain(self.admit_at).min()
     }

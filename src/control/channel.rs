@@ -70,10 +70,14 @@ impl Channel {
     /// Queues `message` and sends what the system takes now; the error says why the connection
     /// is lost.
     pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), String> {
+        self.send_encoded(&encode(message))
+    }
+
+    /// Likewise a message that is encoded already.
+    pub(super) fn send_encoded(&mut self, bytes: &[u8]) -> Result<(), String> {
         if self.is_finished {
             return Ok(());
         }
-        let bytes = encode(message);
         if bytes.len() > SEALED_BYTES_MAX {
             return Err(format!(
                 "a control message of {} bytes is too long",
@@ -87,7 +91,7 @@ impl Channel {
         if self.queued.len() - self.sent + bytes.len() > CONTROL_QUEUE_BYTES_MAX {
             return Err("it reads no control messages: its queue is full".into());
         }
-        self.sealer.seal(&bytes, &mut self.queued);
+        self.sealer.seal(bytes, &mut self.queued);
         self.flush()
     }
 
@@ -104,6 +108,11 @@ impl Channel {
         self.queued.clear();
         self.sent = 0;
         Ok(())
+    }
+
+    /// Bytes that have not been handed to the system.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued.len() - self.sent
     }
 
     /// Whether everything queued has been handed to the system.

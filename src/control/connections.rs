@@ -2,11 +2,14 @@
 //!
 //! Ranks use it when they join and afterwards, launchers while they run. The owner polls, gives
 //! the events to [`Connections::note`] and then takes what they brought by [`Connections::next`],
-//! one at a time, so that no more than one message is held in memory.
+//! one at a time, so that no more than one message is held in memory. The channels take turns, and
+//! after [`MESSAGES_AT_ONCE`] messages the owner sees to its other duties: a peer that never stops
+//! sending holds up neither.
 
 use super::acceptor::{Acceptor, FIRST_HANDSHAKE, LISTENER};
 use super::channel::{Channel, Received};
 use super::handshake::Proven;
+use crate::limits::MESSAGES_AT_ONCE;
 use crate::protocol::handshake::{Expected, Secret};
 use mio::net::TcpListener;
 use mio::{Events, Registry, Token};
@@ -41,6 +44,10 @@ pub(crate) struct Connections {
     next_id: usize,
     /// Channels that may have something to read or room to write.
     ready: BTreeSet<usize>,
+    /// The channel whose message was taken last.
+    last: usize,
+    /// Messages that may be taken before the next look at what is ready.
+    left: usize,
     outcomes: VecDeque<Outcome>,
 }
 
@@ -59,6 +66,8 @@ impl Connections {
             channels: BTreeMap::new(),
             next_id: 0,
             ready: BTreeSet::new(),
+            last: 0,
+            left: MESSAGES_AT_ONCE,
             outcomes: VecDeque::new(),
         })
     }
@@ -114,20 +123,35 @@ impl Connections {
             }
         }
         self.outcomes.extend(self.acceptor.expire(Instant::now()));
+        self.left = MESSAGES_AT_ONCE;
     }
 
-    /// The next thing that happened, if anything is left.
+    /// When [`Connections::note`] is due even if nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match self.ready.is_empty() {
+            true => self.acceptor.next_deadline(),
+            false => Some(Instant::now()),
+        }
+    }
+
+    /// The next thing that happened, if anything is left that may be taken now.
     pub(crate) fn next<M: DeserializeOwned>(&mut self) -> Option<Incoming<M>> {
         if let Some(outcome) = self.outcomes.pop_front() {
             return Some(Incoming::Handshake(outcome));
         }
-        while let Some(id) = self.ready.first().copied() {
+        while self.left > 0 {
+            let mut later = self.ready.range(self.last + 1..);
+            let id = *later.next().or(self.ready.first())?;
+            self.last = id;
             let received = match self.channels.get_mut(&id) {
                 Some(channel) => channel.flush_and_receive(),
                 None => Received::Empty,
             };
             match received {
-                Received::Message(message) => return Some(Incoming::Message(id, message)),
+                Received::Message(message) => {
+                    self.left -= 1;
+                    return Some(Incoming::Message(id, message));
+                }
                 Received::Empty => {
                     self.ready.remove(&id);
                 }
@@ -148,6 +172,19 @@ impl Connections {
             Some(channel) => channel.send(message),
             None => Ok(()),
         }
+    }
+
+    /// Likewise a message that is encoded already.
+    pub(crate) fn send_encoded(&mut self, id: usize, message: &[u8]) -> Result<(), String> {
+        match self.channels.get_mut(&id) {
+            Some(channel) => channel.send_encoded(message),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that wait to be sent on a channel; none if it is not there any more.
+    pub(crate) fn queued_bytes(&self, id: usize) -> usize {
+        self.channels.get(&id).map_or(0, Channel::queued_bytes)
     }
 
     /// Sends what the system takes now; whether nothing is left to send. A channel that breaks has
@@ -185,5 +222,90 @@ impl Connections {
     /// Whether nothing can come any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.channels.is_empty() && !self.acceptor.is_listening()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::control::channel::Channel;
+    use crate::control::handshake::connect;
+    use crate::control::wait::wait;
+    use crate::protocol::handshake::{Hello, Purpose};
+    use mio::Poll;
+    use std::time::Duration;
+
+    /// Connections with channels 0 to `count` - 1, and the other ends of these.
+    pub(crate) fn connected(count: usize) -> (Poll, Connections, Vec<Channel>) {
+        let expected = Expected {
+            purpose: Purpose::Control,
+            world_size: 2,
+            rank: 0,
+            attempt: 0,
+        };
+        let hello = Hello {
+            purpose: Purpose::Control,
+            world_size: 2,
+            group: 0,
+            epoch: 0,
+            attempt: 0,
+            from: 1,
+            to: 0,
+        };
+        let patience = Duration::from_secs(20);
+        let secret = Secret::new([5; 32]);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(listener);
+        let address = listener.local_addr().unwrap();
+        let mut poll = Poll::new().unwrap();
+        let own = Some(secret.clone());
+        let listener = Some(listener);
+        let mut connections = Connections::new(poll.registry(), listener, expected, own).unwrap();
+        let end = Instant::now() + patience;
+        let dial = move || {
+            let dialed = connect(address, Some(&secret), hello, patience, end);
+            let dialed = dialed.map_err(|why| why.to_string()).unwrap();
+            Channel::new(dialed.stream, dialed.key, true)
+        };
+        let mut events = Events::with_capacity(16);
+        let dialing = std::thread::spawn(move || (0..count).map(|_| dial()).collect());
+        while connections.channels.len() < count {
+            wait(&mut poll, &mut events, Some(end)).unwrap();
+            connections.note(&events);
+            while let Some(Incoming::<()>::Handshake(outcome)) = connections.next() {
+                connections.add(outcome.result.unwrap(), false).unwrap();
+            }
+            assert!(Instant::now() < end);
+        }
+        (poll, connections, dialing.join().unwrap())
+    }
+
+    #[test]
+    fn a_channel_that_never_stops_sending_holds_up_no_other_and_not_the_owner() {
+        let (_poll, mut connections, mut ends) = connected(2);
+        for number in 0..MESSAGES_AT_ONCE + 100 {
+            ends[0].send(&number).unwrap();
+        }
+        ends[1].send(&7_usize).unwrap();
+        let mut from = [0; 2];
+        let none = Events::with_capacity(1);
+        for turn in 0.. {
+            connections.ready.extend([0, 1]);
+            let mut taken = 0;
+            while let Some(Incoming::Message(id, _)) = connections.next::<usize>() {
+                from[id] += 1;
+                taken += 1;
+                assert!(turn > 0 || from[0] < 3 || from[1] == 1, "they take turns");
+            }
+            assert!(taken <= MESSAGES_AT_ONCE);
+            if from == [MESSAGES_AT_ONCE + 100, 1] {
+                return;
+            }
+            assert!(turn > 0 || taken == MESSAGES_AT_ONCE);
+            let at = connections.next_deadline();
+            assert!(turn > 0 || at.is_some_and(|at| at <= Instant::now()));
+            connections.note(&none);
+        }
     }
 }

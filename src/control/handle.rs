@@ -1,6 +1,7 @@
 //! The handle on the control thread, and what the thread calls back.
 
 use super::message::TO_ALL;
+use crate::error::Error;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use crate::link::tcp::DataStream;
 use mio::Waker;
@@ -26,6 +27,8 @@ pub trait Handler: Send + Sync {
     fn stream(&self, group: u32, stream: DataStream);
     /// No data connection to `peer` came about within the join's timeout, or it was refused.
     fn stream_failed(&self, group: u32, peer: usize, why: String);
+    /// This process lacks what it needs to go on as a rank, and the others are to be told why.
+    fn cannot_go_on(&self, cause: Error);
     /// How long the control thread may sleep at most; `None` for as long as nothing happens.
     fn wake_after(&self) -> Option<Duration>;
     /// Called after each wake-up: make progress with asynchronous operations here.

@@ -18,10 +18,11 @@
 //! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
 //! So a rank whose socket is closed, and from which nothing is in our queue, will never send one.
 
+use super::descriptors::Room;
 use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
-use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX};
+use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
 use crate::link::tcp::{Reactor, keep_from_children};
 use crate::protocol::hand_over::{
     Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
@@ -239,7 +240,8 @@ impl LocalPeers {
             missing: others,
             handed: Vec::new(),
         };
-        let done = exchange.run(own.as_fd(), Instant::now() + at_most);
+        let deadline = Instant::now() + at_most.min(TIMEOUT_MAX);
+        let done = exchange.run(own.as_fd(), deadline);
         if done.is_err() {
             self.lock().remove(&channel);
         }
@@ -469,8 +471,8 @@ impl Exchange<'_> {
         drop(stash);
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
-                let why = "its descriptor was refused here (`ulimit -n` may be too low)";
-                return Err(self.wrong(rank, why, Error::System));
+                let why = format!("its descriptor was refused here; {}", Room::here());
+                return Err(self.wrong(rank, &why, Error::System));
             };
             if self.missing.remove(&rank) {
                 let checked = self.bytes.map_or(Ok(()), |bytes| check(&descriptor, bytes));

@@ -19,6 +19,7 @@
 mod acceptor;
 pub(crate) mod channel;
 pub(crate) mod connections;
+pub(crate) mod descriptors;
 pub mod handle;
 pub(crate) mod handshake;
 pub mod local;

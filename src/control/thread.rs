@@ -8,6 +8,7 @@
 
 use super::channel::Channel;
 use super::connections::{Connections, Incoming, Outcome};
+use super::descriptors::{self, Room};
 use super::handle::{Command, ControlHandle, Handler, Shared};
 use super::handshake::{Failure, Handshake};
 use super::membership::Membership;
@@ -21,7 +22,7 @@ use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -91,6 +92,10 @@ struct ControlThread {
     dials: BTreeMap<(u32, usize), Dial>,
     /// The processes of other ranks that live, by rank.
     processes: BTreeMap<usize, OwnedFd>,
+    /// Data connections that this rank needs and its peer dials, by group and peer; and those that
+    /// came before this rank needed them.
+    awaited: BTreeSet<(u32, usize)>,
+    early: BTreeSet<(u32, usize)>,
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
@@ -131,6 +136,8 @@ impl ControlThread {
             connections,
             dials: BTreeMap::new(),
             processes: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            early: BTreeSet::new(),
             timeout: parts.timeout,
             data_events,
             data_watched: false,
@@ -166,6 +173,7 @@ impl ControlThread {
             self.note_ended(&events);
             if self.leaving_until.is_none() {
                 self.redial();
+                self.look_for_starvation();
                 self.handler.awake();
             }
         }
@@ -240,7 +248,7 @@ impl ControlThread {
         let left = |at: Instant| at.saturating_duration_since(now);
         let dials = self.dials.values().filter_map(|dial| dial.next_attempt);
         let deadlines = dials
-            .chain(self.connections.acceptor.next_deadline())
+            .chain(self.connections.next_deadline())
             .chain(self.leaving_until);
         let relaying = self
             .leaving_until
@@ -370,6 +378,9 @@ impl ControlThread {
     // ---- data connections ----
 
     fn dial(&mut self, group: u32, epoch: u16, peer: usize) {
+        if peer < self.rank && !self.early.remove(&(group, peer)) {
+            self.awaited.insert((group, peer));
+        }
         let dials_first = self.rank < peer && peer < self.peers.len();
         if !dials_first || self.leaving_until.is_some() {
             return;
@@ -412,8 +423,23 @@ impl ControlThread {
             let started = Handshake::dial(self.peers[peer].address, secret, hello)
                 .and_then(|handshake| self.connections.acceptor.start(handshake));
             if let Err(error) = started {
-                self.dial_failed(group, peer, &error.into());
+                self.dial_failed(group, peer, &Failure::Broken(error.to_string()));
+                if descriptors::are_exhausted(&error) {
+                    self.connections.acceptor.starve(error);
+                }
             }
+        }
+    }
+
+    /// A rank that lacks descriptors for a connection that it needs is the cause of what follows,
+    /// and not the peer at the other end. A stranger's connection is not needed.
+    fn look_for_starvation(&mut self) {
+        if self.dials.is_empty() && self.awaited.is_empty() {
+            return;
+        }
+        if let Some(error) = self.connections.acceptor.starvation() {
+            let cause = Room::here().exhausted(self.rank, &error);
+            self.handler.cannot_go_on(cause);
         }
     }
 
@@ -422,6 +448,10 @@ impl ControlThread {
         match (outcome.dialed, outcome.result) {
             (None, Ok(proven)) => {
                 let Hello { from, group, .. } = proven.hello;
+                let key = (group, from as usize);
+                if !self.awaited.remove(&key) {
+                    self.early.insert(key);
+                }
                 self.hand_on(group, from as usize, proven.stream);
             }
             (Some((group, peer)), Ok(proven)) => {

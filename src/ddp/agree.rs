@@ -2,6 +2,7 @@
 
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
+use crate::limits::AGREED_BYTES_MAX;
 use crate::op::ReduceOp;
 
 /// `bytes` of `root`, on every rank.
@@ -12,11 +13,31 @@ pub(super) fn broadcast_bytes(
 ) -> Result<Vec<u8>> {
     let mut length = [bytes.len() as u64];
     comm.broadcast(&mut length, root)?;
-    let length = usize::try_from(length[0])
-        .map_err(|_| Error::Protocol(format!("rank {root} sends {} bytes", length[0])))?;
-    bytes.resize(length, 0);
+    let room = zeros(length[0], 1)?;
+    if comm.rank() != root {
+        bytes = room;
+    }
     comm.broadcast(&mut bytes, root)?;
     Ok(bytes)
+}
+
+/// Room for `texts` texts of so many bytes, as a rank says it will send.
+///
+/// # Errors
+/// [`Error::Protocol`] if no rank sends that much, [`Error::System`] if there is no memory for it.
+pub(super) fn zeros(bytes: u64, texts: usize) -> Result<Vec<u8>> {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    if bytes > AGREED_BYTES_MAX {
+        return Err(Error::Protocol(format!(
+            "a rank announced {bytes} bytes of text; at most {AGREED_BYTES_MAX} are taken"
+        )));
+    }
+    let mut room = Vec::new();
+    let total = bytes.saturating_mul(texts);
+    room.try_reserve_exact(total)
+        .map_err(|_| Error::System(format!("no memory for {total} bytes of text")))?;
+    room.resize(total, 0);
+    Ok(room)
 }
 
 /// Rank 0's `entries`, on every rank.
@@ -35,11 +56,26 @@ pub(super) fn broadcast_entries(
     let mut mine = entries.into_iter().map(|(_, values)| values);
     let one = |(name, count): (String, usize)| {
         let own = mine.next().filter(|_| comm.rank() == 0);
-        let mut values = own.unwrap_or_else(|| vec![0.0; count]);
+        let mut values = match own {
+            Some(own) => own,
+            None => room(&name, count)?,
+        };
         comm.broadcast(&mut values, 0)?;
         Ok((name, values))
     };
     names.into_iter().map(one).collect()
+}
+
+/// Room for the values of a state, of which rank 0 says how many they are.
+fn room(name: &str, count: usize) -> Result<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| {
+        Error::System(format!(
+            "no memory for the state '{name}' of {count} values, which rank 0 has"
+        ))
+    })?;
+    values.resize(count, 0.0);
+    Ok(values)
 }
 
 /// Compares `lines` over the ranks.
@@ -73,4 +109,23 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
         String::from_utf8_lossy(&its),
         expected.get(at).copied().unwrap_or("nothing"),
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_length_of_a_peer_allocates_what_there_is_not() {
+        assert_eq!(zeros(3, 2).unwrap(), [0; 6]);
+        assert!(matches!(zeros(1000, usize::MAX), Err(Error::System(_))));
+        for bytes in [AGREED_BYTES_MAX as u64 + 1, 1 << 62, u64::MAX] {
+            assert!(matches!(zeros(bytes, 1), Err(Error::Protocol(_))));
+        }
+        assert_eq!(room("a", 2).unwrap(), [0.0; 2]);
+        for count in [usize::MAX, usize::MAX / 4, isize::MAX as usize / 4] {
+            let line = room("momentum", count).unwrap_err().to_string();
+            assert!(line.contains("'momentum'"), "{line}");
+        }
+    }
 }

@@ -2,9 +2,11 @@
 
 use super::Decoder;
 use crate::bootstrap::messages::{Message as JoinMessage, Record};
+use crate::control::descriptors::Room;
 use crate::control::message::{Relay, decode, encode};
 use crate::control::peer::{Peer, Place};
 use crate::control::process::Process;
+use crate::error::Error;
 use crate::launch::cause::{Cause, Remedy};
 use crate::launch::message::{Join, Message as LaunchMessage, Start};
 use crate::protocol::hand_over::{TOKEN_BYTES, Token};
@@ -88,11 +90,12 @@ fn join_messages() -> Vec<JoinMessage> {
         rank: 7,
         peer: peer(Ok(place)),
         agreed,
+        room: Room::here(),
     };
     vec![
         JoinMessage::Record(Box::new(record)),
         JoinMessage::Table { first: 5, peers },
-        JoinMessage::Failed("no".to_owned()),
+        JoinMessage::Failed(Error::Join("no".to_owned())),
         JoinMessage::Waiting("rank 3".to_owned()),
     ]
 }

@@ -23,10 +23,12 @@ mod output;
 mod restarts;
 mod run;
 mod secret;
+mod streams;
 mod supervise;
 
 pub use job::{Job, Meeting, Output};
 pub use run::{run, spawn_self};
+pub use streams::tell;
 
 #[doc(hidden)]
 pub use crate::sys::process::bind_to_parent;

@@ -1,8 +1,11 @@
 //! What ranks write, passed on in whole lines.
 
-use crossbeam::channel::Sender;
+use super::streams::{self, Target};
+use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 use std::convert::Infallible;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,70 +52,86 @@ impl LastLine {
     }
 }
 
-/// Where a rank's stream goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
-    Stdout,
-    Stderr,
+/// The output of a rank, passed on by threads of its own. When this is dropped, what they could not
+/// pass on by then is dropped too.
+pub(super) struct Passing {
+    /// The last line.
+    pub(super) last_line: LastLine,
+    /// Disconnected when both streams have ended.
+    ended: Receiver<Infallible>,
+    is_abandoned: Arc<AtomicBool>,
 }
 
-impl Target {
-    /// Writes `bytes` at once. If the reader has gone away, the ranks still run on.
-    fn write(self, bytes: &[u8]) {
-        let _ = match self {
-            Target::Stdout => write_and_flush(io::stdout().lock(), bytes),
-            Target::Stderr => write_and_flush(io::stderr().lock(), bytes),
+impl Passing {
+    /// Passes on those of `child`'s two streams that are pipes, with `prefix` before each line, or
+    /// unchanged without one.
+    pub(super) fn start(child: &mut Child, prefix: Option<&str>) -> io::Result<Self> {
+        let (alive, ended) = channel::bounded(0);
+        let passing = Passing {
+            last_line: LastLine::default(),
+            ended,
+            is_abandoned: Arc::default(),
         };
+        if let Some(stdout) = child.stdout.take() {
+            passing.forward(stdout, Target::Stdout, prefix, alive.clone())?;
+        }
+        if let Some(stderr) = child.stderr.take() {
+            passing.forward(stderr, Target::Stderr, prefix, alive)?;
+        }
+        Ok(passing)
+    }
+
+    /// Whether both streams have ended, or end within `at_most`.
+    pub(super) fn has_ended(&self, at_most: Duration) -> bool {
+        self.ended.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// Passes `source` on from a thread of its own until it ends. The thread drops `alive` then.
+    fn forward(
+        &self,
+        mut source: impl Read + Send + 'static,
+        target: Target,
+        prefix: Option<&str>,
+        alive: Sender<Infallible>,
+    ) -> io::Result<()> {
+        let prefix = prefix.map(str::to_owned);
+        let is_abandoned = Arc::clone(&self.is_abandoned);
+        let last_line = self.last_line.clone();
+        let pass = move || {
+            let open = prefix.as_deref().unwrap_or("");
+            let mut lines = Lines::new(open.as_bytes(), target, last_line);
+            let mut buffer = vec![0; READ_BYTES];
+            let mut ready = Vec::new();
+            loop {
+                let count = match source.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) => count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(_) => break,
+                };
+                lines.feed(&buffer[..count], &mut ready);
+                if prefix.is_none() {
+                    ready = buffer[..count].to_vec();
+                }
+                streams::pass_on(target, std::mem::take(&mut ready), &is_abandoned);
+            }
+            lines.finish(&mut ready);
+            if prefix.is_some() {
+                streams::pass_on(target, ready, &is_abandoned);
+            }
+            drop(alive);
+        };
+        thread::Builder::new()
+            .name("ringtree-output".to_owned())
+            .spawn(pass)
+            .map(drop)
     }
 }
 
-fn write_and_flush(mut stream: impl Write, bytes: &[u8]) -> io::Result<()> {
-    stream.write_all(bytes)?;
-    stream.flush()
-}
-
-/// Passes `source` on to `target` from a thread of its own until it ends, with `prefix` before
-/// each line, or unchanged without one. The thread drops `alive` at its end.
-pub(super) fn forward(
-    mut source: impl Read + Send + 'static,
-    target: Target,
-    prefix: Option<String>,
-    last_line: LastLine,
-    alive: Sender<Infallible>,
-) -> io::Result<()> {
-    let pass = move || {
-        let mut lines = Lines::new(
-            prefix.as_deref().unwrap_or("").as_bytes(),
-            target,
-            last_line,
-        );
-        let mut buffer = vec![0; READ_BYTES];
-        let mut ready = Vec::new();
-        loop {
-            let count = match source.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => break,
-            };
-            lines.feed(&buffer[..count], &mut ready);
-            target.write(if prefix.is_some() {
-                &ready
-            } else {
-                &buffer[..count]
-            });
-            ready.clear();
-        }
-        lines.finish(&mut ready);
-        if prefix.is_some() {
-            target.write(&ready);
-        }
-        drop(alive);
-    };
-    thread::Builder::new()
-        .name("ringtree-output".to_owned())
-        .spawn(pass)
-        .map(drop)
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Cuts a stream into lines. A carriage return ends one too, so that a progress bar moves on.

@@ -6,11 +6,12 @@ use super::event::{Events, Met};
 use super::job::{Job, Output};
 use super::meet::meet;
 use super::secret;
+use super::streams;
 use super::supervise::{End, Supervisor};
 use crate::bootstrap::{address::host_name, settings};
+use crate::control::descriptors;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
-use crate::sys::process::bind_to_parent;
 use crossbeam::channel;
 use std::env;
 use std::os::fd::{AsFd, AsRawFd};
@@ -25,7 +26,11 @@ use std::os::fd::{AsFd, AsRawFd};
 /// wrongly: it would do so again. What a rank had in memory is lost; it must find its checkpoint.
 ///
 /// Call it from a thread that does nothing else: the ranks die with the thread. While it runs, the
-/// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks; afterwards they do nothing.
+/// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks, and SIGTSTP stops the job on this
+/// host until SIGCONT; afterwards they do nothing. A signal that was ignored stays ignored.
+///
+/// Where standard output or standard error is not read, ranks that write wait, as at any pipe;
+/// nothing else does.
 ///
 /// ```no_run
 /// use ringtree::launch::{Job, Output, run};
@@ -54,6 +59,8 @@ pub fn run(job: &Job) -> Result<i32> {
         )));
     }
     settings::check_environment(setting)?;
+    // A rank needs some for every other rank, and so does the launcher.
+    descriptors::raise_limit();
     let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
     match &job.meeting {
@@ -138,9 +145,12 @@ fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<
         let end =
             start(job, &placement, attempt, made, &mut supervisor).and_then(|()| supervisor.run());
         match end {
-            Ok(End::Succeeded) => return Ok(0),
+            Ok(End::Succeeded) => {
+                streams::settle();
+                return Ok(0);
+            }
             Ok(End::Failed(cause)) => {
-                eprintln!("ringtree: {}", cause.text);
+                streams::tell(&cause.text);
                 return Ok(1);
             }
             Ok(End::Again(next)) => attempt = next,
@@ -170,9 +180,10 @@ fn start(
         if let Some(listener) = &inherited {
             command.env(LISTENER_VARIABLE, listener.as_raw_fd().to_string());
         }
-        bind_to_parent(&mut command, inherited.as_ref().map(AsFd::as_fd));
+        let inherited = inherited.as_ref().map(AsFd::as_fd);
         let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
-        supervisor.spawn(placement.rank_name(rank), &mut command, prefix)?;
+        let name = placement.rank_name(rank);
+        supervisor.spawn(name, command, inherited, prefix.as_deref())?;
     }
     Ok(())
 }

@@ -8,15 +8,16 @@
 use super::attempt::Attempt;
 use super::cause::{Cause, Remedy};
 use super::event::{Event, Events, Peers, Status, spawn_thread};
-use super::output::{self, LastLine, Target};
+use super::output::Passing;
+use super::streams;
 use crate::error::{Error, Result};
-use crate::sys::process::Watchdog;
-use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
+use crate::sys::process::{Watchdog, is_ignored, suspend};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::{Handle, Signals};
-use std::convert::Infallible;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 const FAILURE_GRACE: Duration = Duration::from_secs(1);
 /// After a signal to the launcher its ranks have this long, for instance to write a checkpoint.
 const SIGNAL_GRACE: Duration = Duration::from_secs(5);
-/// How long the output of a rank that has ended is waited for: a descendant that left its process
+/// How long the output of ranks that have ended is waited for: a descendant that left its process
 /// group may hold the pipe open for ever.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
 /// How long the launchers of all hosts may take to stop their ranks before a restart.
@@ -36,9 +37,7 @@ struct Rank {
     name: String,
     child: Child,
     running: bool,
-    last_line: LastLine,
-    /// Disconnected when both streams have ended.
-    output: Receiver<Infallible>,
+    output: Passing,
 }
 
 impl Rank {
@@ -59,6 +58,8 @@ pub(super) struct Supervisor {
     sender: Sender<Event>,
     events: Receiver<Event>,
     signals: Handle,
+    /// What is left of [`OUTPUT_GRACE`] for the ranks that have failed in this attempt.
+    output_grace: Duration,
     peers: Box<dyn Peers>,
     ending: Option<Ending>,
     state: State,
@@ -117,7 +118,10 @@ impl Supervisor {
     ) -> Result<Self> {
         let watchdog = Watchdog::start()
             .map_err(|error| Error::system("cannot start the launcher's watchdog", &error))?;
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        // What the user had ignored, by `nohup` for example, stays so.
+        let heeded = [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT];
+        let heeded = heeded.into_iter().filter(|signal| !is_ignored(*signal));
+        let mut signals = Signals::new(heeded)
             .map_err(|error| Error::system("cannot listen for signals", &error))?;
         let handle = signals.handle();
         let heard = sender.clone();
@@ -133,45 +137,37 @@ impl Supervisor {
             sender,
             events,
             signals: handle,
+            output_grace: OUTPUT_GRACE,
             peers,
             ending: None,
             state: State::Running,
         })
     }
 
-    /// Starts `command` as the next rank, called `name` in messages. Its streams, where they are
-    /// pipes, are passed on with `prefix`.
+    /// Starts `command` as the next rank, called `name` in messages, with the descriptor
+    /// `inherited`. Its streams, where they are pipes, are passed on with `prefix`.
     pub(super) fn spawn(
         &mut self,
         name: String,
-        command: &mut Command,
-        prefix: Option<String>,
+        command: Command,
+        inherited: Option<BorrowedFd<'_>>,
+        prefix: Option<&str>,
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = self.watchdog.spawn(command).map_err(|error| {
+        let mut child = self.watchdog.spawn(command, inherited).map_err(|error| {
             Error::Configuration(format!("cannot start the program '{program}': {error}"))
         })?;
-        let (alive, output) = channel::bounded(0);
-        let last_line = LastLine::default();
-        let streams = (child.stdout.take(), child.stderr.take());
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
+        let output = Passing::start(&mut child, prefix);
+        let output = output
+            .map_err(|error| Error::system("cannot start a thread for a rank's output", &error))?;
         self.ranks.push(Rank {
             name,
             child,
             running: true,
-            last_line: last_line.clone(),
             output,
         });
-        let refused = |error| Error::system("cannot start a thread for a rank's output", &error);
-        if let Some(stdout) = streams.0 {
-            let (last_line, alive) = (last_line.clone(), alive.clone());
-            output::forward(stdout, Target::Stdout, prefix.clone(), last_line, alive)
-                .map_err(refused)?;
-        }
-        if let Some(stderr) = streams.1 {
-            output::forward(stderr, Target::Stderr, prefix, last_line, alive).map_err(refused)?;
-        }
         let ended = self.sender.clone();
         spawn_thread("ringtree-rank", move || {
             // The rank stays a zombie, and its number its own, until the supervisor reaps it.
@@ -186,6 +182,8 @@ impl Supervisor {
         while !self.is_over() {
             match self.events.recv_timeout(self.patience()) {
                 Ok(Event::Ended(local_rank)) => self.reap(local_rank),
+                Ok(Event::Signalled(SIGTSTP)) => self.suspend(),
+                Ok(Event::Signalled(SIGCONT)) => self.signal_all(Signal::CONT),
                 Ok(Event::Signalled(signal)) => self.pass_on(signal),
                 Ok(Event::Peer(heard)) => {
                     let status = self.peers.handle(heard);
@@ -198,10 +196,14 @@ impl Supervisor {
             }
             self.keep_time();
         }
-        let deadline = Instant::now() + OUTPUT_GRACE;
-        for rank in self.ranks.drain(..) {
-            let _ = rank.output.recv_deadline(deadline);
-        }
+        let ranks = std::mem::take(&mut self.ranks);
+        streams::wait_while_moving(OUTPUT_GRACE, |at_most| {
+            let until = Instant::now() + at_most;
+            let left = || until.saturating_duration_since(Instant::now());
+            ranks.iter().all(|rank| rank.output.has_ended(left()))
+        });
+        drop(ranks);
+        self.output_grace = OUTPUT_GRACE;
         let ending = self.ending.take();
         match std::mem::replace(&mut self.state, State::Running) {
             State::Stopped => self.peers.again().map(End::Again),
@@ -290,8 +292,11 @@ impl Supervisor {
             .wait()
             .unwrap_or_else(|_| ExitStatusExt::from_raw(1 << 8));
         if !status.success() {
-            let _ = rank.output.recv_timeout(OUTPUT_GRACE);
-            let cause = Cause::of_rank(&rank.name, status, &rank.last_line.get());
+            // All of them together: many ranks that fail must not hold up the end of the job.
+            let began = Instant::now();
+            rank.output.has_ended(self.output_grace);
+            self.output_grace = self.output_grace.saturating_sub(began.elapsed());
+            let cause = Cause::of_rank(&rank.name, status, &rank.output.last_line.get());
             if !self.is_own_doing(status.signal()) {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
@@ -308,6 +313,19 @@ impl Supervisor {
             Some(libc::SIGKILL) => ending.kill_at.is_none(),
             _ => false,
         })
+    }
+
+    /// Stops the job on this host, and then this process, as a shell's user asks with Ctrl-Z. The
+    /// ranks have process groups of their own, so the terminal's signal does not reach them. With
+    /// SIGCONT, which `fg` and `bg` send, this process goes on, and the ranks with it.
+    fn suspend(&self) {
+        self.signal_all(Signal::STOP);
+        suspend();
+        self.signal_all(Signal::CONT);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal));
     }
 
     /// Passes a signal on to the ranks and ends the job; if it ends already, kills them.
@@ -369,7 +387,7 @@ impl Supervisor {
             // The other launchers learn of the cause soon.
             return;
         }
-        eprintln!("ringtree: {text}");
+        streams::say(&text);
         let now = Instant::now();
         let decision = Decision::Restart {
             at: now + pause,
@@ -397,7 +415,7 @@ impl Supervisor {
                     decision,
                     kill_at: Some(Instant::now() + grace),
                 });
-                self.ranks.iter().for_each(|rank| rank.signal(signal));
+                self.signal_all(signal);
             }
         }
     }

@@ -222,9 +222,11 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Leaves `stream`. Wake the reactor after.
+    /// Leaves `stream`, in the place of one from the same peer that no link has taken. Wake the
+    /// reactor after.
     pub fn push(&self, stream: DataStream) {
         let mut arrived = lock(&self.arrived);
+        arrived.retain(|each| each.peer != stream.peer);
         arrived.push(stream);
         self.waiting.store(arrived.len(), Ordering::Release);
     }

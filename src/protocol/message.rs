@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use crate::error::Error;
+use crate::limits::PLACES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Where a rank is in a group's order of calls.
@@ -50,6 +51,25 @@ pub enum Message {
 }
 
 impl Message {
+    /// Whether `from` can have sent it in a world of `world_size`: what it says is printed.
+    #[must_use]
+    pub fn is_possible(&self, from: usize, world_size: usize) -> bool {
+        let is_rank = |rank: usize| rank < world_size;
+        match self {
+            Message::Waiting(call) => is_rank(call.root),
+            Message::Position { place, held_up_by } => {
+                place.rank as usize == from
+                    && held_up_by.len() <= PLACES_MAX
+                    && held_up_by.iter().all(|one| is_rank(one.rank as usize))
+            }
+            Message::Report(Error::PeerLost { rank, .. })
+            | Message::FirstError(Error::PeerLost { rank, .. }) => is_rank(*rank),
+            Message::Ended(rank) => is_rank(*rank as usize),
+            Message::Report(_) | Message::FirstError(_) => true,
+            Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
+        }
+    }
+
     /// The message as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

@@ -126,6 +126,12 @@ impl Session {
 
     /// A message came from `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
+        if !message.is_possible(from, self.world_size) {
+            // From a rank that holds the secret: its own errors do not count any more either.
+            let what = format!("rank {from} sent a message about ranks that there are not");
+            self.failed(Error::Protocol(what));
+            return;
+        }
         match message {
             Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
             Message::Waiting(call) => self.compare(from, call),

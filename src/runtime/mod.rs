@@ -420,6 +420,15 @@ impl Runtime {
         self.tell(|engine| engine.link_failed(rank, why));
     }
 
+    /// This process cannot go on, for a reason of its own: every group gives up.
+    pub(crate) fn give_up(&self, cause: &Error) {
+        self.tell(|engine| {
+            engine
+                .groups()
+                .for_each(|group| group.give_up(cause.clone()))
+        });
+    }
+
     /// Tells the engine something, and wakes the threads that wait for it.
     fn tell(&self, what: impl FnOnce(&mut Engine)) {
         let mut engine = self.lock_beside_poller();

@@ -5,36 +5,84 @@ use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
-use crate::error::Result;
-use crate::limits::{CALL_SPINS, CALL_YIELDS, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES};
+use crate::error::{Error, Result};
+use crate::limits::{
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES,
+};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::protocol::session::To;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// Connections of channels that this rank does not have are looked at this often.
+const CLAIMED_AFTER: Duration = Duration::from_secs(10);
 
 /// The wire's number of a group's channel: collectives first, pairs second.
 fn channel_number(group: u32, channel: u32) -> u32 {
     group * 2 + channel
 }
 
+/// Data connections on their way to their links.
+#[derive(Default)]
+struct Arrivals {
+    inboxes: HashMap<u32, Arc<Inbox>>,
+    /// Of channels that this rank does not have, and when they came: the peer may be ahead.
+    unclaimed: Vec<(Instant, u32, DataStream)>,
+}
+
+impl Arrivals {
+    fn inbox(&mut self, channel: u32) -> Arc<Inbox> {
+        let inbox = Arc::clone(self.inboxes.entry(channel).or_default());
+        let is_its = |one: &mut (Instant, u32, DataStream)| one.1 == channel;
+        for (_, _, stream) in self.unclaimed.extract_if(.., is_its) {
+            inbox.push(stream);
+        }
+        inbox
+    }
+
+    fn take(&mut self, channel: u32, stream: DataStream, now: Instant) {
+        if let Some(inbox) = self.inboxes.get(&channel) {
+            inbox.push(stream);
+            return;
+        }
+        // A peer that dialed again has given up the connection before.
+        let peer = stream.peer;
+        self.unclaimed
+            .retain(|(_, of, one)| (*of, one.peer) != (channel, peer));
+        let ahead: HashSet<u32> = self.unclaimed.iter().map(|(_, of, _)| *of).collect();
+        if ahead.len() < CHANNELS_AHEAD_MAX || ahead.contains(&channel) {
+            self.unclaimed.push((now, channel, stream));
+        }
+    }
+
+    /// Closes what came longer ago than `at_most`; whether anything is left to claim.
+    fn expire(&mut self, now: Instant, at_most: Duration) -> bool {
+        self.unclaimed.retain(|(came, ..)| now - *came < at_most);
+        !self.unclaimed.is_empty()
+    }
+}
+
 /// What the threads of the process share.
 pub(crate) struct Shared {
     reactor: Arc<Reactor>,
-    inboxes: Mutex<HashMap<u32, Arc<Inbox>>>,
+    arrivals: Mutex<Arrivals>,
+    /// How long a peer may be ahead.
+    timeout: Duration,
     control: OnceLock<ControlHandle>,
     local: Option<LocalRanks>,
 }
 
 impl Shared {
-    pub(crate) fn new(reactor: Arc<Reactor>, local: Option<LocalRanks>) -> Self {
+    pub(crate) fn new(reactor: Arc<Reactor>, local: Option<LocalRanks>, timeout: Duration) -> Self {
         Self {
             local,
             reactor,
-            inboxes: Mutex::default(),
+            arrivals: Mutex::default(),
+            timeout,
             control: OnceLock::new(),
         }
     }
@@ -54,16 +102,15 @@ impl Shared {
         }
     }
 
-    fn inbox(&self, channel: u32) -> Arc<Inbox> {
-        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(inboxes.entry(channel).or_default())
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The links of a channel: to the local ranks through memory that all of them share now,
     /// within `at_most`; to the others over TCP, dialed when a program first needs them.
     fn links(&self, channel: u32, world_size: usize, at_most: Duration) -> Result<Links> {
         let control = self.control.get().cloned();
-        let (reactor, inbox) = (Arc::clone(&self.reactor), self.inbox(channel));
+        let (reactor, inbox) = (Arc::clone(&self.reactor), self.arrivals().inbox(channel));
         let connect = Box::new(move |peer| -> Box<dyn Link> {
             if let Some(control) = &control {
                 control.dial(channel, 0, peer);
@@ -222,7 +269,7 @@ impl Handler for Callbacks {
     }
 
     fn stream(&self, channel: u32, stream: DataStream) {
-        self.shared.inbox(channel).push(stream);
+        self.shared.arrivals().take(channel, stream, Instant::now());
         self.shared.reactor.wake();
     }
 
@@ -230,15 +277,22 @@ impl Handler for Callbacks {
         self.with(|runtime| runtime.link_failed(peer, &why));
     }
 
+    fn cannot_go_on(&self, cause: Error) {
+        self.with(|runtime| runtime.give_up(&cause));
+    }
+
     fn wake_after(&self) -> Option<Duration> {
-        self.with(|runtime| {
+        let Shared { timeout, .. } = *self.shared;
+        let is_unclaimed = self.shared.arrivals().expire(Instant::now(), timeout);
+        let poll_after = self.with(|runtime| {
             let sleep = if runtime.is_unfinished() {
                 Duration::ZERO
             } else {
                 IDLE_SLEEP
             };
             runtime.wants_poller().then_some(sleep)
-        })
+        });
+        poll_after.or(is_unclaimed.then_some(CLAIMED_AFTER))
     }
 
     fn awake(&self) {
@@ -250,5 +304,63 @@ impl Handler for Callbacks {
 
     fn wants_data_events(&self) -> bool {
         self.with(Runtime::wants_poller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::net::TcpStream;
+    use std::io::Read;
+
+    /// A connection from `peer`, and its other end.
+    fn connection(peer: usize) -> (DataStream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = TcpStream::from_std(listener.accept().unwrap().0);
+        let hosts = (String::new(), String::new());
+        (
+            DataStream {
+                peer,
+                stream,
+                hosts,
+            },
+            far,
+        )
+    }
+
+    fn is_closed(far: &mut std::net::TcpStream) -> bool {
+        far.set_nonblocking(true).unwrap();
+        !far.read(&mut [0])
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn connections_of_channels_that_there_are_not_end_in_time_and_are_bounded() {
+        let (start, timeout) = (Instant::now(), Duration::from_secs(300));
+        let mut arrivals = Arrivals::default();
+        let mut far = Vec::new();
+        let mut arrive = |arrivals: &mut Arrivals, channel, peer| {
+            let (stream, other) = connection(peer);
+            arrivals.take(channel, stream, start);
+            far.push(other);
+        };
+        // The same peer twice, then more channels than any rank is ahead.
+        arrive(&mut arrivals, 0, 1);
+        arrive(&mut arrivals, 0, 1);
+        for channel in 0..=CHANNELS_AHEAD_MAX as u32 {
+            arrive(&mut arrivals, channel, 2);
+        }
+        let closed: Vec<bool> = far.iter_mut().map(is_closed).collect();
+        assert!(closed[0] && closed[CHANNELS_AHEAD_MAX + 2]);
+        assert_eq!(closed.iter().filter(|one| **one).count(), 2);
+        // One channel comes into being; the others' time passes.
+        let reactor = Arc::new(Reactor::new().unwrap());
+        let inbox = arrivals.inbox(0);
+        assert!(inbox.take(1, &reactor).is_some() && inbox.take(2, &reactor).is_some());
+        assert!(arrivals.expire(start + timeout / 2, timeout));
+        assert!(!is_closed(&mut far[4]));
+        assert!(!arrivals.expire(start + timeout, timeout));
+        assert!(is_closed(&mut far[4]));
     }
 }

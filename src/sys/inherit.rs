@@ -24,7 +24,7 @@ fn refused(descriptor: RawFd, why: &str) -> io::Error {
 ///
 /// # Errors
 /// It is no listening TCP socket; it is left alone.
-pub fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>> {
+pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>> {
     let mut taken = TAKEN
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -14,7 +14,7 @@
 pub mod barrier;
 pub mod cuda;
 pub mod fork;
-pub mod inherit;
+pub(crate) mod inherit;
 pub mod interfaces;
 pub mod memory;
 pub mod process;

@@ -5,10 +5,10 @@
 //! its descendants; and a [`Watchdog`], a tiny process in a session of its own, kills those groups
 //! when the launcher itself was killed and could not.
 
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeWriter, Read, Write};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -20,18 +20,44 @@ const CHILD_FOLLOWS: i32 = 0;
 /// Tells the watchdog that the child which was to follow never came to run its program.
 const CHILD_FAILED: i32 = i32::MIN;
 
+/// Whether this process was started with `signal` ignored, as `nohup` starts programs, or has set
+/// it so: then it must stay ignored, in children too.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: with a null action the call changes nothing; it writes the present one to memory that
+    // is valid for it, which is read only if it says that it did.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Stops this process as SIGTSTP does by default, and returns when it goes on. The system does not
+/// stop a process that no shell could let go on: the first one of a container, and one whose group
+/// has no parent in its session.
+pub fn suspend() {
+    let mut before = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a sigaction of zeros is the default action with an empty mask. The first call writes
+    // the present action to memory that is valid for it, and only if it has done so is that put
+    // back. `raise` signals this thread, so the process stops before it returns.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGTSTP, &raw const default, before.as_mut_ptr()) == 0 {
+            libc::raise(libc::SIGTSTP);
+            libc::sigaction(libc::SIGTSTP, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+}
+
 /// Makes the child of `command` the leader of a process group of its own and ties its life to the
 /// *thread* that will call `spawn`: when that thread ends, the kernel kills the child.
-///
-/// With `inherit`, that descriptor, and no other child's, stays open in the child under the same
-/// number. The caller keeps it open until `spawn` has returned.
-pub fn bind_to_parent(command: &mut Command, inherit: Option<BorrowedFd<'_>>) {
-    let inherited = inherit.map(|descriptor| descriptor.as_raw_fd());
+pub fn bind_to_parent(command: &mut Command) {
     let parent = std::process::id();
     command.process_group(0);
     let prepare = move || {
-        // SAFETY: prctl, getppid and fcntl are async-signal-safe system calls on plain integers;
-        // they touch no memory of this process. A stale descriptor number only makes fcntl fail.
+        // SAFETY: prctl and getppid are async-signal-safe system calls on plain integers; they
+        // touch no memory of this process.
         unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
@@ -39,11 +65,6 @@ pub fn bind_to_parent(command: &mut Command, inherit: Option<BorrowedFd<'_>>) {
             // The parent may have died before the request above took effect.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
-            }
-            if let Some(descriptor) = inherited
-                && libc::fcntl(descriptor, libc::F_SETFD, 0) != 0
-            {
-                return Err(io::Error::last_os_error());
             }
         }
         Ok(())
@@ -57,12 +78,13 @@ pub fn bind_to_parent(command: &mut Command, inherit: Option<BorrowedFd<'_>>) {
 
 /// A process that kills the guarded process groups when this process is gone without a word.
 ///
-/// It is no child of this process and shares neither its session nor its command line, so that it
-/// is not taken for a rank. It sleeps in one `read` and ends with the value that started it.
+/// It shares neither this process's session nor its command line, so that it is not taken for a
+/// rank. It sleeps in one `read` and ends with the value that started it, which reaps it: where
+/// the first process of a container reaps nothing, an orphan would stay a zombie.
 #[derive(Debug)]
 pub struct Watchdog {
     telling: Option<PipeWriter>,
-    ended: PipeReader,
+    process: libc::pid_t,
 }
 
 impl Watchdog {
@@ -72,56 +94,54 @@ impl Watchdog {
     /// When the system refuses a pipe or a process.
     pub fn start() -> io::Result<Self> {
         let (listening, telling) = io::pipe()?;
-        let (ended, ending) = io::pipe()?;
         let arguments = argument_memory().unwrap_or(0..0);
         // SAFETY: the child makes only async-signal-safe calls, so it may follow a fork of many
-        // threads: setsid and fork, after which it ends at once; its own child runs `watch`,
-        // which never returns. Both leave without exit handlers or destructors.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: as above.
-            unsafe {
-                libc::setsid();
-                if libc::fork() == 0 {
-                    let pipes = [listening.as_fd(), ending.as_fd(), telling.as_fd()];
-                    watch(pipes.map(|pipe| pipe.as_raw_fd()), arguments);
-                }
-                libc::_exit(0);
-            }
+        // threads. It runs `watch`, which never returns and leaves without exit handlers or
+        // destructors.
+        match unsafe { libc::fork() } {
+            0 => watch(listening.as_raw_fd(), telling.as_raw_fd(), arguments),
+            process if process < 0 => Err(io::Error::last_os_error()),
+            process => Ok(Watchdog {
+                telling: Some(telling),
+                process,
+            }),
         }
-        if child < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: waits for the child just started, for which no other code waits; a null status
-        // pointer is allowed.
-        while unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
-        Ok(Watchdog {
-            telling: Some(telling),
-            ended,
-        })
     }
 
-    /// Spawns `command`, whose child must be made the leader of a process group
-    /// ([`bind_to_parent`]). That group is killed when this process dies: the child itself tells
-    /// the watchdog before its program runs, so not even a process that the program starts at
-    /// once, while this one is killed inside this call, is left over.
+    /// Spawns `command` as [`bind_to_parent`] does. The child's process group is killed when this
+    /// process dies: the child itself tells the watchdog before its program runs, so not even a
+    /// process that the program starts at once, while this one is killed inside this call, is left
+    /// over.
+    ///
+    /// The descriptor `inherited`, and no other child's, stays open in the child under the same
+    /// number.
     ///
     /// # Errors
     /// When the child cannot be made or its program cannot be run; nothing is left to guard then.
-    pub fn spawn(&mut self, command: &mut Command) -> io::Result<Child> {
-        if let Some(telling) = &self.telling {
-            let telling = telling.as_raw_fd();
-            // SAFETY: the closure runs between fork and exec and makes only async-signal-safe
-            // system calls. The descriptor is open in the child: this process keeps it open while
-            // `self` is borrowed, and the command is spawned in this call, below.
-            unsafe {
-                command.pre_exec(move || {
+    pub fn spawn(
+        &mut self,
+        mut command: Command,
+        inherited: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Child> {
+        bind_to_parent(&mut command);
+        let telling = self.telling.as_ref().map(AsRawFd::as_raw_fd);
+        let inherited = inherited.map(|descriptor| descriptor.as_raw_fd());
+        // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system
+        // calls on plain integers. Both descriptors are open in the child: they are borrowed until
+        // this call returns. The command is spawned in this call and dropped at its end, so the
+        // closure never runs later, when the numbers may belong to other files.
+        unsafe {
+            command.pre_exec(move || {
+                if let Some(descriptor) = inherited
+                    && libc::fcntl(descriptor, libc::F_SETFD, 0) != 0
+                {
+                    return Err(io::Error::last_os_error());
+                }
+                if let Some(telling) = telling {
                     tell_own_group(telling);
-                    Ok(())
-                });
-            }
+                }
+                Ok(())
+            });
         }
         self.tell(CHILD_FOLLOWS);
         command.spawn().inspect_err(|_| self.tell(CHILD_FAILED))
@@ -157,8 +177,12 @@ fn tell_own_group(telling: libc::c_int) {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.telling = None;
-        // Nothing is written to this pipe; it ends with the watchdog.
-        let _ = self.ended.read(&mut [0]);
+        // SAFETY: waits for the child that `start` made, for which no other code of this room
+        // waits; a null status pointer is allowed. Where another part of the program has reaped
+        // it, the call fails at once.
+        while unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
     }
 }
 
@@ -211,22 +235,21 @@ fn argument_memory() -> Option<Range<usize>> {
     Some(fields.next()?.parse().ok()?..fields.next()?.parse().ok()?)
 }
 
-/// The life of the watchdog process, after the forks.
-fn watch([listening, ending, telling]: [libc::c_int; 3], arguments: Range<usize>) -> ! {
+/// The life of the watchdog process, after the fork.
+fn watch(listening: libc::c_int, telling: libc::c_int, arguments: Range<usize>) -> ! {
     // SAFETY: system calls on plain integers and a literal. Descriptor 0 becomes the pipe that is
-    // listened to, 1 the one whose end tells of this process's end, and all others are closed, so
-    // that no socket, pipe or terminal of the launcher is held open here. The kernel has said that
-    // the command line stands in `arguments`; that memory belongs to this process alone since the
-    // fork, and nothing here reads it.
+    // listened to, and all others are closed, so that no socket, pipe or terminal of the launcher
+    // is held open here. The kernel has said that the command line stands in `arguments`; that
+    // memory belongs to this process alone since the fork, and nothing here reads it.
     unsafe {
+        libc::setsid();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             libc::signal(signal, libc::SIG_IGN);
         }
         libc::prctl(libc::PR_SET_NAME, c"ringtree-watch".as_ptr());
         libc::close(telling);
         libc::dup2(listening, 0);
-        libc::dup2(ending, 1);
-        libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
+        libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
         let start = std::ptr::with_exposed_provenance_mut::<u8>(arguments.start);
         start.write_bytes(0, arguments.len());
     }
@@ -255,14 +278,19 @@ mod tests {
     fn a_descriptor_is_inherited_by_the_chosen_child_only() {
         let (reading, writing) = io::pipe().unwrap();
         let number = writing.as_raw_fd();
+        // A shell may redirect to descriptors of one digit only.
         let script = format!("echo chosen >/proc/self/fd/{number}");
-        let mut chosen = Command::new("/bin/sh");
-        bind_to_parent(chosen.args(["-c", &script]), Some(writing.as_fd()));
-        let mut other = Command::new("/bin/sh");
-        bind_to_parent(other.args(["-c", &script]).stderr(Stdio::null()), None);
-        assert!(chosen.status().unwrap().success());
-        assert!(!other.status().unwrap().success());
-        drop((chosen, other, writing));
+        let command = || {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", &script]).stderr(Stdio::null());
+            command
+        };
+        let mut watchdog = Watchdog::start().unwrap();
+        let mut spawn = |inherited| watchdog.spawn(command(), inherited).unwrap();
+        let (mut chosen, mut other) = (spawn(Some(writing.as_fd())), spawn(None));
+        assert!(chosen.wait().unwrap().success());
+        assert!(!other.wait().unwrap().success());
+        drop(writing);
         assert_eq!(io::read_to_string(reading).unwrap(), "chosen\n");
     }
 
@@ -272,12 +300,14 @@ mod tests {
         let mut sleeper = || {
             let mut command = Command::new("/bin/sleep");
             command.arg("60");
-            bind_to_parent(&mut command, None);
-            watchdog.spawn(&mut command).unwrap()
+            watchdog.spawn(command, None).unwrap()
         };
         let (mut guarded, mut released) = (sleeper(), sleeper());
         watchdog.release(released.id() as i32);
+        let process = format!("/proc/{}", watchdog.process);
+        assert!(std::fs::exists(&process).unwrap());
         drop(watchdog);
+        assert!(!std::fs::exists(&process).unwrap(), "it was reaped");
         assert!(!guarded.wait().unwrap().success());
         assert!(released.try_wait().unwrap().is_none());
         released.kill().unwrap();
@@ -304,22 +334,19 @@ mod tests {
     #[test]
     fn a_child_that_runs_is_guarded_before_its_program_starts() {
         let (mut heard, telling) = io::pipe().unwrap();
-        let (ended, _) = io::pipe().unwrap();
         let mut watchdog = Watchdog {
             telling: Some(telling),
-            ended,
+            // No child of this process.
+            process: 1,
         };
-        let mut command = Command::new("/bin/true");
-        bind_to_parent(&mut command, None);
-        let mut child = watchdog.spawn(&mut command).unwrap();
+        let mut child = watchdog.spawn(Command::new("/bin/true"), None).unwrap();
         let mut words = [0; 8];
         heard.read_exact(&mut words).unwrap();
         assert_eq!(words[..4], CHILD_FOLLOWS.to_ne_bytes());
         assert_eq!(words[4..], (child.id() as i32).to_ne_bytes());
         child.wait().unwrap();
-        let mut missing = Command::new("/nowhere/at/all");
-        bind_to_parent(&mut missing, None);
-        watchdog.spawn(&mut missing).unwrap_err();
+        let missing = Command::new("/nowhere/at/all");
+        watchdog.spawn(missing, None).unwrap_err();
         drop(watchdog);
         let mut words = Vec::new();
         heard.read_to_end(&mut words).unwrap();

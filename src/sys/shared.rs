@@ -6,6 +6,7 @@
 //! First come words that both sides reach as atomics, then plain bytes; no byte is both.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -85,6 +86,36 @@ impl Mapping {
     }
 }
 
+/// Whether this process may map so many more bytes.
+///
+/// # Errors
+/// The system's: a limit of its address space (`ulimit -v`) is in the way.
+pub fn address_space_holds(bytes: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use; it
+    // cannot be accessed, and it is unmapped below by the address and length it was made with.
+    unsafe {
+        let start = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::munmap(start, bytes);
+    }
+    Ok(())
+}
+
+/// Whether a file may have so many bytes. A longer one would be refused by a signal that ends this
+/// process (SIGXFSZ).
+fn file_limit_allows(bytes: usize) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if bytes as u64 > limit => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it needs {bytes} bytes, and `ulimit -f` allows a file {limit}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the pages were mapped by `new`, and no borrow of them outlives this.
@@ -97,6 +128,7 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// A file of `bytes` zeros in memory, which can still be sealed.
 fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
+    file_limit_allows(bytes)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("ringtree", flags)?;
     let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;

@@ -5,9 +5,11 @@
 mod one_host;
 mod restarts;
 mod several_hosts;
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -52,6 +54,17 @@ fn launcher(options: &[&str], script: &str) -> Command {
         .args(["--", "/bin/sh", "-c", script]);
     for name in ["RINGTREE_SECRET", "RINGTREE_SECRET_FILE", "OMP_NUM_THREADS"] {
         command.env_remove(name);
+    }
+    // SAFETY: the closure runs between fork and exec and makes only an async-signal-safe call on
+    // plain integers.
+    unsafe {
+        command.pre_exec(|| {
+            // A shell that runs tests in the background may have made them ignored.
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
     }
     command
         .stdin(Stdio::null())

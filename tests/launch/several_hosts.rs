@@ -42,10 +42,18 @@ impl Hosts {
     /// A launcher that coordinates: it is there before anybody else is started.
     pub(crate) fn coordinator(&self, ranks: usize, options: &[&str], script: &str) -> Child {
         let child = self.launcher(ranks, options, script).spawn().unwrap();
+        self.await_coordinator();
+        child
+    }
+
+    pub(crate) fn await_coordinator(&self) {
         eventually("the coordinator listens", || {
             TcpStream::connect(&self.endpoint).is_ok()
         });
-        child
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 }
 

@@ -34,7 +34,8 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     // Any other name was refused before any command began.
     let choice = asked.as_deref().and_then(|name| name.trim().parse().ok());
     let choice = choice.unwrap_or_default();
-    let findings = Findings::here();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let findings = Findings::here(cores);
     print!(
         "{}",
         report(

@@ -15,6 +15,7 @@ mod run;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use ringtree::bootstrap::settings::check_environment;
+use ringtree::launch::tell;
 use std::process::ExitCode;
 
 /// Collective communication for data-parallel training.
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     let setting = |name: &str| std::env::var(name).ok();
     let checked = check_environment(setting);
     if let Err(error) = checked {
-        eprintln!("ringtree: {error}");
+        tell(&error.to_string());
         return ExitCode::from(2);
     }
     match line.command {
@@ -68,9 +69,9 @@ fn misread(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprintln!(
-            "ringtree: say what to do: run, bench, plan, doctor or check-gpu; \
-             `ringtree --help` tells more"
+        tell(
+            "say what to do: run, bench, plan, doctor or check-gpu; \
+             `ringtree --help` tells more",
         );
         return ExitCode::from(2);
     }
@@ -80,6 +81,6 @@ fn misread(error: &clap::Error) -> ExitCode {
     let what: Vec<&str> = lines.map(str::trim).collect();
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
-    eprintln!("ringtree: {what}; `--help` tells more");
+    tell(&format!("{what}; `--help` tells more"));
     ExitCode::from(2)
 }

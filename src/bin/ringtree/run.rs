@@ -45,7 +45,7 @@ pub(crate) fn execute(arguments: Arguments) -> ExitCode {
     let code = match job(arguments).and_then(|job| launch::run(&job)) {
         Ok(code) => u8::from(code != 0),
         Err(error) => {
-            eprintln!("ringtree: {error}");
+            launch::tell(&error.to_string());
             match error {
                 Error::Usage(_) | Error::Configuration(_) => 2,
                 _ => 1,

@@ -36,6 +36,13 @@ fn ranks_come_in_any_order_and_all_see_the_same_world() {
 }
 
 #[test]
+fn a_timeout_without_end_overflows_nothing() {
+    for joined in join_all(world(2, Duration::MAX), |_| 0) {
+        assert_eq!(joined.unwrap().membership().world_size, 2);
+    }
+}
+
+#[test]
 fn a_world_of_one_needs_no_network() {
     let mut settings = Settings::new(0, 1, "nowhere.invalid:1");
     settings.timeout = Duration::from_millis(100);

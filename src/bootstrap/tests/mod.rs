@@ -79,6 +79,7 @@ struct Seen {
     ended: Vec<usize>,
     streams: Vec<(u32, usize, TcpStream)>,
     failed: Vec<(u32, usize, String)>,
+    causes: Vec<Error>,
     awake: usize,
     wants_data_events: bool,
 }
@@ -134,6 +135,10 @@ impl Handler for Recorder {
 
     fn stream_failed(&self, group: u32, peer: usize, why: String) {
         self.note(|seen| seen.failed.push((group, peer, why)));
+    }
+
+    fn cannot_go_on(&self, cause: Error) {
+        self.note(|seen| seen.causes.push(cause));
     }
 
     fn wake_after(&self) -> Option<Duration> {

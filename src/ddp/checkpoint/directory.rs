@@ -2,17 +2,13 @@
 
 use super::store::Store;
 use crate::error::{Error, Result};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use crate::whole_file::{self, PARTIAL_SUFFIX};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 
-/// The end of a file's name while it is being written.
-const PARTIAL_SUFFIX: &str = ".partial";
-
-/// A folder, made when the first file is written.
-///
-/// A file is written under another name, brought to the disk, renamed, and the folder brought to
-/// the disk too: rename replaces a file in one step, also on NFS.
+/// A folder, made when the first file is written. Files in it, and the folder itself, are brought
+/// to the disk before a write counts as done.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -50,23 +46,6 @@ impl Directory {
             self.path.display()
         )
     }
-
-    fn write_partial(&self, path: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
-        let mut file = File::create_new(path)?;
-        for part in parts {
-            file.write_all(part)?;
-        }
-        file.sync_all()
-    }
-
-    /// Brings the folder's own entries to the disk.
-    fn sync(&self) -> std::io::Result<()> {
-        match File::open(&self.path)?.sync_all() {
-            // Some network file systems know no such call for folders, and need none.
-            Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
-            result => result,
-        }
-    }
 }
 
 impl Store for Directory {
@@ -93,22 +72,10 @@ impl Store for Directory {
     }
 
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
-        fs::create_dir_all(&self.path)
+        whole_file::make_folder(&self.path)
             .map_err(|error| Error::system(self.cannot("make"), &error))?;
-        // Two writers, though there should be one, must not write into one file.
-        let mark =
-            getrandom::u64().map_err(|error| Error::System(format!("no entropy: {error}")))?;
-        let partial = self
-            .path
-            .join(format!("{name}.{mark:016x}{PARTIAL_SUFFIX}"));
         let path = self.path.join(name);
-        let written = self
-            .write_partial(&partial, parts)
-            .and_then(|()| fs::rename(&partial, &path))
-            .and_then(|()| self.sync());
-        written.map_err(|error| {
-            // Best effort: the next save clears it otherwise.
-            let _ = fs::remove_file(&partial);
+        whole_file::replace(&path, parts).map_err(|error| {
             let what = format!(
                 "cannot write {}; the checkpoints before it are untouched",
                 path.display()

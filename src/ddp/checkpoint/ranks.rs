@@ -7,7 +7,7 @@ use super::series::{Checkpoints, Found, none_whole};
 use super::tensor::Tensor;
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::broadcast_bytes;
+use crate::ddp::agree::{broadcast_bytes, zeros};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -298,7 +298,7 @@ type Gathered = std::result::Result<BTreeMap<String, Tensor>, String>;
 fn receive_tensors(comm: &Communicator, rank: usize) -> Result<Gathered> {
     let mut length = [0_u64];
     comm.recv(&mut length, rank)?;
-    let mut text = vec![0_u8; byte_count(length[0])?];
+    let mut text = zeros(length[0], 1)?;
     comm.recv(&mut text, rank)?;
     let entries: std::result::Result<Vec<Entry>, String> = from_json(&text)?;
     let entries = match entries {
@@ -400,15 +400,17 @@ fn gather_json<T: Serialize + DeserializeOwned>(comm: &Communicator, own: &T) ->
     let text = to_json(own);
     let lengths = gather_numbers(comm, [text.len() as u64])?;
     let longest = lengths.iter().map(|length| length[0]).max();
-    let longest = byte_count(longest.unwrap_or(0))?;
-    let mut texts = vec![0_u8; longest * comm.world_size()];
+    let longest = longest.unwrap_or(0);
+    let mut texts = zeros(longest, comm.world_size())?;
+    let longest = texts.len() / comm.world_size();
     let start = longest * comm.rank();
     texts[start..start + text.len()].copy_from_slice(&text);
     comm.all_gather(&mut texts)?;
     let lengths = lengths.iter().enumerate();
     let values = lengths.map(|(rank, length)| {
         let start = rank * longest;
-        from_json(&texts[start..start + byte_count(length[0])?])
+        // No length is above the longest.
+        from_json(&texts[start..start + length[0] as usize])
     });
     values.collect()
 }
@@ -457,8 +459,4 @@ fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
             "a rank's part in a checkpoint is malformed: {error}"
         ))
     })
-}
-
-fn byte_count(length: u64) -> Result<usize> {
-    usize::try_from(length).map_err(|_| Error::Protocol(format!("{length} bytes of text")))
 }

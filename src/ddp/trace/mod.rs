@@ -2,7 +2,6 @@
 //! <https://ui.perfetto.dev> and `chrome://tracing` open.
 
 mod clock;
-mod file;
 mod timeline;
 
 pub use timeline::{RankSpans, Span, Timeline};
@@ -12,6 +11,7 @@ use super::parallel::DataParallel;
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::limits::TRACE_SPANS_MAX;
+use crate::whole_file;
 use clock::Reading;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -192,7 +192,16 @@ impl Trace {
     /// # Errors
     /// Any of [`Error`], on every rank; [`Error::System`] if rank 0 cannot write.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Option<Timeline>> {
-        self.hand_in(|timeline| file::replace(path.as_ref(), &timeline.json()))
+        let path = path.as_ref();
+        self.hand_in(|timeline| {
+            let written = whole_file::replace(path, &[timeline.json().as_bytes()]);
+            written.map_err(|error| {
+                format!(
+                    "writing {}: {error}; does its directory exist, and may this user write there?",
+                    path.display()
+                )
+            })
+        })
     }
 
     /// Brings the spans to rank 0, does `what` there, and sends its error, if any, to all ranks.

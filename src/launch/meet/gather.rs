@@ -9,6 +9,7 @@ use crate::launch::attempt::{Attempt, Placement};
 use crate::launch::event::{Event, Events, Heard, Met};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message, Start};
+use crate::launch::streams;
 use crate::protocol::handshake::{Refusal, Secret};
 use mio::net::TcpListener;
 use std::collections::{BTreeSet, HashSet};
@@ -53,7 +54,7 @@ pub(super) fn gather(
                     && turned_away.len() < STRANGERS_TOLD_MAX
                     && turned_away.insert((remote.ip(), why.clone()))
                 {
-                    eprintln!("ringtree: turned {remote} away: {why}");
+                    streams::say(&format!("turned {remote} away: {why}"));
                 }
             }
             Heard::Said(connection, Message::Join(join)) => {
@@ -89,7 +90,7 @@ fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usi
             own.who(),
             own.name()
         );
-        eprintln!("ringtree: {text}; it was turned away");
+        streams::say(&format!("{text}; it was turned away"));
         links.send(connection, &Message::Refused(text));
         return Ok(());
     }

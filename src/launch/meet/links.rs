@@ -3,9 +3,10 @@
 use crate::control::connections::{Connections, Incoming};
 use crate::control::handshake::Proven;
 use crate::control::wait::wait;
-use crate::error::{Error, Result};
+use crate::error::{Error, Printable, Result};
+use crate::launch::cause::Cause;
 use crate::launch::event::{Event, Heard, spawn_thread};
-use crate::launch::message::Message;
+use crate::launch::message::{Join, Message, Start};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use crossbeam::channel::Sender;
 use mio::net::TcpListener;
@@ -83,6 +84,30 @@ fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
     connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The message as a terminal may show it.
+fn printable(message: Message) -> Message {
+    let text = |text: String| Printable(&text).to_string();
+    match message {
+        Message::Join(join) => Message::Join(Join {
+            id: join.id.map(text),
+            host: text(join.host),
+            ..join
+        }),
+        Message::Start(start) => Message::Start(Start {
+            run_id: text(start.run_id),
+            ..start
+        }),
+        Message::Failed(cause) => Message::Failed(Cause {
+            text: text(cause.text),
+            ..cause
+        }),
+        Message::Refused(why) => Message::Refused(text(why)),
+        Message::End { text: why } => Message::End { text: text(why) },
+        Message::Restart { text: why } => Message::Restart { text: text(why) },
+        Message::Finished | Message::Done | Message::Stopped | Message::Again { .. } => message,
+    }
+}
+
 /// Tells `events` what other launchers do, until nothing can arrive any more.
 fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Event>) {
     let mut ready = Events::with_capacity(64);
@@ -91,7 +116,9 @@ fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Even
         open.note(&ready);
         while let Some(incoming) = open.next() {
             let heard = match incoming {
-                Incoming::Message(connection, message) => Heard::Said(connection, message),
+                Incoming::Message(connection, message) => {
+                    Heard::Said(connection, printable(message))
+                }
                 Incoming::Lost(connection, _) => Heard::Lost(connection),
                 Incoming::Handshake(outcome) => {
                     match outcome.result.map(|proven| open.add(proven, false)) {
@@ -105,7 +132,7 @@ fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Even
         if open.is_closed() {
             return;
         }
-        let until = open.acceptor.next_deadline();
+        let until = open.next_deadline();
         drop(open);
         if wait(&mut poll, &mut ready, until).is_err() {
             // Without a poll nothing is heard any more, which is as bad as closed connections.

@@ -66,6 +66,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::error::Error;
+    use crate::protocol::message::Place;
 
     fn is_lost(session: &Session, peer: usize) -> bool {
         let error = session.first_error();
@@ -104,13 +105,46 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_none_do_not_end() {
-        let mut coordinator = Session::new(0, 3);
-        for rank in [0, 3, u32::MAX] {
-            coordinator.receive(1, Message::Ended(rank));
+    fn what_is_said_of_ranks_that_there_are_not_is_not_repeated() {
+        let place = |rank| Place {
+            rank,
+            calls: 0,
+            inside: false,
+        };
+        let position = |rank, held_up_by: Vec<Place>| Message::Position {
+            place: place(rank),
+            held_up_by,
+        };
+        let lost = |rank| Error::PeerLost {
+            rank,
+            message: format!("rank {rank} is gone"),
+        };
+        let lies = [
+            Message::Ended(3),
+            Message::Report(lost(1 << 63)),
+            Message::FirstError(lost(3)),
+            position(2, Vec::new()),
+            position(1, vec![place(1_124_007_936)]),
+            position(1, vec![place(0); 100]),
+        ];
+        for lie in lies {
+            let mut coordinator = Session::new(0, 3);
+            coordinator.receive(1, lie);
+            let error = coordinator.first_error().expect("the lie").to_string();
+            assert!(
+                error.starts_with("rank 1 sent a message about ranks that"),
+                "{error}"
+            );
         }
-        coordinator.tick(Duration::ZERO);
-        coordinator.tick(GOODBYE_GRACE * 2);
-        assert_eq!(coordinator.first_error(), None);
+        let truths = [
+            position(1, vec![place(2)]),
+            Message::Ended(0),
+            Message::Goodbye { calls: 1 << 60 },
+        ];
+        for truth in truths {
+            let mut coordinator = Session::new(0, 3);
+            coordinator.receive(1, truth);
+            assert_eq!(coordinator.first_error(), None);
+        }
     }
 }

@@ -251,7 +251,7 @@ fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
 /// What a command says on standard output, if it ends well within `patience`; else it is killed.
 pub(super) fn said_within(mut command: Command, patience: Duration) -> Option<String> {
     command.stdout(Stdio::piped());
-    bind_to_parent(&mut command, None);
+    bind_to_parent(&mut command);
     let end = Instant::now() + patience;
     let mut child = command.spawn().ok()?;
     let said = all_of(child.stdout.take());
@@ -302,7 +302,7 @@ impl Job {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        bind_to_parent(&mut command, None);
+        bind_to_parent(&mut command);
         Ok(command)
     }
 }

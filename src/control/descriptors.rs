@@ -1,0 +1,125 @@
+//! How many files a process may have open: `ulimit -n`, raised, counted and told.
+
+use crate::error::Error;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs;
+use std::io;
+
+/// Descriptors that a rank needs, once its record is sent, beside those of its peers: for the
+/// control thread, for handshakes, for its own memory.
+const OWN_MAX: u64 = 8;
+/// Data connections to other hosts that every plan of several hosts needs.
+const REMOTE_LINKS_MIN: u64 = 2;
+
+/// Raises this process's soft limit of open files to its hard limit, which needs no privilege. The
+/// soft limit is low for programs that use `select`; the children of this process inherit it.
+pub(crate) fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Refused only where the system has a limit of its own; then the soft limit stays.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+/// Whether `error` says that this process, or the system, has too many files open.
+pub(crate) fn are_exhausted(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno == Some(Errno::MFILE.raw_os_error()) || errno == Some(Errno::NFILE.raw_os_error())
+}
+
+/// Descriptors that a rank needs with `local` other ranks on its host and `remote` on others. The
+/// local ranks hand over their memory at the same time, for two channels at most.
+pub(crate) fn needed(local: usize, remote: usize) -> u64 {
+    let remote = (remote as u64).min(REMOTE_LINKS_MIN);
+    OWN_MAX + 2 * local as u64 + remote
+}
+
+/// How many files a process has open and may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Room {
+    open: u64,
+    /// `None` is no limit.
+    soft: Option<u64>,
+    hard: Option<u64>,
+}
+
+impl Room {
+    /// This process's, now.
+    pub(crate) fn here() -> Self {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let open = match fs::read_dir("/proc/self/fd") {
+            // The folder itself is among them while it is read.
+            Ok(entries) => (entries.count() as u64).saturating_sub(1),
+            Err(error) if are_exhausted(&error) => current.unwrap_or(0),
+            // Without /proc they cannot be counted, and none is missed.
+            Err(_) => 0,
+        };
+        Room {
+            open,
+            soft: current,
+            hard: maximum,
+        }
+    }
+
+    /// The error of `rank`, this process, which could open no connection because of `error`.
+    pub(crate) fn exhausted(self, rank: usize, error: &io::Error) -> Error {
+        Error::System(format!(
+            "rank {rank} cannot open a connection that it needs: {error}; {self}"
+        ))
+    }
+
+    /// Whether so many more fit.
+    pub(crate) fn holds(self, more: u64) -> bool {
+        self.soft
+            .is_none_or(|soft| soft >= self.open.saturating_add(more))
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [soft, hard] = [self.soft, self.hard]
+            .map(|limit| limit.map_or("unlimited".to_owned(), |limit| limit.to_string()));
+        let open = self.open;
+        write!(
+            formatter,
+            "`ulimit -n` is {soft} there (hard limit {hard}) and {open} files are open; raise it"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_counted_and_told() {
+        let before = Room::here();
+        let files: Vec<_> = (0..10).map(|_| fs::File::open("/dev/null")).collect();
+        // Other tests of this process open and close files meanwhile.
+        assert!(Room::here().open > 0 && before.open > 0 && files.len() == 10);
+        let room = Room {
+            open: 12,
+            soft: Some(20),
+            hard: None,
+        };
+        assert!(room.holds(8) && !room.holds(9) && !room.holds(u64::MAX));
+        let line = room.to_string();
+        assert!(
+            line.contains("12 files") && line.contains("20 there (hard limit unlimited)"),
+            "{line}"
+        );
+        assert!(needed(7, 0) > 14 && needed(0, 1000) == needed(0, 2));
+    }
+
+    #[test]
+    fn errors_of_too_many_files_are_told_from_others() {
+        let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+        assert!(are_exhausted(&error(Errno::MFILE)) && are_exhausted(&error(Errno::NFILE)));
+        assert!(!are_exhausted(&error(Errno::CONNABORTED)));
+    }
+}

@@ -1,0 +1,188 @@
+//! Ranks that the system gives too little: descriptors, files, memory. Each says so itself, at
+//! once, and every other rank hears the same.
+
+#![allow(clippy::unwrap_used)]
+
+use ringtree::{Communicator, ReduceOp, Result};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The environment turns a copy of this test binary into a rank.
+const ROLE: &str = "RINGTREE_TEST_ROLE";
+/// What a rank says stands behind this, among the lines of the test harness.
+const MARK: &str = "says: ";
+/// Ranks that wait for a cause wait for this long; no test does.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let limit = std::env::var("LIMITED_TO").ok();
+    if let (Some(limit), "limited") = (limit, role.as_str()) {
+        limit_files(limit.parse().unwrap());
+    }
+    match work(&role) {
+        Err(error) => eprintln!("{MARK}{error:?}"),
+        Ok(sum) => eprintln!("{MARK}sum {sum}"),
+    }
+    // The harness would only print more.
+    std::process::exit(0);
+}
+
+fn limit_files(limit: u64) {
+    let limit = Some(limit);
+    let [current, maximum] = [limit; 2];
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+}
+
+/// A sum over all ranks. A greedy rank opens files, once it has joined, until no more can be open;
+/// ranks beside it wait for that.
+fn work(role: &str) -> Result<u64> {
+    let comm = Communicator::from_env()?;
+    let full = std::env::var("FULL").unwrap();
+    let mut open = Vec::new();
+    if role == "greedy" {
+        limit_files(64);
+        while let Ok(file) = File::open("/dev/null") {
+            open.push(file);
+        }
+        drop(open.pop());
+        open.push(File::create(&full).unwrap());
+    }
+    while role == "beside" && !Path::new(&full).exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut sum = [comm.rank() as u64];
+    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    Ok(sum[0])
+}
+
+/// Starts a rank for each of `roles`; what they say, when all have ended.
+fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let folder = tempfile::tempdir().unwrap();
+    let full = folder.path().join("full");
+    let start = |(rank, role): (usize, &&str)| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["child_entry", "--exact", "--nocapture"])
+            .env(ROLE, role)
+            .env("FULL", &full)
+            .env("LIMITED_TO", limit.to_string())
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", roles.len().to_string())
+            .env("RINGTREE_RENDEZVOUS", &rendezvous)
+            .env("RINGTREE_TRANSPORT", transport)
+            .env("RINGTREE_TUNING", "built-in")
+            .env("RINGTREE_TIMEOUT_MS", TIMEOUT.as_millis().to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let ranks: Vec<Child> = roles.iter().enumerate().map(start).collect();
+    let began = Instant::now();
+    let end = |rank: Child| {
+        let output = rank.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mark = text.rfind(MARK).unwrap_or_else(|| panic!("{text}"));
+        text[mark + MARK.len()..].trim_end().to_owned()
+    };
+    let said = ranks.into_iter().map(end).collect();
+    assert!(began.elapsed() < TIMEOUT / 2, "at once: {said:?}");
+    said
+}
+
+/// All ranks have the same error: the system's, of `rank`, with the limit to raise.
+fn assert_named(said: &[String], rank: usize, limit: u64) {
+    for text in said {
+        assert_eq!(*text, said[0]);
+        for part in [
+            "System(".to_owned(),
+            format!("rank {rank} "),
+            format!("`ulimit -n` is {limit}"),
+            format!("hard limit {limit}"),
+        ] {
+            assert!(text.contains(&part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_joins_with_too_few_descriptors_is_named_on_every_rank() {
+    for transport in ["shm", "tcp"] {
+        for (rank, limit) in [(2, 17), (0, 17)] {
+            let mut roles = ["free"; 8];
+            roles[rank] = "limited";
+            assert_named(&said(transport, limit, &roles), rank, limit);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_runs_out_of_descriptors_is_named_on_every_rank() {
+    // Lower ranks dial higher ones, so rank 0 dials only and rank 2 accepts only.
+    for greedy in [0, 1, 2] {
+        let mut roles = ["beside"; 3];
+        roles[greedy] = "greedy";
+        assert_named(&said("tcp", 0, &roles), greedy, 64);
+    }
+}
+
+/// Two ranks that sum over what they can, limited by `ulimit LIMIT`: exit code and standard error.
+fn limited(limit: &str, transport: &str) -> (Option<i32>, String) {
+    let script = format!(
+        "ulimit {limit}; exec \"$0\" bench all-reduce --ranks 2 --sizes 8 --iters 3 --format csv \
+         --transport {transport}"
+    );
+    let output = Command::new("/bin/sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_ringtree")])
+        .output()
+        .unwrap();
+    let used = String::from_utf8_lossy(&output.stdout).contains(",tcp,");
+    assert_eq!(used, output.status.code() == Some(0), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text)
+}
+
+#[test]
+fn where_a_limit_forbids_shared_memory_auto_uses_tcp_and_says_so_and_shm_says_why_not() {
+    // Blocks of 512 or 1,024 bytes: too little for the memory that two ranks share.
+    let (code, text) = limited("-f 512", "auto");
+    assert_eq!(code, Some(0), "{text}");
+    for rank in 0..2 {
+        let line = format!("ringtree: rank {rank} uses TCP on its own host too: ");
+        let lines: Vec<_> = text.lines().filter(|one| one.contains(&line)).collect();
+        assert!(
+            lines.len() == 1 && lines[0].contains("`ulimit -f`"),
+            "{text}"
+        );
+    }
+    let (code, text) = limited("-f 512", "shm");
+    assert_eq!(code, Some(1), "{text}");
+    for part in ["RINGTREE_TRANSPORT is shm, but rank 0", "`ulimit -f`"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_low_soft_limit_is_raised() {
+    let script = "ulimit -Sn 20; exec \"$0\" run --nproc-per-node 8 -- /bin/sh -c \"$1\"";
+    let output = Command::new("/bin/sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_ringtree")])
+        .arg("ulimit -Sn; ulimit -Hn")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let limits: Vec<_> = text.lines().map(|line| &line["[0]: ".len()..]).collect();
+    assert_eq!(limits.len(), 16, "{output:?}");
+    assert!(limits.iter().all(|limit| *limit == limits[0]), "{text}");
+    assert_ne!(limits[0], "20");
+}
