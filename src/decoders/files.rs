@@ -1,9 +1,10 @@
 //! Files: tuning tables, and checkpoints' manifests, tensors and names.
 
-use super::Decoder;
+use super::{Decoder, Input};
 use crate::ddp::checkpoint::manifest::{Manifest, TensorFile, end};
 use crate::ddp::checkpoint::tensor_file::{decode, header_and_order};
 use crate::ddp::checkpoint::{State, Tensor, names};
+use crate::ddp::trace::{self, Timeline, clock::Reading};
 use crate::dtype::Dtype;
 use crate::plan::select::TuningTable;
 use std::collections::BTreeMap;
@@ -42,6 +43,41 @@ pub(super) const NAMES: Decoder = Decoder {
             .to_vec()
     },
 };
+
+/// The clocks of another rank, as it tells them twice, and what it has recorded.
+pub(super) const RECORDING: Decoder = Decoder {
+    name: "recording",
+    run: recording,
+    seeds: || {
+        let spans = |from: &str, to: &str| {
+            let span = format!(
+                r#"{{"track":"step","name":"0","start":{from},"end":{to},"numbers":[["n",3]]}}"#
+            );
+            format!(r#"{{"spans":[{span},{span}],"dropped":0}}"#).into_bytes()
+        };
+        let (early, late) = (
+            r#"{"secs":1,"nanos":1}"#,
+            r#"{"secs":18446744074,"nanos":0}"#,
+        );
+        let mut clocks = vec![0; 32];
+        (clocks[1], clocks[18]) = (9, 9);
+        let honest = [clocks, spans(early, late)].concat();
+        // Clocks that drift by centuries, and a span that ends before it began.
+        let clocks = [[0; 8], [255; 8], [255; 8], [0; 8]].concat();
+        vec![honest, [clocks, spans(late, early)].concat()]
+    },
+};
+
+fn recording(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let mut time = || i128::from(u64::from_le_bytes(input.array()));
+    let mut reading = || Reading::new(0, time(), time());
+    let (begin, end) = (reading(), reading());
+    if let Ok(recording) = trace::decode(1, input.0) {
+        let json = Timeline::new(vec![recording], &[begin], &[end]).json();
+        assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());
+    }
+}
 
 fn tuning(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {

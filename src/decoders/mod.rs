@@ -49,6 +49,7 @@ pub const DECODERS: &[Decoder] = &[
     files::MANIFEST,
     files::TENSORS,
     files::NAMES,
+    files::RECORDING,
 ];
 
 /// The decoder called `name`.
