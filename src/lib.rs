@@ -58,6 +58,7 @@
 //! | `reduce` | reducing elements on the CPU | `reduce::Kernel` |
 //! | `protocol` | handshake, calls, the first error | `protocol::session` |
 //! | `sys` | the only unsafe code | |
+//! | `decoders` | what reads bytes from outside, for the fuzzer | `decoders::DECODERS` |
 //!
 //! [`plan`] and `protocol` are pure: no clock, no I/O, no threads. Imports point one way,
 //! `comm → runtime → engine → link, reduce → sys` and `comm, launch → bootstrap → control →
@@ -100,6 +101,9 @@ pub mod reduce;
 
 // These are reached from this crate alone: what they offer rests on contracts between rooms, such
 // as who writes memory that processes share. The tests and benches have the feature.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod decoders;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod engine;

@@ -50,6 +50,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("ddp", &["comm", "plan", "reduce"]),
     ("launch", &["bootstrap", "control", "sys", "protocol"]),
+    (
+        "decoders",
+        &[
+            "link",
+            "sys",
+            "control",
+            "bootstrap",
+            "launch",
+            "ddp",
+            "plan",
+            "protocol",
+        ],
+    ),
 ];
 /// Names that say nothing.
 const EMPTY_NAMES: &[&str] = &[

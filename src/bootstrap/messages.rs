@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 
 /// What a rank says when it comes to the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub(super) rank: usize,
-    pub(super) peer: Peer,
+pub(crate) struct Record {
+    pub(crate) rank: usize,
+    pub(crate) peer: Peer,
     /// Settings that must be the same on all ranks, by name.
-    pub(super) agreed: Vec<(String, String)>,
+    pub(crate) agreed: Vec<(String, String)>,
     /// How many files its process may have open.
-    pub(super) room: Room,
+    pub(crate) room: Room,
 }
 
 /// A message of the join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(crate) enum Message {
     /// To rank 0: I am here.
     Record(Box<Record>),
     /// From rank 0: the peers from rank `first` on.

@@ -15,7 +15,7 @@
 pub(crate) mod address;
 mod client;
 pub mod join;
-mod messages;
+pub(crate) mod messages;
 mod rendezvous;
 pub mod settings;
 pub mod sharing;

@@ -22,12 +22,12 @@ pub(super) const TO_ALL: u32 = u32::MAX;
 
 /// A message between two ranks, which rank 0 passes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Relay {
-    pub(super) from: u32,
+pub(crate) struct Relay {
+    pub(crate) from: u32,
     /// A rank, or [`TO_ALL`].
-    pub(super) to: u32,
-    pub(super) group: u32,
-    pub(super) payload: Vec<u8>,
+    pub(crate) to: u32,
+    pub(crate) group: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod sampler;
 mod size;
 mod statistics;
 mod step;
-mod trace;
+pub(crate) mod trace;
 mod values;
 
 pub use backward::GradientMut;

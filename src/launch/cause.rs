@@ -12,19 +12,19 @@ const WRONG_USAGE: i32 = 2;
 
 /// What ended a job, or one attempt of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Cause {
+pub(crate) struct Cause {
     /// One line.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Whether this cannot be the consequence of another rank's end. A rank that lost its peer
     /// exits by itself; a rank that is killed, or whose launcher is gone, does not.
-    pub(super) original: bool,
+    pub(crate) original: bool,
     /// What may help.
-    pub(super) remedy: Remedy,
+    pub(crate) remedy: Remedy,
 }
 
 /// What may help against a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Remedy {
+pub(crate) enum Remedy {
     /// To start all ranks again.
     Restart,
     /// To correct the program or its arguments: it would fail in the same way again.

@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 
 /// What a launcher's command line says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Join {
+pub(crate) struct Join {
     /// The job's name, if it was given one.
-    pub(super) id: Option<String>,
+    pub(crate) id: Option<String>,
     /// Launchers of the job.
-    pub(super) nodes: usize,
+    pub(crate) nodes: usize,
     /// Ranks on the launcher's host.
-    pub(super) ranks: usize,
+    pub(crate) ranks: usize,
     /// How often the job may be restarted.
-    pub(super) max_restarts: u16,
+    pub(crate) max_restarts: u16,
     /// The launcher's place, if it was given one.
-    pub(super) node_rank: Option<usize>,
+    pub(crate) node_rank: Option<usize>,
     /// The host's name.
-    pub(super) host: String,
+    pub(crate) host: String,
     /// The launcher's process id.
-    pub(super) process: u32,
+    pub(crate) process: u32,
 }
 
 impl Join {
     /// The launcher in words.
-    pub(super) fn who(&self) -> String {
+    pub(crate) fn who(&self) -> String {
         format!("the launcher on {} (process {})", self.host, self.process)
     }
 
     /// The job's name in words.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match &self.id {
             Some(id) => format!("--rdzv-id '{id}'"),
             None => "no --rdzv-id".to_owned(),
@@ -38,7 +38,7 @@ impl Join {
     }
 
     /// What about two launchers cannot be true of one job.
-    pub(super) fn contradiction(first: &Join, second: &Join) -> Option<String> {
+    pub(crate) fn contradiction(first: &Join, second: &Join) -> Option<String> {
         let both = [first, second];
         let place = |join: &Join| match join.node_rank {
             Some(node_rank) => node_rank.to_string(),
@@ -84,22 +84,22 @@ impl Join {
 
 /// A launcher's place among the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Start {
+pub(crate) struct Start {
     /// Its node rank.
-    pub(super) node: usize,
+    pub(crate) node: usize,
     /// The rank of its first process.
-    pub(super) first_rank: usize,
+    pub(crate) first_rank: usize,
     /// Ranks of all hosts.
-    pub(super) world_size: usize,
+    pub(crate) world_size: usize,
     /// The job's name for the ranks.
-    pub(super) run_id: String,
+    pub(crate) run_id: String,
     /// The port at which rank 0 answers, on the coordinator's address.
-    pub(super) master_port: u16,
+    pub(crate) master_port: u16,
 }
 
 /// A message between launchers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(crate) enum Message {
     /// To the coordinator: I am here.
     Join(Join),
     /// From the coordinator: not you, and why.

@@ -14,11 +14,11 @@
 
 mod alone;
 mod attempt;
-mod cause;
+pub(crate) mod cause;
 mod event;
 mod job;
 mod meet;
-mod message;
+pub(crate) mod message;
 mod output;
 mod restarts;
 mod run;

@@ -12,17 +12,17 @@ const FORMAT: u32 = 1;
 
 /// What a manifest says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Manifest {
-    pub(super) state: State,
-    pub(super) tensors: TensorFile,
+pub(crate) struct Manifest {
+    pub(crate) state: State,
+    pub(crate) tensors: TensorFile,
 }
 
 /// The file that the tensors are in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct TensorFile {
-    pub(super) file: String,
-    pub(super) bytes: u64,
-    pub(super) sha256: String,
+pub(crate) struct TensorFile {
+    pub(crate) file: String,
+    pub(crate) bytes: u64,
+    pub(crate) sha256: String,
 }
 
 /// What is written: without the last brace, which follows the checksum.
@@ -41,7 +41,7 @@ struct AnyFormat {
 
 impl Manifest {
     /// The file's bytes.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
         let written = Written {
             ringtree_checkpoint: FORMAT,
             manifest: self,
@@ -58,7 +58,7 @@ impl Manifest {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let end_length = end(&[]).len();
         let body = bytes.len().checked_sub(end_length);
         let (body, found) = bytes.split_at(body.ok_or("it is cut short")?);
@@ -79,13 +79,13 @@ impl Manifest {
 }
 
 /// What follows `body` in a whole manifest.
-fn end(body: &[u8]) -> Vec<u8> {
+pub(crate) fn end(body: &[u8]) -> Vec<u8> {
     let checksum = hexadecimal(&Sha256::digest(body));
     format!(",\n  \"sha256\": \"{checksum}\"\n}}\n").into_bytes()
 }
 
 /// The SHA-256 of `parts` one after another.
-pub(super) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(part);

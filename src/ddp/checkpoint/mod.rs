@@ -39,13 +39,13 @@
 
 mod cleanup;
 mod directory;
-mod manifest;
-mod names;
+pub(crate) mod manifest;
+pub(crate) mod names;
 mod ranks;
 mod series;
 mod store;
 mod tensor;
-mod tensor_file;
+pub(crate) mod tensor_file;
 
 pub use directory::Directory;
 pub use series::{Checkpoints, Found};

@@ -4,13 +4,13 @@ const MANIFEST_SUFFIX: &str = ".json";
 const TENSORS_SUFFIX: &str = ".safetensors";
 
 /// The manifest of `step`: `step-00000120.json`.
-pub(super) fn manifest(step: u64) -> String {
+pub(crate) fn manifest(step: u64) -> String {
     format!("step-{step:08}{MANIFEST_SUFFIX}")
 }
 
 /// A tensor file of `step` that is not among `taken`: `step-00000120.safetensors`; if a checkpoint
 /// of that step is there already, which must stay whole until it is replaced, with a number.
-pub(super) fn tensors(step: u64, taken: &[String]) -> String {
+pub(crate) fn tensors(step: u64, taken: &[String]) -> String {
     let is_free = |name: &String| !taken.contains(name);
     let plain = format!("step-{step:08}{TENSORS_SUFFIX}");
     let numbered = (2_u64..).map(|number| format!("step-{step:08}.{number}{TENSORS_SUFFIX}"));
@@ -21,12 +21,12 @@ pub(super) fn tensors(step: u64, taken: &[String]) -> String {
 }
 
 /// The step whose manifest is called `name`.
-pub(super) fn step_of_manifest(name: &str) -> Option<u64> {
+pub(crate) fn step_of_manifest(name: &str) -> Option<u64> {
     step(name.strip_suffix(MANIFEST_SUFFIX)?)
 }
 
 /// The step that `name` holds tensors of.
-pub(super) fn step_of_tensors(name: &str) -> Option<u64> {
+pub(crate) fn step_of_tensors(name: &str) -> Option<u64> {
     let stem = name.strip_suffix(TENSORS_SUFFIX)?;
     match stem.split_once('.') {
         Some((stem, number)) if is_number(number) => step(stem),

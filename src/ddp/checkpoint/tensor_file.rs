@@ -14,7 +14,7 @@ const RESERVED_NAME: &str = "__metadata__";
 
 /// What a file of `tensors` begins with, and the tensors in the order in which their bytes follow.
 /// The crate's own writer would copy them all.
-pub(super) fn header_and_order<'a>(
+pub(crate) fn header_and_order<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<(Vec<u8>, Vec<&'a Tensor>), String> {
     let mut tensors: Vec<_> = tensors.collect();
@@ -52,7 +52,7 @@ pub(super) fn header_and_order<'a>(
 }
 
 /// The tensors of a file, copied out of its bytes.
-pub(super) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// One look at a rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// What that rank's clock showed, in nanoseconds.
     pub(super) its_ns: i128,
     /// What rank 0's clock showed then, in nanoseconds, give or take the error.
@@ -19,7 +19,7 @@ pub(super) struct Reading {
 impl Reading {
     /// The answer `its_ns` came between `asked_ns` and `answered_ns`: on either way it may have
     /// spent anything from nothing to all of that, so the middle errs by half of it at most.
-    fn new(asked_ns: i128, its_ns: i128, answered_ns: i128) -> Self {
+    pub(crate) fn new(asked_ns: i128, its_ns: i128, answered_ns: i128) -> Self {
         Self {
             its_ns,
             ours_ns: asked_ns.midpoint(answered_ns),
@@ -41,7 +41,7 @@ pub(super) fn shift(its_ns: i128, begin: &Reading, end: &Reading) -> i128 {
         return its_ns - begin.lead_ns();
     }
     let passed_ns = (its_ns - begin.its_ns).clamp(0, whole_ns);
-    its_ns - begin.lead_ns() - drift_ns * passed_ns / whole_ns
+    its_ns - begin.lead_ns() - drift_ns.saturating_mul(passed_ns) / whole_ns
 }
 
 /// On rank 0, looks at the clocks of all ranks; the others answer.

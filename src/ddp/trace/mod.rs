@@ -1,12 +1,12 @@
 //! What every rank did when: one timeline of all ranks, in Chrome's trace format, that
 //! <https://ui.perfetto.dev> and `chrome://tracing` open.
 
-mod clock;
+pub(crate) mod clock;
 mod timeline;
 
 pub use timeline::{RankSpans, Span, Timeline};
 
-use super::agree::broadcast_bytes;
+use super::agree::{broadcast_bytes, zeros};
 use super::parallel::DataParallel;
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ struct Active {
 
 /// What a rank has recorded, on its own clock.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Recording {
+pub(crate) struct Recording {
     spans: Vec<Span>,
     dropped: u64,
 }
@@ -250,9 +250,7 @@ impl Active {
         for rank in 1..comm.world_size() {
             let mut length = [0u64];
             comm.recv(&mut length, rank)?;
-            let length = usize::try_from(length[0])
-                .map_err(|_| Error::Protocol(format!("rank {rank} sends {} bytes", length[0])))?;
-            let mut bytes = vec![0u8; length];
+            let mut bytes = zeros(length[0], 1)?;
             comm.recv(&mut bytes, rank)?;
             recordings.push(decode(rank, &bytes));
         }
@@ -262,7 +260,7 @@ impl Active {
     }
 }
 
-fn decode(rank: usize, bytes: &[u8]) -> std::result::Result<Recording, String> {
+pub(crate) fn decode(rank: usize, bytes: &[u8]) -> std::result::Result<Recording, String> {
     serde_json::from_slice(bytes).map_err(|error| {
         format!("what rank {rank} sent is no recording ({error}); do all ranks run one version?")
     })

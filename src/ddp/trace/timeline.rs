@@ -57,7 +57,7 @@ struct Row<'a> {
 
 impl Timeline {
     /// Shifts every rank's recording to rank 0's clock, by its readings at begin and end.
-    pub(super) fn new(recordings: Vec<Recording>, begin: &[Reading], end: &[Reading]) -> Self {
+    pub(crate) fn new(recordings: Vec<Recording>, begin: &[Reading], end: &[Reading]) -> Self {
         let shifted = |rank: usize, time| clock::shift(nanoseconds(time), &begin[rank], &end[rank]);
         let starts = recordings.iter().enumerate().flat_map(|(rank, recording)| {
             let spans = recording.spans.iter();
@@ -185,7 +185,7 @@ fn complete(rank: usize, thread: usize, span: &Span) -> Value {
         "pid": rank,
         "tid": thread,
         "ts": microseconds(span.start),
-        "dur": microseconds(span.end - span.start),
+        "dur": microseconds(span.end.saturating_sub(span.start)),
         "args": numbers.collect::<Map<_, _>>(),
     })
 }

@@ -1,0 +1,144 @@
+//! Messages in postcard's format: what rank 0 passes on, the join, the launchers.
+
+use super::Decoder;
+use crate::bootstrap::messages::{Message as JoinMessage, Record};
+use crate::control::descriptors::Room;
+use crate::control::message::{Relay, decode, encode};
+use crate::control::peer::{Peer, Place};
+use crate::control::process::Process;
+use crate::error::Error;
+use crate::launch::cause::{Cause, Remedy};
+use crate::launch::message::{Join, Message as LaunchMessage, Start};
+use crate::protocol::hand_over::{TOKEN_BYTES, Token};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub(super) const RELAY: Decoder = Decoder {
+    name: "relay",
+    run: value::<Relay>,
+    seeds: || encoded([relay(&[]), relay(&[7; 30])]),
+};
+
+pub(super) const JOIN: Decoder = Decoder {
+    name: "join",
+    run: value::<JoinMessage>,
+    seeds: || encoded(join_messages()),
+};
+
+pub(super) const LAUNCHERS: Decoder = Decoder {
+    name: "launchers",
+    run: launchers,
+    seeds: || encoded(launch_messages()),
+};
+
+/// What decodes is decoded from its own encoding to the same.
+fn value<M: Serialize + DeserializeOwned>(bytes: &[u8]) {
+    if let Some(message) = decode::<M>(bytes) {
+        let once = encode(&message);
+        let again = decode::<M>(&once).expect("what was encoded decodes");
+        assert_eq!(encode(&again), once);
+    }
+}
+
+/// The messages as bytes.
+pub(super) fn encoded<M: Serialize>(messages: impl IntoIterator<Item = M>) -> Vec<Vec<u8>> {
+    messages.into_iter().map(|one| encode(&one)).collect()
+}
+
+fn launchers(bytes: &[u8]) {
+    value::<LaunchMessage>(bytes);
+    if let Some(LaunchMessage::Join(theirs)) = decode(bytes) {
+        let _ = (theirs.who(), theirs.name());
+        let _ = Join::contradiction(&join(), &theirs);
+        let _ = Join::contradiction(&theirs, &join());
+    }
+}
+
+fn relay(payload: &[u8]) -> Relay {
+    Relay {
+        from: 3,
+        to: u32::MAX,
+        group: 1 << 20,
+        payload: payload.to_vec(),
+    }
+}
+
+fn join_messages() -> Vec<JoinMessage> {
+    let place = Place {
+        boot_id: "7f0e".to_owned(),
+        network: 4_026_531_840,
+        users: 4_026_531_837,
+        user: 1000,
+        socket: "ringtree-7".to_owned(),
+        token: Token([7; TOKEN_BYTES]),
+    };
+    let peer = |place| Peer {
+        address: ([127, 0, 0, 1], 29_500).into(),
+        host_name: "héron".to_owned(),
+        host_id: "a/b".to_owned(),
+        place,
+        pid: 4_000_000,
+        process: Some(Process {
+            space: "c/4026531836".to_owned(),
+            started: 1 << 40,
+        }),
+        local_rank: 3,
+    };
+    let peers = vec![peer(Ok(place.clone())), peer(Err("no memfd".to_owned()))];
+    let agreed = vec![("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned())];
+    let record = Record {
+        rank: 7,
+        peer: peer(Ok(place)),
+        agreed,
+        room: Room::here(),
+    };
+    vec![
+        JoinMessage::Record(Box::new(record)),
+        JoinMessage::Table { first: 5, peers },
+        JoinMessage::Failed(Error::Join("no".to_owned())),
+        JoinMessage::Waiting("rank 3".to_owned()),
+    ]
+}
+
+fn join() -> Join {
+    Join {
+        id: Some("job".to_owned()),
+        nodes: 2,
+        ranks: 8,
+        max_restarts: 3,
+        node_rank: Some(1),
+        host: "héron".to_owned(),
+        process: 4_000_000,
+    }
+}
+
+fn launch_messages() -> Vec<LaunchMessage> {
+    let text = || "rank 3 was killed by SIGKILL".to_owned();
+    let cause = Cause {
+        text: text(),
+        original: true,
+        remedy: Remedy::Restart,
+    };
+    let start = Start {
+        node: 1,
+        first_rank: 8,
+        world_size: 16,
+        run_id: "job".to_owned(),
+        master_port: 29_500,
+    };
+    vec![
+        LaunchMessage::Join(join()),
+        LaunchMessage::Refused(text()),
+        LaunchMessage::Start(start),
+        LaunchMessage::Failed(cause),
+        LaunchMessage::Finished,
+        LaunchMessage::End { text: text() },
+        LaunchMessage::Done,
+        LaunchMessage::Restart { text: text() },
+        LaunchMessage::Stopped,
+        LaunchMessage::Again {
+            attempt: 1,
+            master_port: 29_501,
+        },
+    ]
+}

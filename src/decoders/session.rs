@@ -1,0 +1,125 @@
+//! Messages between the sessions of a group, and what a session makes of them.
+
+use super::control::encoded;
+use super::{Decoder, Input};
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::plan::spec::Collective;
+use crate::protocol::call::Call;
+use crate::protocol::message::{Message, Place};
+use crate::protocol::session::{Session, To};
+use std::time::Duration;
+
+const WORLD_SIZE: usize = 4;
+/// Messages that one step of a session may send at most: an answer to each rank and a few more.
+const SENT_MAX: usize = 4 * WORLD_SIZE;
+
+pub(super) const MESSAGE: Decoder = Decoder {
+    name: "message",
+    run: |bytes| {
+        if let Some(message) = Message::decode(bytes) {
+            let once = message.encode();
+            assert_eq!(Message::decode(&once), Some(message));
+        }
+    },
+    seeds: || encoded(messages()),
+};
+
+/// What happens to one session, step by step: messages, its own calls, deaths, time.
+pub(super) const SESSION: Decoder = Decoder {
+    name: "session",
+    run: session,
+    seeds: || {
+        let told = |message: Vec<u8>| [&[0, 1, message.len() as u8][..], &message].concat();
+        let all: Vec<Vec<u8>> = encoded(messages()).into_iter().map(told).collect();
+        let calls = [1, 0, 2, 1, 3, 0, 8, 0, 4, 1, 5, 2, 7, 9, 6, 1];
+        let rank = |rank: u8| [&[rank][..], &calls, &all.concat(), &calls].concat();
+        vec![rank(0), rank(2)]
+    },
+};
+
+fn call() -> Call {
+    Call::new(Collective::AllReduce, 1000).numbered(1)
+}
+
+fn messages() -> Vec<Message> {
+    let place = |rank| Place {
+        rank,
+        calls: 1,
+        inside: true,
+    };
+    let lost = Error::PeerLost {
+        rank: 3,
+        message: "rank 3 is gone".to_owned(),
+    };
+    let position = Message::Position {
+        place: place(1),
+        held_up_by: vec![place(2), place(3)],
+    };
+    vec![
+        Message::Waiting(call()),
+        Message::Waiting(Call::message(10, Dtype::F32, 2).numbered(1)),
+        position,
+        Message::Report(lost.clone()),
+        Message::FirstError(lost),
+        Message::Report(Error::Deadline("late".to_owned())),
+        Message::Goodbye { calls: 1 },
+        Message::Mark(3),
+        Message::Agreed(3),
+    ]
+}
+
+fn session(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let rank = usize::from(input.byte()) % WORLD_SIZE;
+    let mut session = Session::new(rank, WORLD_SIZE);
+    let (mut made, mut now, mut first) = (0, Duration::ZERO, None);
+    while !input.is_empty() {
+        let what = input.byte();
+        let other = (rank + 1 + usize::from(input.byte()) % (WORLD_SIZE - 1)) % WORLD_SIZE;
+        let pair = Call::message(10, Dtype::F32, other).numbered(made);
+        match what % 9 {
+            0 => {
+                let length = input.byte();
+                if let Some(message) = Message::decode(input.take(length.into())) {
+                    session.receive(other, message);
+                }
+            }
+            1 => {
+                made += 1;
+                let call = call().numbered(made);
+                session.enter(&call, call.digest(), made);
+            }
+            2 => session.waited(&call().numbered(made), &[other], made as usize),
+            3 => session.idle(),
+            4 => session.link_lost(other, &call().numbered(made), "reset"),
+            5 => session.control_lost(other, "reset"),
+            6 => session.mismatched(other, &call().numbered(made), made),
+            7 => now += Duration::from_millis(u64::from(input.byte()) * 10),
+            _ => session.enter_pair(other, &pair),
+        }
+        session.tick(now);
+        told(&mut session);
+        let error = session.first_error().cloned();
+        assert!(
+            first.is_none() || first == error,
+            "the first error stays the first"
+        );
+        first = error;
+        for place in session.held_up_by(&[other]) {
+            assert!(session.whereabouts(&place).starts_with("rank "));
+        }
+    }
+}
+
+/// What the session sends now can be sent, and is not much.
+fn told(session: &mut Session) {
+    for _ in 0..SENT_MAX {
+        let Some((to, message)) = session.next_message() else {
+            return;
+        };
+        assert!(to == To::All || matches!(to, To::Rank(rank) if rank < WORLD_SIZE));
+        assert_eq!(Message::decode(&message.encode()), Some(message));
+    }
+    panic!("one step sends more than {SENT_MAX} messages");
+}
