@@ -264,3 +264,55 @@ pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) ->
     drop(check);
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_comes_back_as_it_was_or_is_freed() {
+        let mut region = Region::own(Vec::from([1u16, 2, 3]));
+        region.bytes_mut()[2..4].copy_from_slice(&7u16.to_ne_bytes());
+        assert_eq!(region.into_vector::<u16>(), Some(vec![1, 7, 3]));
+        assert_eq!(Region::own(vec![1.0f32]).into_vector::<u32>(), None);
+        assert_eq!(
+            Region::own(Vec::<f64>::new()).into_vector(),
+            Some(Vec::<f64>::new())
+        );
+        let region = Region::own(vec![1u8; 100]);
+        let bytes = std::thread::spawn(move || region.bytes().len());
+        assert_eq!(bytes.join().unwrap(), 100);
+    }
+
+    #[test]
+    fn what_was_lent_can_be_used_again_and_what_is_read_is_not_written() {
+        let (input, mut output) = ([1u8, 2, 3], [0u8; 3]);
+        for _ in 0..2 {
+            lend_both(&input, &mut output, |mut from, mut into| {
+                assert!(from.bytes_mut().is_empty());
+                into.bytes_mut().copy_from_slice(from.bytes());
+                into.bytes_mut()[0] += 1;
+                (Some(from), Some(into), ())
+            });
+            assert_eq!((input, output), ([1, 2, 3], [2, 2, 3]));
+            output = [0; 3];
+        }
+    }
+
+    #[test]
+    fn several_that_were_lent_at_once_come_back_from_another_thread() {
+        let (mut one, mut other) = ([1u32; 4], [2u32; 4]);
+        lending(|lender| {
+            let regions = [lender.lend(&mut one), lender.lend(&mut other)];
+            let double = |mut region: Region| {
+                region.bytes_mut().iter_mut().for_each(|byte| *byte *= 2);
+                region
+            };
+            let thread = std::thread::spawn(move || regions.map(double));
+            for region in thread.join().unwrap() {
+                lender.take_back(Some(region));
+            }
+        });
+        assert_eq!((one, other), ([2; 4], [4; 4]));
+    }
+}
