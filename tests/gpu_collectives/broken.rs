@@ -86,8 +86,8 @@ fn long_alone(rank: &Rank) -> Result<String> {
     Ok("deadline".into())
 }
 
-/// What this process has: descriptors, mappings, kilobytes of private ones that can be written. (The
-/// pretended driver keeps the addresses of what was freed, so that their use ends the process.)
+/// What this process has: descriptors, mappings, kilobytes of private ones that can be written.
+/// (The pretended driver keeps the addresses of what was freed: their use ends the process.)
 fn held() -> (usize, usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
