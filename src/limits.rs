@@ -208,6 +208,9 @@ pub const BUFFER_AREAS_MAX: usize = 2;
 pub const DEVICE_LOOKS: u32 = 100;
 /// The sleep between two looks at a busy device.
 pub const DEVICE_SLEEP: Duration = Duration::from_micros(20);
+/// How much longer than a call may take a caller waits for the streams: the call's own deadline,
+/// which says who is late, comes first, and releases the streams.
+pub const DEVICE_GRACE: Duration = Duration::from_secs(1);
 /// How long a communicator that is dropped waits for its streams to end their work. Memory that
 /// they may still use after that is leaked.
 pub const DEVICE_CLOSE_MAX: Duration = Duration::from_millis(200);

@@ -8,7 +8,7 @@ use crate::limits::BUFFER_AREAS_MAX;
 use crate::sys::cuda::{Pinned, Rows};
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Elements on a device, and the stream by which they are used. Collectives on it are ordered on
 /// that stream: they begin when what was enqueued before is done, and what is enqueued after begins
@@ -42,7 +42,25 @@ struct Area {
     number: u32,
 }
 
+/// What streams still used when it was let go of: looked at again when more is asked for.
+static LEFT: Mutex<Vec<(Device, Area)>> = Mutex::new(Vec::new());
+
 impl Area {
+    /// Leaves it to whoever asks for pinned memory next, once its stream is through.
+    fn leave(self, device: &Device) {
+        match self.is_free() {
+            true => self.pinned.give_back(device.gpu()),
+            false => lock(&LEFT).push((device.clone(), self)),
+        }
+    }
+
+    /// Has what was left, and is free now, used again.
+    fn reclaim() {
+        for (device, area) in lock(&LEFT).extract_if(.., |(_, area)| area.is_free()) {
+            area.pinned.give_back(device.gpu());
+        }
+    }
+
     fn word_at(&self) -> usize {
         self.bytes
     }
@@ -57,6 +75,10 @@ impl Area {
         self.number = self.number.wrapping_add(1);
         stream.write_word(&self.pinned, self.word_at(), self.number)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Element> DeviceBuffer<T> {
@@ -129,8 +151,8 @@ impl<T: Element> DeviceBuffer<T> {
             return Ok(());
         }
         let mut area = self.area(bytes.len())?;
-        let mut region = area.pinned.region(0, bytes.len())?;
-        region.bytes_mut().copy_from_slice(bytes);
+        let region = area.pinned.region(0, bytes.len());
+        region?.bytes_mut().copy_from_slice(bytes);
         let rows = Rows::one(0, 0, bytes.len());
         self.stream.copy_out(&area.pinned, &self.memory, &rows)?;
         area.mark(&self.stream)?;
@@ -159,7 +181,7 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Pinned memory of at least `bytes` bytes that no stream uses: what was kept, or more.
     fn area(&self, bytes: usize) -> Result<Area> {
-        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut areas = lock(&self.areas);
         let free = areas.iter().position(Area::is_free);
         if let Some(area) = free.map(|at| areas.swap_remove(at)) {
             if area.bytes >= bytes {
@@ -168,6 +190,7 @@ impl<T: Element> DeviceBuffer<T> {
             area.pinned.give_back(self.device.gpu());
         }
         drop(areas);
+        Area::reclaim();
         let bytes = bytes.next_multiple_of(64);
         let pinned = Pinned::take(self.device.gpu(), bytes + size_of::<u32>())?;
         let area = Area {
@@ -179,11 +202,12 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(area)
     }
 
-    /// Keeps it for the next time; it is leaked where a stream uses it and there are enough.
+    /// Keeps it for the next time, unless there are enough.
     fn keep(&self, area: Area) {
-        let mut areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
-        if areas.len() < BUFFER_AREAS_MAX {
-            areas.push(area);
+        let mut areas = lock(&self.areas);
+        match areas.len() < BUFFER_AREAS_MAX {
+            true => areas.push(area),
+            false => area.leave(&self.device),
         }
     }
 
@@ -199,8 +223,8 @@ impl<T: Element> DeviceBuffer<T> {
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         let areas = self.areas.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for area in areas.drain(..).filter(Area::is_free) {
-            area.pinned.give_back(self.device.gpu());
+        for area in areas.drain(..) {
+            area.leave(&self.device);
         }
     }
 }

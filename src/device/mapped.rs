@@ -114,6 +114,12 @@ impl Windows {
         lock(&RETIRED).push(self);
     }
 
+    /// Whether the host has released the words that the streams await: then no word says any more
+    /// what has happened, and nothing may be enqueued.
+    pub(crate) fn is_released(&self) -> bool {
+        self.is_released.load(Ordering::Relaxed)
+    }
+
     /// The gate of a call whose rounds, so many, are what the lane is told next.
     pub(crate) fn next_gate(&self, lane: &Lane, rounds: usize) -> MappedGate {
         let first = lane.next_round();

@@ -10,7 +10,7 @@
 //! read this rank's frame. A word is awaited for number `m`, and again for `m` + [`WORDS`]. Fewer
 //! numbers than [`WORDS`] of a link are enqueued at a time, because every wait comes with another
 //! entry; so no write that comes late, such as after the host has released the words, takes back
-//! what a wait needs.
+//! what a wait needs. After a release nothing is enqueued any more.
 
 use crate::engine::medium::enqueued::{Entry, Script};
 use crate::limits::{DEVICE_ENTRIES_MAX, DEVICE_FRAMES};

@@ -6,7 +6,8 @@
 // - By variables it does what real drivers were seen to do; each is named where it is read:
 //   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC. And it tells on the library:
 //   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
-//   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says).
+//   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says),
+//   FAIL_FROM=n and FAIL_RANK (from the n-th entry of that rank's library on, nothing is enqueued).
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
 // - There are three GPUs, or the first VISIBLE_GPUS of them. The first two reach each other's memory, where it was exported and mapped;
 //   who uses memory that is not mapped for its GPU ends the process. What is mapped stays, also when
@@ -41,6 +42,7 @@ enum : Result {
     NOT_FOUND = 500,
     NOT_READY = 600,
     PEER_ACCESS_UNSUPPORTED = 217,
+    UNKNOWN = 999,
 };
 
 static const u64 MEMORY_BYTES = u64(4) << 30;
@@ -183,6 +185,13 @@ struct Alone {
     Alone() : held(context_lock, std::defer_lock) { if (STRICT) held.lock(); }
 };
 
+// FAIL_FROM: whether the library's entry that is enqueued now is refused.
+static bool is_failing() {
+    static const char *const FROM = std::getenv("FAIL_FROM"), *const OF = std::getenv("FAIL_RANK"), *const RANK = std::getenv("RANK");
+    static std::atomic<long> enqueued{0};
+    return FROM && OF && RANK && std::string(OF) == RANK && ++enqueued >= std::atol(FROM);
+}
+
 static Result enqueue(void *handle, std::function<void()> order) {
     NEEDS_CONTEXT;
     auto stream = known(handle);
@@ -194,6 +203,7 @@ static Result enqueue(void *handle, std::function<void()> order) {
         if (LIBRARY_MAX && stream->is_librarys && stream->orders.size() > std::strtoul(LIBRARY_MAX, nullptr, 10)) {
             die("the library has enqueued too much");
         }
+        if (stream->is_librarys && is_failing()) return UNKNOWN;
         if (!STRICT || stream->orders.size() < QUEUE_MAX) {
             stream->orders.push_back(std::move(order));
             stream->changed.notify_all();

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod broken;
 mod cases;
 #[path = "../device/driver.rs"]
 mod driver;
@@ -20,6 +21,7 @@ fn child_entry() {
             .or_else(|| ends::act(role))
             .or_else(|| habits::act(role))
             .or_else(|| paths::act(role))
+            .or_else(|| broken::act(role))
     });
 }
 

@@ -151,13 +151,19 @@ fn mapped(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Option<Mapped>
     })?;
     Ok(Some(Mapped {
         rounds: in_rounds(scripts),
-        barrier: in_the_name_of(chosen(call, &first), barrier),
+        barrier: in_the_name_of(whole_blocks(chosen(call, &first)), barrier),
         reduction: Reduction {
             dtype: call.dtype,
             op: call.op.unwrap_or(ReduceOp::Sum),
             divisor: first.arithmetic.divisor,
         },
     }))
+}
+
+/// The call without the pieces that suit the hosts' segments: a launch for each would cost a GPU
+/// more than it gains. The pieces of a mapped call overlap already.
+fn whole_blocks(call: Call) -> Call {
+    Call { pieces: 1, ..call }
 }
 
 type Scripts = (Vec<Arc<Script>>, Arc<Prepared>);
@@ -177,7 +183,7 @@ fn scripts(
             Slot::Occupied(known) => known.into_mut(),
             Slot::Vacant(place) => {
                 let own = piece(cache, call, each.count)?;
-                let programs = cache.of_all_ranks(&own.call)?;
+                let programs = cache.of_all_ranks(&whole_blocks(own.call))?;
                 if !fits(&programs, &each.rows) {
                     return Ok(None);
                 }

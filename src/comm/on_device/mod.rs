@@ -29,7 +29,7 @@ use crate::engine::gate::Gate;
 use crate::engine::group::{Memory as HostMemory, Order, Start};
 use crate::error::{Error, Result};
 use crate::limits::{
-    DEVICE_CLOSE_MAX, DEVICE_ENTRIES_MAX, DEVICE_PINNED_BYTES_MAX, DEVICE_SLEEP,
+    DEVICE_CLOSE_MAX, DEVICE_ENTRIES_MAX, DEVICE_GRACE, DEVICE_PINNED_BYTES_MAX, DEVICE_SLEEP,
     PROGRAMS_CACHED_MAX,
 };
 use crate::plan::spec::{Algorithm, Collective};
@@ -216,12 +216,15 @@ impl Communicator {
         for ticket in std::mem::take(&mut round.tickets) {
             runtime.wait(ticket).1?;
         }
-        if !runtime.wait_for_stream(|| attached.has_ended(number), *timeout) {
+        // A mapped call's first rounds have no ticket: a peer that holds them up is told of at the
+        // deadline of the call, which was begun before.
+        let at_most = timeout.saturating_add(DEVICE_GRACE);
+        if !runtime.wait_for_stream(|| attached.has_ended(number), at_most) {
             let error = Error::Deadline(format!(
-                "rank {}: the GPU has not copied a result in place within {:.1} s; look at what \
-                 else it was told to do",
+                "rank {}: the GPU has not come to the end of a collective within {:.1} s; look at \
+                 what else it was told to do",
                 self.rank(),
-                timeout.as_secs_f64()
+                at_most.as_secs_f64()
             ));
             self.fail(&error);
             return Err(error);
@@ -382,6 +385,13 @@ impl Communicator {
             let entries = mapped::entries(scripts);
             self.make_room(attached, entries, 0)?;
             let (lane, windows) = attached.mapped();
+            if windows.is_released() {
+                // Late writes of peers may take released words back: nothing more may await them.
+                let ended = tickets
+                    .drain(..)
+                    .try_for_each(|one| self.0.parts.runtime.wait(one).1);
+                return ended.and(Err(Error::System("the call has failed".into())));
+            }
             let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
             let is_last = nth + 1 == call.rounds.len();
             attached.rounds.push_back(Round {
