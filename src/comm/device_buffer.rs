@@ -42,11 +42,12 @@ struct Area {
     number: u32,
 }
 
-/// What streams still used when it was let go of: looked at again when more is asked for.
+/// Areas that streams still used when their buffers were dropped. The next buffer that asks for
+/// pinned memory looks at them again.
 static LEFT: Mutex<Vec<(Device, Area)>> = Mutex::new(Vec::new());
 
 impl Area {
-    /// Leaves it to whoever asks for pinned memory next, once its stream is through.
+    /// Gives the pinned memory back for the next buffer, once the stream no longer uses it.
     fn leave(self, device: &Device) {
         match self.is_free() {
             true => self.pinned.give_back(device.gpu()),
@@ -54,7 +55,7 @@ impl Area {
         }
     }
 
-    /// Has what was left, and is free now, used again.
+    /// Gives back the areas of dropped buffers that no stream uses any more.
     fn reclaim() {
         for (device, area) in lock(&LEFT).extract_if(.., |(_, area)| area.is_free()) {
             area.pinned.give_back(device.gpu());

@@ -101,7 +101,7 @@ mod tests {
             assert_eq!(look_up(theirs, here).unwrap(), Some(ours));
             check(&TcpStream::from_std(near)).unwrap();
             drop(far);
-            assert_eq!(look_up(theirs, here).unwrap(), None, "nobody is there");
+            assert_eq!(look_up(theirs, here).unwrap(), None, "it is closed");
         }
     }
 
@@ -112,7 +112,7 @@ mod tests {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(user_in(line, at(0xBA0C), at(0x7531)), Some(65534));
         assert_eq!(user_in(line, at(0x7531), at(0xBA0C)), None);
-        // What is left of a closed connection is nobody's.
+        // A closed connection has no process at its end.
         let closed = line.replace(" 01 ", " 06 ");
         assert_eq!(user_in(&closed, at(0xBA0C), at(0x7531)), None);
         for garbage in [

@@ -33,7 +33,7 @@ pub(crate) struct Ranks {
     heard: Receiver<(usize, Instant, String)>,
 }
 
-/// An address at which nobody listens.
+/// An address at which no process listens.
 pub(crate) fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()

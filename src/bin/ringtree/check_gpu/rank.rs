@@ -129,7 +129,7 @@ fn named(rank: usize, error: &Error) -> Error {
     }
 }
 
-/// An address at which nobody listens.
+/// An address at which no process listens.
 pub(super) fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let address = listener.map_err(|error| Error::system("an address to meet at", &error))?;
