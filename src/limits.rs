@@ -126,10 +126,18 @@ pub const RANKS_PER_HOST_MAX: usize = 1024;
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
-/// Duplicates of one communicator, in its whole life: each takes a digit of the group's number.
-pub const DUPLICATES_MAX: u32 = 63;
-/// Group numbers are below this: the number of what a group hands around has three bits more.
+/// Group numbers are below this: the number of what a group hands around has three bits more. Each
+/// is given once in a job.
 pub const GROUPS_MAX: u32 = 1 << 29;
+/// Members of a group that is not all ranks: a list of them fits a control message.
+pub const MEMBERS_LISTED_MAX: usize = 16 << 10;
+/// Groups that a rank may wait for at once, in threads of its own, before they are made.
+pub const JOINS_OPEN_MAX: usize = 64;
+/// Ranks that an error about a group lists.
+pub const RANKS_LISTED_MAX: usize = 8;
+/// Bytes of the segments of shared memory in a region of a group that is made from another one: 64
+/// groups of 8 ranks take 48 MiB a rank.
+pub const GROUP_SEGMENTS_BYTES: usize = 768 << 10;
 /// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
 /// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
 /// shorter than what a peer on the same core would be held up for.
@@ -162,6 +170,8 @@ pub const HANDED_CHANNELS_MAX: usize = 64;
 /// Channels that this rank does not have yet and for which it keeps connections of peers that are
 /// ahead.
 pub const CHANNELS_AHEAD_MAX: usize = 64;
+/// Data connections that are being dialed while a rank dials another one because its peer asks.
+pub const DIALS_ASKED_MAX: usize = 4096;
 /// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// How often a rank that waits for others' memory makes sure that they are still there.

@@ -6,11 +6,13 @@ use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
 use crate::control::Membership;
 use crate::error::{Error, Result};
-use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
+use crate::limits::TIMEOUT_MAX;
 use crate::link::tcp::Reactor;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
+use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::handshake::Secret;
+use crate::protocol::members::Members;
 use crate::runtime::Runtime;
 use crate::runtime::local::LocalRanks;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
@@ -23,8 +25,8 @@ use std::time::{Duration, Instant};
 /// The group of all ranks.
 const WORLD: u32 = 0;
 /// The group in which the links are measured, so that the world's calls count from its user's
-/// first: a number that no duplicate has, for its last digit is 0.
-const MEASURING: u32 = DUPLICATES_MAX + 1;
+/// first. Groups that are made later have numbers above.
+const MEASURING: u32 = FIRST_MADE - 1;
 
 /// Gathers what a rank must know, then joins.
 ///
@@ -193,7 +195,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let membership = joined.membership().clone();
     let (rank, world_size) = (membership.rank, membership.world_size);
     let local = local_ranks(&membership, &reactor)?;
-    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local, settings.timeout));
+    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let host = ProcessHost {
         shared: Arc::clone(&shared),
@@ -202,10 +204,11 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     };
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     shared.set_control(membership.control.clone());
-    runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
+    let members = Members::everyone(world_size);
+    runtime.add_group(WORLD, rank, &members, settings.timeout)?;
     let is_measured = tuning.is_none() && world_size > 1;
     if is_measured {
-        runtime.add_group(MEASURING, rank, world_size, settings.timeout)?;
+        runtime.add_group(MEASURING, rank, &members, settings.timeout)?;
     }
     let callbacks = Callbacks {
         runtime: Arc::downgrade(&runtime),
@@ -214,12 +217,12 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
     let mut parts = Parts {
         rank,
-        world_size,
+        hosts: membership.hosts().into(),
+        members,
         local_rank: settings.local_rank,
-        ranks_per_host: membership.ranks_per_host(),
         group: WORLD,
         runtime,
-        transport_name: transport_name(&membership),
+        transport_name: transport_name(membership.local_ranks().len(), world_size),
         timeout: settings.timeout,
         device_path: settings.device_path,
         tuning: tuning.unwrap_or_default(),
@@ -228,8 +231,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     if is_measured {
         let measuring = Communicator::assemble(Parts {
             group: MEASURING,
-            runtime: Arc::clone(&parts.runtime),
-            ..parts
+            ..parts.clone()
         });
         parts.tuning = measuring.measure()?;
         if let TuningSource::MeasuredInto(path) = &settings.tuning {
@@ -254,9 +256,11 @@ fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option
     ))
 }
 
-fn transport_name(membership: &Membership) -> &'static str {
-    match membership.local_ranks().len() {
-        all if all == membership.world_size && all > 1 => "shm",
+/// What the bytes of a group of `count` ranks travel over, of which so many share memory with this
+/// one, itself included.
+pub(super) fn transport_name(local: usize, count: usize) -> &'static str {
+    match local {
+        all if all == count && all > 1 => "shm",
         0 | 1 => "tcp",
         _ => "shm+tcp",
     }

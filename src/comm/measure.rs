@@ -12,7 +12,6 @@ use crate::op::ReduceOp;
 use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, table_from};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::{Algorithm, Collective};
-use crate::plan::topology::Topology;
 use crate::reduce::Kernel;
 
 impl Communicator {
@@ -40,10 +39,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn measure(&self) -> Result<TuningTable> {
-        let topology = Topology {
-            world_size: self.world_size(),
-            ranks_per_host: self.0.parts.ranks_per_host,
-        };
+        let topology = self.0.parts.topology();
         let asked_for = self.algorithm();
         let mut stopwatches = probes(topology)
             .iter()
@@ -83,7 +79,7 @@ impl<'a> Stopwatch<'a> {
         let zeros = vec![0.0; probe.bytes / size_of::<f32>()];
         // Neighbours are consecutive; of an odd number the last is left over.
         let rank = comm.rank();
-        let host = comm.0.parts.ranks_per_host;
+        let host = comm.0.parts.topology().ranks_per_host;
         let local = rank % host;
         let partner = rank - local + (local ^ 1);
         Ok(Self {

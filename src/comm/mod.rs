@@ -18,6 +18,7 @@ pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub mod device_buffer;
+mod groups;
 mod measure;
 mod on_device;
 pub mod pairs;
@@ -29,10 +30,10 @@ use crate::bootstrap::settings::DevicePathChoice;
 use crate::engine::cache::Cache;
 use crate::engine::group::Memory;
 use crate::error::{Error, Result};
-use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::Topology;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
+use crate::protocol::members::Members;
 use crate::runtime::Runtime;
 use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
@@ -43,12 +44,14 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
+#[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) rank: usize,
-    pub(crate) world_size: usize,
+    /// The ranks of the world that it has.
+    pub(crate) members: Members,
     pub(crate) local_rank: usize,
-    /// Ranks k·g to (k+1)·g share a host: g, which divides the world size; 1 if no ranks do.
-    pub(crate) ranks_per_host: usize,
+    /// By rank, the number of its host: ranks with equal ones share memory.
+    pub(crate) hosts: Arc<[usize]>,
     /// The group's number in the engine.
     pub(crate) group: u32,
     pub(crate) runtime: Arc<Runtime>,
@@ -58,6 +61,16 @@ pub(crate) struct Parts {
     pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
     pub(crate) algorithm: Option<Algorithm>,
+}
+
+impl Parts {
+    fn world_size(&self) -> usize {
+        self.members.count()
+    }
+
+    fn topology(&self) -> Topology {
+        Topology::of(&self.hosts)
+    }
 }
 
 /// A group of ranks that work together.
@@ -95,7 +108,6 @@ struct Issued {
     attached: Option<Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
-    duplicates: u32,
 }
 
 impl Issued {
@@ -110,11 +122,7 @@ impl Issued {
 
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let topology = Topology {
-            world_size: parts.world_size,
-            ranks_per_host: parts.ranks_per_host,
-        };
-        let local = parts.runtime.local_ranks();
+        let (topology, local) = (parts.topology(), parts.runtime.local_ranks(&parts.members));
         let issued = Issued {
             collectives: 0,
             pairs: HashMap::new(),
@@ -123,7 +131,6 @@ impl Communicator {
             extents: Vec::new(),
             attached: None,
             algorithm: parts.algorithm,
-            duplicates: 0,
         };
         Self(Arc::new(Core {
             parts,
@@ -140,10 +147,10 @@ impl Communicator {
     /// How many ranks there are.
     #[must_use]
     pub fn world_size(&self) -> usize {
-        self.0.parts.world_size
+        self.0.parts.world_size()
     }
 
-    /// This process's number on its host, from 0.
+    /// This process's number on its host, from 0: the same in every communicator.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.0.parts.local_rank
@@ -304,56 +311,6 @@ impl Communicator {
         runtime.agreed_mark(*group, at_most)
     }
 
-    /// Another communicator of the same ranks, with an order and links of its own: what is issued
-    /// on one does not wait for what is issued on the other. It starts with this one's settings.
-    /// All ranks call it, in the order of their calls on this communicator.
-    ///
-    /// ```
-    /// use ringtree::ReduceOp;
-    /// let ends = ringtree::simulate(3, |comm| {
-    ///     let other = comm.duplicate()?;
-    ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
-    ///     other.barrier()?; // does not wait for the work
-    ///     work.wait()
-    /// });
-    /// assert_eq!(ends[0], Ok(vec![3.0; 4]));
-    /// ```
-    ///
-    /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] after [`DUPLICATES_MAX`] of one communicator.
-    pub fn duplicate(&self) -> Result<Self> {
-        let parts = {
-            let mut issued = self.enter()?;
-            let parts = &self.0.parts;
-            Parts {
-                group: self.next_number(&mut issued)?,
-                runtime: Arc::clone(&parts.runtime),
-                algorithm: issued.algorithm,
-                ..*parts
-            }
-        };
-        let Parts {
-            group,
-            rank,
-            world_size,
-            ..
-        } = parts;
-        let timeout = parts.timeout;
-        let added = parts.runtime.add_group(group, rank, world_size, timeout);
-        added.map_err(|error| self.first_cause(error))?;
-        let duplicate = Self::assemble(parts);
-        // No rank sends to a group that another rank does not know yet.
-        self.barrier()?;
-        Ok(duplicate)
-    }
-
-    /// The number of the next group made from this one.
-    fn next_number(&self, issued: &mut Issued) -> Result<u32> {
-        let number = duplicate_number(self.0.parts.group, issued.duplicates)?;
-        issued.duplicates += 1;
-        Ok(number)
-    }
-
     /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
         self.enter().ok()?.algorithm
@@ -392,22 +349,6 @@ impl Communicator {
             self.world_size()
         )))
     }
-}
-
-/// The number of a group's next duplicate: the group's own with another digit, none of which is 0,
-/// so that all ranks find the same number, which no other group has, without asking each other.
-fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
-    let digit = duplicates + 1;
-    let number = group.checked_mul(DUPLICATES_MAX + 1);
-    number
-        .and_then(|number| number.checked_add(digit))
-        .filter(|number| digit <= DUPLICATES_MAX && *number < GROUPS_MAX)
-        .ok_or_else(|| {
-            Error::Usage(format!(
-                "a communicator has at most {DUPLICATES_MAX} duplicates, of at most four \
-                 generations; keep and use those there are"
-            ))
-        })
 }
 
 impl Drop for Core {

@@ -50,6 +50,9 @@ pub(super) enum Command {
         epoch: u16,
         peer: usize,
     },
+    Forget {
+        group: u32,
+    },
     Stop,
 }
 
@@ -155,10 +158,15 @@ impl ControlHandle {
         self.shared.push(Command::Send { to, group, payload });
     }
 
-    /// Asks for a data connection to `peer`. The lower rank dials and the higher one accepts; the
-    /// call is fine on either side, and again while one is being dialed.
+    /// Asks for a data connection to `peer`. The lower rank dials, and the higher one asks it to;
+    /// the call is fine on either side, and again while one is being dialed.
     pub fn dial(&self, group: u32, epoch: u16, peer: usize) {
         self.shared.push(Command::Dial { group, epoch, peer });
+    }
+
+    /// There is no such group any more: its connections that are not established are given up.
+    pub fn forget(&self, group: u32) {
+        self.shared.push(Command::Forget { group });
     }
 
     /// Wakes the control thread, which then calls [`Handler::awake`].

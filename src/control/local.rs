@@ -216,6 +216,13 @@ impl LocalPeers {
         self.receive(&mut self.lock());
     }
 
+    /// Likewise, for any other thread: what was meant for the sleeping one ends its sleep.
+    pub fn drain_beside_sleeper(&self) {
+        if self.receive(&mut self.lock()) {
+            self.wake_sleeper();
+        }
+    }
+
     /// Sends the descriptor `own` to every local rank and returns the descriptors that they send,
     /// by rank, ascending. All local ranks make the same call at about the same time, once per
     /// channel. With `bytes`, each descriptor returned is a sealed memfd of exactly so many bytes,
@@ -231,7 +238,23 @@ impl LocalPeers {
         bytes: Option<usize>,
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
-        let others: BTreeSet<usize> = self.addresses.keys().copied().collect();
+        let others: Vec<usize> = self.addresses.keys().copied().collect();
+        self.exchange_among(&others, channel, own, bytes, at_most)
+    }
+
+    /// The same among this rank and `others`, which are local ranks.
+    ///
+    /// # Errors
+    /// Those of [`LocalPeers::exchange`].
+    pub fn exchange_among(
+        &self,
+        others: &[usize],
+        channel: u32,
+        own: &impl AsFd,
+        bytes: Option<usize>,
+        at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        let others: BTreeSet<usize> = others.iter().copied().collect();
         let mut exchange = Exchange {
             local: self,
             channel,
@@ -250,18 +273,48 @@ impl LocalPeers {
         Ok(exchange.handed)
     }
 
+    /// Takes the descriptors that have come for channels that are `wanted`: channel, sender, and
+    /// the descriptor, unless this process had no number left for it.
+    pub fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
+        let mut stash = self.lock();
+        let taken = stash.extract_if(.., |channel, _| wanted(*channel));
+        let each = taken.flat_map(|(channel, files)| {
+            files.into_iter().map(move |(from, file)| (channel, from, file))
+        });
+        each.collect()
+    }
+
+    /// Closes what has come for channels that are not `wanted`.
+    pub fn keep_only(&self, wanted: impl Fn(u32) -> bool) {
+        self.lock().retain(|channel, _| wanted(*channel));
+    }
+
+    /// What has come, if it is sealed memory of this length.
+    ///
+    /// # Errors
+    /// It is not, or this process had no number left for it.
+    pub fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
+        let refused = || Error::System(format!("its descriptor was refused here; {}", Room::here()));
+        let file = file.ok_or_else(refused)?;
+        check(&file, bytes).map_err(Error::Protocol)?;
+        Ok(file)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Stash> {
         // Whole between any two statements: a panic of another holder leaves nothing half done.
         self.stash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is in the socket's queue; whether a wake-up was among it.
+    /// Takes what is in the socket's queue; whether it concerns the sleeping thread.
     fn receive(&self, stash: &mut Stash) -> bool {
         let mut is_waking = false;
         for _ in 0..DATAGRAMS_AT_ONCE {
             match self.receive_one() {
                 Ok(Datagram::Wake) => is_waking = true,
-                Ok(Datagram::HandOver(said, descriptor)) => keep(stash, said, descriptor),
+                Ok(Datagram::HandOver(said, descriptor)) => {
+                    keep(stash, said, descriptor);
+                    is_waking = true;
+                }
                 Ok(Datagram::Strange) | Err(Errno::INTR) => {}
                 Err(_) => return is_waking,
             }
@@ -320,7 +373,11 @@ impl LocalPeers {
     }
 
     /// Whether the socket of `rank` took our descriptor for `channel`, or why it never will.
-    fn hand_over(&self, channel: u32, own: BorrowedFd<'_>, rank: usize) -> Result<bool> {
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] if that rank is gone; or the system's.
+    pub fn hand_over(&self, channel: u32, own: impl AsFd, rank: usize) -> Result<bool> {
+        let own = own.as_fd();
         let Some((address, word)) = self.addresses.get(&rank) else {
             let why = format!("rank {rank} shares no memory with rank {}", self.rank);
             return Err(Error::Usage(why));

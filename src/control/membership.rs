@@ -27,11 +27,10 @@ impl Membership {
         peer::local_ranks(&self.peers, self.rank)
     }
 
-    /// g, if the ranks from k·g up to (k + 1)·g can share memory, for every k, and no others can;
-    /// else 1. The same on every rank.
+    /// By rank, the lowest rank that it can share memory with. The same on every rank.
     #[must_use]
-    pub fn ranks_per_host(&self) -> usize {
-        peer::ranks_per_host(&self.peers)
+    pub fn hosts(&self) -> Vec<usize> {
+        peer::hosts(&self.peers)
     }
 
     /// Whether this is the lowest rank with its host id, which does what is done once per host.

@@ -91,27 +91,15 @@ pub(crate) fn local_ranks(peers: &[Peer], rank: usize) -> Vec<usize> {
         .collect()
 }
 
-/// g, if every g consecutive ranks, counted from 0, share memory, and no others do; else 1.
-pub(super) fn ranks_per_host(peers: &[Peer]) -> usize {
+/// By rank, the lowest rank that it can share memory with.
+pub(super) fn hosts(peers: &[Peer]) -> Vec<usize> {
     let mut first_of = BTreeMap::new();
-    let mut firsts = Vec::with_capacity(peers.len());
-    for (rank, peer) in peers.iter().enumerate() {
-        let first = match peer.sharing_key() {
-            Some(key) => *first_of.entry(key).or_insert(rank),
-            None => rank,
-        };
-        firsts.push(first);
-    }
-    let ranks = firsts.iter().filter(|first| **first == 0).count();
-    let in_blocks = firsts
-        .iter()
-        .enumerate()
-        .all(|(rank, first)| *first == rank - rank % ranks);
-    if in_blocks && peers.len().is_multiple_of(ranks) {
-        ranks
-    } else {
-        1
-    }
+    let keys = peers.iter().map(Peer::sharing_key).enumerate();
+    keys.map(|(rank, key)| match key {
+        Some(key) => *first_of.entry(key).or_insert(rank),
+        None => rank,
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -163,7 +151,7 @@ pub(crate) mod tests {
             let peers = [peer([1; 4]), peer(other), peer([1; 4])];
             assert_eq!(local_ranks(&peers, 0), [0, 2], "mark {mark}");
             assert_eq!(local_ranks(&peers, 1), [1], "mark {mark}");
-            assert_eq!(ranks_per_host(&peers), 1, "mark {mark}");
+            assert_eq!(super::hosts(&peers), [0, 1, 0], "mark {mark}");
         }
     }
 
@@ -173,28 +161,6 @@ pub(crate) mod tests {
         for rank in 0..3 {
             assert_eq!(local_ranks(&peers, rank), [rank]);
         }
-        assert_eq!(ranks_per_host(&peers), 1);
-    }
-
-    #[test]
-    fn hosts_with_equal_runs_of_ranks_have_a_number() {
-        let cases: &[(&[u32], usize)] = &[
-            (&[1], 1),
-            (&[1, 1, 1], 3),
-            (&[1, 1, 2, 2], 2),
-            (&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3),
-            (&[1, 2, 3], 1),
-            // Unequal, taking turns, a host that comes back, ranks apart.
-            (&[1, 1, 2], 1),
-            (&[1, 2, 2], 1),
-            (&[1, 2, 1, 2], 1),
-            (&[1, 1, 2, 2, 1, 1], 1),
-            (&[1, 1, 9, 9], 1),
-            (&[9, 9, 1, 1], 1),
-            (&[9], 1),
-        ];
-        for (given, expected) in cases {
-            assert_eq!(ranks_per_host(&hosts(given)), *expected, "{given:?}");
-        }
+        assert_eq!(super::hosts(&peers), [0, 1, 2]);
     }
 }

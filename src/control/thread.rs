@@ -16,7 +16,9 @@ use super::message::{Relay, TO_ALL};
 use super::peer::Peer;
 use super::process::{self, Life};
 use super::wait::wait;
-use crate::limits::{CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER, PROCESSES_WATCHED_MAX};
+use crate::limits::{
+    CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER, DIALS_ASKED_MAX, PROCESSES_WATCHED_MAX,
+};
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use mio::net::{TcpListener, TcpStream};
@@ -31,6 +33,8 @@ use std::time::{Duration, Instant};
 
 /// The waker's token; 1 is the listener's.
 const WAKER: Token = Token(0);
+/// In the place of a group's number: asks the receiver to dial the channel that the payload names.
+const PLEASE_DIAL: u32 = u32::MAX - 1;
 /// The token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
 /// The process of rank r has this token + r, above those of channels and below those of handshakes.
@@ -96,6 +100,8 @@ struct ControlThread {
     /// came before this rank needed them.
     awaited: BTreeSet<(u32, usize)>,
     early: BTreeSet<(u32, usize)>,
+    /// Data connections that this rank has dialed.
+    dialed: BTreeSet<(u32, usize)>,
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
@@ -138,6 +144,7 @@ impl ControlThread {
             processes: BTreeMap::new(),
             awaited: BTreeSet::new(),
             early: BTreeSet::new(),
+            dialed: BTreeSet::new(),
             timeout: parts.timeout,
             data_events,
             data_watched: false,
@@ -291,10 +298,15 @@ impl ControlThread {
     }
 
     /// Hands a message to this process, unless it is shutting down and may hold locks meanwhile.
-    fn deliver(&self, relay: &Relay) {
-        if self.leaving_until.is_none() {
-            let from = relay.from as usize;
+    fn deliver(&mut self, relay: &Relay) {
+        if self.leaving_until.is_some() {
+            return;
+        }
+        let from = relay.from as usize;
+        if relay.group != PLEASE_DIAL {
             self.handler.control(from, relay.group, &relay.payload);
+        } else if let Ok(channel) = relay.payload.as_slice().try_into() {
+            self.answer_dial(u32::from_le_bytes(channel), from);
         }
     }
 
@@ -339,6 +351,7 @@ impl ControlThread {
                 None => return,
                 Some(Command::Send { to, group, payload }) => self.send_own(to, group, payload),
                 Some(Command::Dial { group, epoch, peer }) => self.dial(group, epoch, peer),
+                Some(Command::Forget { group }) => self.forget(group),
                 Some(Command::Stop) => self.leave(),
             }
         }
@@ -380,6 +393,8 @@ impl ControlThread {
     fn dial(&mut self, group: u32, epoch: u16, peer: usize) {
         if peer < self.rank && !self.early.remove(&(group, peer)) {
             self.awaited.insert((group, peer));
+            // Its program may be in a call of another group, which waits for this rank.
+            self.send_own(number(peer), PLEASE_DIAL, group.to_le_bytes().to_vec());
         }
         let dials_first = self.rank < peer && peer < self.peers.len();
         if !dials_first || self.leaving_until.is_some() {
@@ -393,6 +408,21 @@ impl ControlThread {
             next_attempt: Some(now),
         });
         self.redial();
+    }
+
+    /// `peer` needs a connection that this rank dials, unless it has.
+    fn answer_dial(&mut self, group: u32, peer: usize) {
+        let is_due = !self.dialed.contains(&(group, peer)) && self.rank < peer;
+        if is_due && self.dials.len() < DIALS_ASKED_MAX {
+            self.dial(group, 0, peer);
+        }
+    }
+
+    fn forget(&mut self, group: u32) {
+        self.dials.retain(|(of, _), _| *of != group);
+        for known in [&mut self.awaited, &mut self.early, &mut self.dialed] {
+            known.retain(|(of, _)| *of != group);
+        }
     }
 
     /// Starts the handshakes whose time has come.
@@ -455,8 +485,11 @@ impl ControlThread {
                 self.hand_on(group, from as usize, proven.stream);
             }
             (Some((group, peer)), Ok(proven)) => {
-                self.dials.remove(&(group, peer));
-                self.hand_on(group, peer, proven.stream);
+                // Without an entry the group was dropped meanwhile.
+                if self.dials.remove(&(group, peer)).is_some() {
+                    self.dialed.insert((group, peer));
+                    self.hand_on(group, peer, proven.stream);
+                }
             }
             (Some((group, peer)), Err(failure)) => self.dial_failed(group, peer, &failure),
             // The other end proved nothing, and its connection is closed.

@@ -10,6 +10,7 @@ use super::run::Run;
 use crate::error::{Error, Result};
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
+use crate::protocol::members::Members;
 use crate::protocol::session::Session;
 use crate::sys::memory::Region;
 use std::collections::VecDeque;
@@ -297,20 +298,39 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group as `rank` of `world_size` sees it, with links for each order.
+    /// The group of all ranks, as `rank` of `world_size` sees it, with links for each order.
     #[must_use]
     pub fn new(rank: usize, world_size: usize, collectives: Links, pairs: Links) -> Self {
+        Self::among(rank, Members::everyone(world_size), [collectives, pairs])
+    }
+
+    /// The group of these members, as its rank `rank` sees it, with links for each order.
+    #[must_use]
+    pub fn among(rank: usize, members: Members, [collectives, pairs]: [Links; 2]) -> Self {
+        let count = members.count();
         Self {
             rank,
-            session: Session::new(rank, world_size),
-            collectives: Queue::new(collectives, rank, world_size),
-            pairs: Queue::new(pairs, rank, world_size),
+            session: Session::among(rank, members),
+            collectives: Queue::new(collectives, rank, count),
+            pairs: Queue::new(pairs, rank, count),
         }
+    }
+
+    /// The group's ranks.
+    #[must_use]
+    pub fn members(&self) -> &Members {
+        self.session.members()
+    }
+
+    /// This rank's number in it.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
     }
 
     /// Collectives can expose what lies in this memory.
     pub fn admit(&mut self, allocation: Allocation) {
-        if let Some(local) = self.collectives.links.local() {
+        if let Some(local) = self.collectives.links.make_local() {
             local.admit(allocation);
         }
     }

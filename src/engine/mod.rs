@@ -3,7 +3,8 @@
 //! *Purpose.* One interpreter for every algorithm and every transport. [`cache`] chooses, builds
 //! and remembers programs; [`bind`] makes one of a plan; [`run`](self) is the interpreter, over a
 //! [`medium`]; [`group`] holds the operations of one set of ranks, [`Engine`] all groups of a
-//! process; `watch` keeps deadlines and tells of failures.
+//! process, by their ranks in the world; `founding` makes groups; `watch` keeps deadlines and tells
+//! of failures.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a program, so a segment is
@@ -18,6 +19,7 @@
 pub mod bind;
 pub mod cache;
 mod expose;
+mod founding;
 pub mod gate;
 pub mod group;
 pub mod medium;
@@ -26,8 +28,12 @@ mod reservations;
 mod run;
 mod watch;
 
+use crate::error::Result;
+use crate::protocol::founding::{Notice, PROCESSES, RELAY};
+use crate::protocol::members::Members;
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
+use founding::Founding;
 use group::{Group, Order};
 use std::time::Duration;
 
@@ -35,6 +41,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Engine {
     groups: Vec<(u32, Group)>,
+    founding: Founding,
 }
 
 /// Names an operation that was started and not yet taken.
@@ -50,8 +57,41 @@ pub struct Ticket {
 
 impl Engine {
     /// Adds a group under the number that all its ranks use for it.
-    pub fn add_group(&mut self, number: u32, group: Group) {
+    pub fn add_group(&mut self, number: u32, mut group: Group) {
+        if !self.founding.has_relay() {
+            group.relay_gone();
+        }
         self.groups.push((number, group));
+        for (_, from, payload) in self.founding.take_early(number) {
+            self.control(number, from, &payload);
+        }
+    }
+
+    /// Asks the other `members` to make a group from the group `parent` with this process; returns
+    /// the number of the request, by which [`Engine::founded`] tells what became of it.
+    pub fn found(&mut self, parent: u32, members: &Members) -> u32 {
+        self.founding.ask(parent, members)
+    }
+
+    /// The number of the group that was asked for, or why there is none, once that is known.
+    #[must_use]
+    pub fn founded(&self, request: u32) -> Option<Result<u32>> {
+        self.founding.answer(request)
+    }
+
+    /// Waits no longer for a group; what became of it is told all the same.
+    pub fn give_up_founding(&mut self, request: u32, waited: Duration) {
+        self.founding.withdraw(request, waited);
+    }
+
+    /// A request is done with.
+    pub fn close_founding(&mut self, request: u32) {
+        self.founding.close(request);
+    }
+
+    /// This process, rank 0 of the world or another, leaves in peace.
+    pub fn leave(&mut self, is_relay: bool) {
+        self.founding.leave(is_relay);
     }
 
     /// Removes a group, giving back its links; its operations must have been taken.
@@ -114,35 +154,87 @@ impl Engine {
         self.groups().for_each(|group| group.tick(now));
     }
 
-    /// A control message came for a group.
+    /// A control message came for a group from a rank of the world.
     pub fn control(&mut self, number: u32, from: usize, payload: &[u8]) {
-        if let (Some(group), Some(message)) = (self.group(number), Message::decode(payload)) {
+        if number == PROCESSES {
+            let notice = Notice::decode(payload);
+            let lost = notice.and_then(|notice| self.founding.receive(from, notice));
+            if let Some((rank, why)) = lost {
+                let why = format!("rank {RELAY} of the world says: {why}");
+                self.lost(rank, &why);
+            } else if !self.founding.has_relay() {
+                self.groups().for_each(Group::relay_gone);
+            }
+            return;
+        }
+        let Some(group) = self.group(number) else {
+            return self.founding.keep(number, from, payload);
+        };
+        let from = group.members().rank_of(from);
+        if let (Some(from), Some(message)) = (from, Message::decode(payload)) {
             group.control(from, message);
         }
     }
 
-    /// The control connection of `rank` is gone.
+    /// The control connection of the world's rank `rank` to this one is gone.
     pub fn control_lost(&mut self, rank: usize, why: &str) {
-        self.groups()
-            .for_each(|group| group.control_lost(rank, why));
+        if rank == RELAY {
+            self.founding.relay_gone(why.to_owned());
+            self.groups().for_each(Group::relay_gone);
+        } else {
+            self.founding.announce(rank, why);
+        }
+        self.lost(rank, why);
     }
 
-    /// The process of `rank` has ended; a goodbye of it may still be on its way.
+    fn lost(&mut self, rank: usize, why: &str) {
+        self.with_member(rank, |group, peer| group.control_lost(peer, why));
+    }
+
+    /// Does something to every group that the world's rank `rank` is in.
+    fn with_member(&mut self, rank: usize, act: impl Fn(&mut Group, usize)) {
+        for group in self.groups() {
+            if let Some(peer) = group.members().rank_of(rank) {
+                act(group, peer);
+            }
+        }
+    }
+
+    /// The process of the world's rank `rank` has ended; a goodbye of it may still be on its way.
     pub fn process_ended(&mut self, rank: usize) {
-        self.groups().for_each(|group| group.process_ended(rank));
+        self.with_member(rank, Group::process_ended);
     }
 
-    /// No link to `rank` could be made.
-    pub fn link_failed(&mut self, rank: usize, why: &str) {
-        self.groups().for_each(|group| group.link_failed(rank, why));
+    /// No link of a group to the world's rank `rank` could be made.
+    pub fn link_failed(&mut self, number: u32, rank: usize, why: &str) {
+        if let Some(group) = self.group(number)
+            && let Some(peer) = group.members().rank_of(rank)
+        {
+            group.link_failed(peer, why);
+        }
     }
 
-    /// The next control message to send: group, addressee, bytes.
+    /// The next control message to send: group, addressee in the world, bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
-        self.groups.iter_mut().find_map(|(number, group)| {
-            group
-                .next_control()
-                .map(|(to, message)| (*number, to, message.encode()))
+        if let Some(next) = self.founding.outbox.pop_front() {
+            return Some(next);
+        }
+        let groups = &mut self.groups;
+        let (number, to, message, members) = groups.iter_mut().find_map(|(number, group)| {
+            let (to, message) = group.next_control()?;
+            Some((*number, to, message.encode(), group.members().clone()))
+        })?;
+        Some(match to {
+            To::Rank(rank) => (number, To::Rank(members.world_rank(rank)), message),
+            To::All if members.are_everyone() => (number, to, message),
+            To::All => {
+                let own = self.group(number).map(|group| group.rank());
+                let others = (0..members.count()).filter(|rank| Some(*rank) != own);
+                let each = |rank| (number, To::Rank(members.world_rank(rank)), message.clone());
+                let outbox = &mut self.founding.outbox;
+                outbox.extend(others.map(each));
+                return self.next_control();
+            }
         })
     }
 }
@@ -227,7 +319,7 @@ mod tests {
     #[test]
     fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
         let (mut engine, ticket) = waiting(Duration::from_secs(60));
-        engine.link_failed(2, "connection refused");
+        engine.link_failed(0, 2, "connection refused");
         engine.tick(Duration::ZERO);
         engine.tick(Duration::from_millis(200));
         engine.poll();

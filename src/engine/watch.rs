@@ -51,9 +51,17 @@ impl Group {
                 self.session.mismatched(peer, &call, header.sequence);
             }
             LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
-                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
-                 library the same version on all ranks?",
-                self.rank,
+                "{} got bytes from {} during {} that are no frame: {why}; is the library the same \
+                 version on all ranks?",
+                self.session.name(self.rank),
+                self.session.name(peer),
+                call.name()
+            ))),
+            LinkError::Refused(why) => self.session.failed(Error::System(format!(
+                "{} cannot share memory with {}, which {} needs: {why}; RINGTREE_TRANSPORT=tcp \
+                 does without",
+                self.session.name(self.rank),
+                self.session.name(peer),
                 call.name()
             ))),
         }
@@ -131,6 +139,11 @@ impl Group {
         self.settle();
     }
 
+    /// Rank 0 of the world, which relays control messages, is gone.
+    pub(super) fn relay_gone(&mut self) {
+        self.session.relay_gone();
+    }
+
     /// Says goodbye to the other ranks.
     pub fn leave(&mut self) {
         self.session.leave();
@@ -169,8 +182,9 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
     Error::Deadline(format!(
-        "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
-         is merely slow",
+        "{} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it is merely \
+         slow",
+        session.name(rank),
         slot.timeout.as_secs_f64(),
         if !slot.has_come() {
             "the buffer's stream has not come to it, held up by earlier work".into()

@@ -54,6 +54,8 @@ pub enum LinkError {
     Unexpected(Header),
     /// The bytes are no frame at all.
     Garbage(String),
+    /// This process lacks what it needs to make the link; the text says what.
+    Refused(String),
 }
 
 /// The non-blocking link to one peer. Every method returns at once.

@@ -41,6 +41,33 @@ impl Topology {
         }
     }
 
+    /// Ranks of which each is on the host that `hosts` names: hosts of g consecutive ranks each, or
+    /// else all of them apart.
+    ///
+    /// ```
+    /// use ringtree::plan::topology::Topology;
+    /// assert_eq!(Topology::of(&[7, 7, 4, 4]), Topology { world_size: 4, ranks_per_host: 2 });
+    /// assert_eq!(Topology::of(&[7, 4, 7, 4]), Topology::apart(4));
+    /// ```
+    #[must_use]
+    pub fn of(hosts: &[usize]) -> Self {
+        let is_first = |host: &&usize| Some(*host) == hosts.first();
+        let ranks = hosts.iter().filter(is_first).count().max(1);
+        let mut blocks: Vec<&[usize]> = hosts.chunks(ranks).collect();
+        let are_whole = blocks.iter().all(|block| {
+            block.len() == ranks && block.iter().all(|host| *host == block[0])
+        });
+        blocks.sort_unstable();
+        blocks.dedup();
+        match are_whole && blocks.len() * ranks == hosts.len() {
+            true => Self {
+                world_size: hosts.len(),
+                ranks_per_host: ranks,
+            },
+            false => Self::apart(hosts.len()),
+        }
+    }
+
     /// ```
     /// use ringtree::plan::topology::{Sharing, Topology};
     ///
@@ -89,5 +116,33 @@ impl Topology {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_with_equal_runs_of_ranks_have_a_number() {
+        let cases: &[(&[usize], usize)] = &[
+            (&[1], 1),
+            (&[1, 1, 1], 3),
+            (&[1, 1, 2, 2], 2),
+            (&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3),
+            (&[1, 2, 3], 1),
+            // Unequal, taking turns, a host that comes back, ranks apart.
+            (&[1, 1, 2], 1),
+            (&[1, 2, 2], 1),
+            (&[1, 2, 1, 2], 1),
+            (&[1, 1, 2, 2, 1, 1], 1),
+            (&[1, 1, 2, 3], 1),
+            (&[2, 3, 1, 1], 1),
+        ];
+        for (hosts, expected) in cases {
+            let topology = Topology::of(hosts);
+            assert_eq!(topology.ranks_per_host, *expected, "{hosts:?}");
+            assert_eq!(topology.world_size, hosts.len());
+        }
     }
 }

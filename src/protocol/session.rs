@@ -6,10 +6,13 @@ mod marks;
 mod places;
 
 use super::call::Call;
+use super::founding::RELAY;
+use super::members::{Members, Name};
 use super::message::Message;
 use crate::error::Error;
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
+use ended::Ended;
 pub use marks::Agreement;
 use marks::Marks;
 use places::Position;
@@ -55,7 +58,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Session {
     rank: usize,
-    world_size: usize,
+    members: Members,
     calls: Made,
     /// Sends and receives made, each with its peer.
     pair_calls: VecDeque<(usize, Call)>,
@@ -73,8 +76,10 @@ pub struct Session {
     departed: BTreeMap<usize, u64>,
     /// Ranks whose control connection to this one is gone.
     lost: BTreeSet<usize>,
-    /// Ranks whose process has ended without a goodbye so far, and when time first passed over it.
-    ended: BTreeMap<usize, Option<Duration>>,
+    /// Ranks whose process has ended without a goodbye so far, in the order in which that was seen.
+    ended: Vec<Ended>,
+    /// Rank 0 of the world is gone: no control message comes any more.
+    is_relay_gone: bool,
     pending: Option<Pending>,
     first_error: Option<Error>,
     marks: Marks,
@@ -82,12 +87,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// The session of `rank` in a group of `world_size`.
+    /// The session of `rank` in a group of all ranks, of which there are `world_size`.
     #[must_use]
     pub fn new(rank: usize, world_size: usize) -> Self {
+        Self::among(rank, Members::everyone(world_size))
+    }
+
+    /// The session of the group's rank `rank`.
+    #[must_use]
+    pub fn among(rank: usize, members: Members) -> Self {
         Self {
             rank,
-            world_size,
+            members,
             calls: Made::default(),
             pair_calls: VecDeque::new(),
             made: 0,
@@ -99,7 +110,8 @@ impl Session {
             has_asked_coordinator: false,
             departed: BTreeMap::new(),
             lost: BTreeSet::new(),
-            ended: BTreeMap::new(),
+            ended: Vec::new(),
+            is_relay_gone: false,
             pending: None,
             first_error: None,
             marks: Marks::default(),
@@ -126,9 +138,10 @@ impl Session {
 
     /// A message came from `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
-        if !message.is_possible(from, self.world_size) {
+        if !message.is_possible(from, self.members.count()) {
             // From a rank that holds the secret: its own errors do not count any more either.
-            let what = format!("rank {from} sent a message about ranks that there are not");
+            let from = self.name(from);
+            let what = format!("{from} sent a message about ranks that there are not");
             self.failed(Error::Protocol(what));
             return;
         }
@@ -159,8 +172,36 @@ impl Session {
         self.set_pending(error, Some((peer, *call)));
     }
 
-    /// The control connection of `peer` is gone: it died, unless it had said goodbye.
+    /// The control connection of `peer` is gone: it died, unless it had said goodbye, which would
+    /// have come before. The coordinator says so to all; a rank that will not hear it from the
+    /// coordinator concludes it itself, of several deaths the first.
     pub fn control_lost(&mut self, peer: usize, why: &str) {
+        if peer == self.rank || self.rank == COORDINATOR {
+            return self.declare_lost(peer, why);
+        }
+        let is_of = |rank| peer == rank || self.departed.contains_key(&rank);
+        if self.members.world_rank(peer) != RELAY && !is_of(COORDINATOR) {
+            self.note_ended(peer, why);
+            return;
+        }
+        self.lost.insert(peer);
+        match self.ended.first() {
+            Some(Ended { peer, why, .. }) if !self.departed.contains_key(peer) => {
+                let (peer, why) = (*peer, why.clone());
+                self.declare_lost(peer, &why);
+            }
+            _ => self.declare_lost(peer, why),
+        }
+    }
+
+    /// Rank 0 of the world, which relays all control messages, is gone, in peace or not. A group
+    /// without it goes on; each of its ranks takes its own error as the first one now.
+    pub fn relay_gone(&mut self) {
+        self.is_relay_gone = true;
+    }
+
+    /// `peer` has died, unless it had said goodbye.
+    fn declare_lost(&mut self, peer: usize, why: &str) {
         self.lost.insert(peer);
         self.expect_no_goodbye(peer);
         if self.departed.contains_key(&peer) {
@@ -210,11 +251,24 @@ impl Session {
             .push_back((To::All, Message::Goodbye { calls: self.made }));
     }
 
+    /// A rank of the group as messages name it.
+    #[must_use]
+    pub fn name(&self, rank: usize) -> Name {
+        self.members.name(rank)
+    }
+
+    /// The group's ranks.
+    #[must_use]
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
     fn gone(&self, peer: usize, during: &str, why: &str) -> Error {
         let message = format!(
-            "rank {peer} is gone{during}, seen by rank {}: {why}; look at that rank's last output \
-             and restart the job",
-            self.rank
+            "{} is gone{during}, seen by {}: {why}; look at that rank's last output and restart \
+             the job",
+            self.name(peer),
+            self.name(self.rank)
         );
         Error::PeerLost {
             rank: peer,
@@ -224,9 +278,10 @@ impl Session {
 
     fn left_too_early(&self, peer: usize, calls: u64, call: &Call) -> Error {
         let message = format!(
-            "rank {peer} left after call #{calls}, but rank {} still needs it for {}; all ranks \
-             must make the same calls",
-            self.rank,
+            "{} left after call #{calls}, but {} still needs it for {}; all ranks must make the \
+             same calls",
+            self.name(peer),
+            self.name(self.rank),
             call.name()
         );
         Error::PeerLost {
@@ -291,6 +346,10 @@ impl Session {
     fn conclude(&mut self, error: Error) {
         if self.first_error.is_none() {
             self.first_error = Some(error);
+            if self.rank != COORDINATOR {
+                // Other deaths change nothing here any more.
+                self.ended.retain(|one| one.peer == COORDINATOR);
+            }
             self.tell_mark();
         }
     }

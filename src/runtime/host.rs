@@ -3,6 +3,7 @@
 use crate::engine::medium::host::Links;
 use crate::error::Result;
 use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP};
+use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -64,29 +65,43 @@ pub(crate) trait Host: Send + Sync {
     /// Operations are under way and the caller goes on without polling them.
     fn background_work(&self);
 
-    /// A group's links, for collectives and for pairs. All ranks of the group ask for them, and
-    /// those that share memory wait for each other, at most `at_most`.
+    /// A group's links, for collectives and for pairs, as its rank `rank` has them. In the groups
+    /// that the join makes, ranks that share memory wait for each other, at most `at_most`; the
+    /// links of other groups are opened where a program first needs them.
     ///
     /// # Errors
     /// Memory that was to be shared was not.
-    fn links(&self, group: u32, world_size: usize, at_most: Duration) -> Result<[Links; 2]>;
+    fn links(
+        &self,
+        group: u32,
+        rank: usize,
+        members: &Members,
+        at_most: Duration,
+    ) -> Result<[Links; 2]>;
 
-    /// The ranks that share memory with this one, itself included, ascending.
+    /// This rank waits for a group of which it does not know the number, or no longer does: others
+    /// may know it already, and open links.
+    fn awaits_group(&self, _awaits: bool) {}
+
+    /// There is no such group any more.
+    fn forget(&self, _group: u32) {}
+
+    /// The ranks of the world that share memory with this one, itself included, ascending.
     fn local_ranks(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// Hands `file` to the group's other ranks on this host, and returns what they hand, by rank,
-    /// ascending; nothing where no other rank shares memory with this one. With `bytes`, each is
-    /// sealed memory of this length. All of them take part and wait for each other, at most
-    /// `at_most`; a barrier stands between two exchanges of a group that have the same number, 0
-    /// to 2.
+    /// Hands `file` to `others`, ranks of the world that share memory with this one, and returns
+    /// what they hand, by rank, ascending. With `bytes`, each is sealed memory of this length. All
+    /// of them take part and wait for each other, at most `at_most`; a barrier stands between two
+    /// exchanges of a group that have the same number, 0 to 2.
     ///
     /// # Errors
     /// A rank handed nothing, or something else.
     fn exchange(
         &self,
         _group_and_number: (u32, u32),
+        _others: &[usize],
         _file: &OwnedFd,
         _bytes: Option<usize>,
         _at_most: Duration,
@@ -94,7 +109,7 @@ pub(crate) trait Host: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Sends a control message.
+    /// Sends a control message to ranks of the world.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);
 
     /// A control message that came: group, sender, bytes. Hosts with a control thread deliver

@@ -4,7 +4,7 @@
 //! process until its own is done; callers that find it taken sleep until something has finished or
 //! the token is free. The control thread takes it when operations are under way and no caller is
 //! blocked. [`host`] is what a runtime lives on: a [`process`] among others, or the simulator.
-//! [`local`] are the ranks that share this one's memory, and the doorbells by which ranks wake each
+//! [`groups`] makes groups and their memory; [`local`] are the ranks that share this one's memory, and the doorbells by which ranks wake each
 //! other.
 //!
 //! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod groups;
 pub(crate) mod host;
 pub(crate) mod local;
 pub(crate) mod process;
@@ -22,20 +23,15 @@ use crate::engine::group::{End, Group, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
-use crate::link::shm::exposed::{Allocation, Own, memory, memory_bytes, peer_memory};
+use crate::protocol::founding::RELAY;
 use crate::protocol::session::Agreement;
-use crate::sys::shared::OwnRegion;
 use host::{Host, Waited};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Idle passes between two looks at the clock, while a poller spins.
 const PASSES_PER_TICK: u32 = 64;
-
-/// The number of an exchange of allocations.
-const ALLOCATION: u32 = 0;
 
 /// One per process, or one per simulated rank.
 pub(crate) struct Runtime {
@@ -100,81 +96,9 @@ impl Runtime {
         taken
     }
 
-    /// Adds a group, under the number that all its ranks use for it.
-    ///
-    /// # Errors
-    /// Its links could not be made within `at_most`.
-    pub(crate) fn add_group(
-        &self,
-        number: u32,
-        rank: usize,
-        world_size: usize,
-        at_most: Duration,
-    ) -> Result<()> {
-        let [collectives, pairs] = self.host.links(number, world_size, at_most)?;
-        let group = Group::new(rank, world_size, collectives, pairs);
-        self.lock_beside_poller().add_group(number, group);
-        Ok(())
-    }
-
-    /// The ranks that share memory with this one, itself included, ascending.
-    pub(crate) fn local_ranks(&self) -> Vec<usize> {
-        self.host.local_ranks()
-    }
-
     /// Does something to a group; nothing if it is gone.
     pub(crate) fn with_group<R>(&self, group: u32, act: impl FnOnce(&mut Group) -> R) -> Option<R> {
         self.lock_beside_poller().group(group).map(act)
-    }
-
-    /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
-    /// where there are none.
-    ///
-    /// # Errors
-    /// They did not all take part within `at_most`; or the system's.
-    pub(crate) fn allocate(
-        &self,
-        group: u32,
-        number: u64,
-        bytes: usize,
-        at_most: Duration,
-    ) -> Result<Option<OwnRegion>> {
-        if self.local_ranks().is_empty() {
-            return Ok(None);
-        }
-        let (own, file) =
-            memory(bytes).map_err(|error| Error::system("making memory to share", &error))?;
-        let length = Some(memory_bytes(bytes));
-        let files = self.exchange((group, ALLOCATION), &file, length, at_most)?;
-        let map = |(rank, file)| {
-            let mapping =
-                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
-            Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
-        };
-        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
-        let allocation = Allocation {
-            number,
-            own: Own::new(&own),
-            theirs,
-        };
-        if let Some(group) = self.lock_beside_poller().group(group) {
-            group.admit(allocation);
-        }
-        Ok(Some(own))
-    }
-
-    /// Hands a file to the group's ranks on this host: see [`Host::exchange`].
-    ///
-    /// # Errors
-    /// Those of [`Host::exchange`].
-    pub(crate) fn exchange(
-        &self,
-        group_and_number: (u32, u32),
-        file: &OwnedFd,
-        bytes: Option<usize>,
-        at_most: Duration,
-    ) -> Result<Vec<(usize, OwnedFd)>> {
-        self.host.exchange(group_and_number, file, bytes, at_most)
     }
 
     /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
@@ -415,9 +339,9 @@ impl Runtime {
         self.tell(|engine| engine.process_ended(rank));
     }
 
-    /// No data connection to `rank` could be made.
-    pub(crate) fn link_failed(&self, rank: usize, why: &str) {
-        self.tell(|engine| engine.link_failed(rank, why));
+    /// No data connection of a group to `rank` could be made.
+    pub(crate) fn link_failed(&self, group: u32, rank: usize, why: &str) {
+        self.tell(|engine| engine.link_failed(group, rank, why));
     }
 
     /// This process cannot go on, for a reason of its own: every group gives up.
@@ -478,7 +402,12 @@ impl Runtime {
         self.send_controls(&mut engine);
         let group = engine.remove_group(number);
         let was_last = engine.is_empty();
+        if was_last && let Some(group) = &group {
+            engine.leave(group.members().world_rank(group.rank()) == RELAY);
+            self.send_controls(&mut engine);
+        }
         drop(engine);
+        self.host.forget(number);
         if was_last {
             self.host.close();
         }
@@ -540,6 +469,7 @@ mod tests {
     use crate::link::Link;
     use crate::link::stream::StreamLink;
     use crate::link::tcp::TcpLink;
+    use crate::protocol::members::Members;
     use crate::protocol::session::To;
     use std::sync::Arc;
 
@@ -559,12 +489,12 @@ mod tests {
         }
         fn wake(&self) {}
         fn background_work(&self) {}
-        fn links(&self, _: u32, world_size: usize, _: Duration) -> Result<[Links; 2]> {
+        fn links(&self, _: u32, _: usize, members: &Members, _: Duration) -> Result<[Links; 2]> {
             Ok([0, 1].map(|channel| {
                 let connect = move |_| -> Box<dyn Link> {
                     Box::new(StreamLink::<TcpLink>::new((channel, 0), Box::new(|| None)))
                 };
-                Links::new(world_size, Box::new(connect))
+                Links::new(members.count(), Box::new(connect))
             }))
         }
         fn send_control(&self, _: To, _: u32, _: &[u8]) {
@@ -582,7 +512,8 @@ mod tests {
         let closed = Arc::clone(&host.sent_before_close);
         let runtime = Arc::new(Runtime::new(Box::new(host)));
         for number in [0, 1] {
-            runtime.add_group(number, 0, 2, Duration::ZERO).unwrap();
+            let members = Members::everyone(2);
+            runtime.add_group(number, 0, &members, Duration::ZERO).unwrap();
         }
         let held_elsewhere = Arc::clone(&runtime);
         runtime.leave(0, Duration::ZERO);
@@ -590,8 +521,8 @@ mod tests {
         runtime.leave(1, Duration::MAX);
         assert_eq!(
             *closed.lock().unwrap(),
-            Some(2),
-            "both goodbyes went before"
+            Some(3),
+            "both goodbyes and the process's went before"
         );
         drop(held_elsewhere);
     }

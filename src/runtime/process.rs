@@ -12,39 +12,77 @@ use crate::limits::{
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{DataStream, Inbox, Reactor};
+use crate::protocol::founding::FIRST_MADE;
+use crate::protocol::members::Members;
 use crate::protocol::session::To;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Connections of channels that this rank does not have are looked at this often.
-const CLAIMED_AFTER: Duration = Duration::from_secs(10);
+/// The number of one of the things that a group has between each two ranks: 0 and 1 are its
+/// channels, for collectives and for pairs, and above are what it hands around.
+pub(super) const fn channel_number(group: u32, kind: u32) -> u32 {
+    group << KIND_BITS | kind
+}
 
-/// The wire's number of a group's channel: collectives first, pairs second.
-fn channel_number(group: u32, channel: u32) -> u32 {
-    group * 2 + channel
+/// The group of a channel.
+pub(super) const fn group_of(channel: u32) -> u32 {
+    channel >> KIND_BITS
+}
+
+const KIND_BITS: u32 = 3;
+
+/// The groups that this process has, and whether there may be others in a moment.
+#[derive(Default)]
+pub(super) struct Known {
+    groups: BTreeSet<u32>,
+    awaited: usize,
+}
+
+impl Known {
+    pub(super) fn add(&mut self, group: u32) {
+        self.groups.insert(group);
+    }
+
+    pub(super) fn forget(&mut self, group: u32) {
+        self.groups.remove(&group);
+    }
+
+    pub(super) fn await_group(&mut self, awaits: bool) {
+        match awaits {
+            true => self.awaited += 1,
+            false => self.awaited -= 1,
+        }
+    }
+
+    /// Whether what comes for the channel is of use: a peer may know a group before this rank.
+    pub(super) fn wants(&self, channel: u32) -> bool {
+        self.awaited > 0 || self.groups.contains(&group_of(channel))
+    }
 }
 
 /// Data connections on their way to their links.
 #[derive(Default)]
 struct Arrivals {
+    known: Known,
     inboxes: HashMap<u32, Arc<Inbox>>,
-    /// Of channels that this rank does not have, and when they came: the peer may be ahead.
-    unclaimed: Vec<(Instant, u32, DataStream)>,
+    /// Of channels that this rank does not have yet: the peer is ahead.
+    unclaimed: Vec<(u32, DataStream)>,
 }
 
 impl Arrivals {
     fn inbox(&mut self, channel: u32) -> Arc<Inbox> {
+        self.known.add(group_of(channel));
         let inbox = Arc::clone(self.inboxes.entry(channel).or_default());
-        let is_its = |one: &mut (Instant, u32, DataStream)| one.1 == channel;
-        for (_, _, stream) in self.unclaimed.extract_if(.., is_its) {
+        let is_its = |one: &mut (u32, DataStream)| one.0 == channel;
+        for (_, stream) in self.unclaimed.extract_if(.., is_its) {
             inbox.push(stream);
         }
         inbox
     }
 
-    fn take(&mut self, channel: u32, stream: DataStream, now: Instant) {
+    fn take(&mut self, channel: u32, stream: DataStream) {
         if let Some(inbox) = self.inboxes.get(&channel) {
             inbox.push(stream);
             return;
@@ -52,17 +90,23 @@ impl Arrivals {
         // A peer that dialed again has given up the connection before.
         let peer = stream.peer;
         self.unclaimed
-            .retain(|(_, of, one)| (*of, one.peer) != (channel, peer));
-        let ahead: HashSet<u32> = self.unclaimed.iter().map(|(_, of, _)| *of).collect();
-        if ahead.len() < CHANNELS_AHEAD_MAX || ahead.contains(&channel) {
-            self.unclaimed.push((now, channel, stream));
+            .retain(|(of, one)| (*of, one.peer) != (channel, peer));
+        let ahead: HashSet<u32> = self.unclaimed.iter().map(|(of, _)| *of).collect();
+        let fits = ahead.len() < CHANNELS_AHEAD_MAX || ahead.contains(&channel);
+        if fits && self.known.wants(channel) {
+            self.unclaimed.push((channel, stream));
         }
     }
 
-    /// Closes what came longer ago than `at_most`; whether anything is left to claim.
-    fn expire(&mut self, now: Instant, at_most: Duration) -> bool {
-        self.unclaimed.retain(|(came, ..)| now - *came < at_most);
-        !self.unclaimed.is_empty()
+    fn forget(&mut self, group: u32) {
+        self.inboxes.retain(|channel, _| group_of(*channel) != group);
+        self.known.forget(group);
+    }
+
+    /// Closes what can be of no use any more.
+    fn tidy(&mut self) {
+        let known = &self.known;
+        self.unclaimed.retain(|(channel, _)| known.wants(*channel));
     }
 }
 
@@ -70,19 +114,16 @@ impl Arrivals {
 pub(crate) struct Shared {
     reactor: Arc<Reactor>,
     arrivals: Mutex<Arrivals>,
-    /// How long a peer may be ahead.
-    timeout: Duration,
     control: OnceLock<ControlHandle>,
-    local: Option<LocalRanks>,
+    local: Option<Arc<LocalRanks>>,
 }
 
 impl Shared {
-    pub(crate) fn new(reactor: Arc<Reactor>, local: Option<LocalRanks>, timeout: Duration) -> Self {
+    pub(crate) fn new(reactor: Arc<Reactor>, local: Option<LocalRanks>) -> Self {
         Self {
-            local,
+            local: local.map(Arc::new),
             reactor,
             arrivals: Mutex::default(),
-            timeout,
             control: OnceLock::new(),
         }
     }
@@ -93,7 +134,7 @@ impl Shared {
     }
 
     fn arm(&self) -> bool {
-        self.local.as_ref().is_some_and(LocalRanks::arm)
+        self.local.as_ref().is_some_and(|local| local.arm())
     }
 
     fn disarm(&self) {
@@ -106,27 +147,48 @@ impl Shared {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The links of a channel: to the local ranks through memory that all of them share now,
-    /// within `at_most`; to the others over TCP, dialed when a program first needs them.
-    fn links(&self, channel: u32, world_size: usize, at_most: Duration) -> Result<Links> {
+    /// The links of a channel: to the local ranks through memory that they share, to the others
+    /// over TCP, dialed when a program first needs them. In a group that the join makes, the local
+    /// ranks pass each other their memory now, within `at_most`; in others, when a program first
+    /// needs the link.
+    fn links(
+        &self,
+        channel: u32,
+        rank: usize,
+        members: &Members,
+        at_most: Duration,
+    ) -> Result<Links> {
         let control = self.control.get().cloned();
         let (reactor, inbox) = (Arc::clone(&self.reactor), self.arrivals().inbox(channel));
-        let connect = Box::new(move |peer| -> Box<dyn Link> {
+        let world = members.clone();
+        let over_tcp = move |peer| -> Box<dyn Link> {
+            let peer = world.world_rank(peer);
             if let Some(control) = &control {
                 control.dial(channel, 0, peer);
             }
             let (reactor, inbox) = (Arc::clone(&reactor), Arc::clone(&inbox));
             let source = Box::new(move || inbox.take(peer, &reactor));
             Box::new(StreamLink::new((channel, 0), source))
-        });
-        let links = Links::new(world_size, connect);
-        Ok(match &self.local {
-            Some(local) => {
-                let (links_to_local, shared) = local.links(channel, at_most)?;
-                links.with_local(links_to_local, shared)
-            }
-            None => links,
-        })
+        };
+        let Some(local) = &self.local else {
+            return Ok(Links::new(members.count(), Box::new(over_tcp)));
+        };
+        if group_of(channel) < FIRST_MADE {
+            let (links_to_local, shared) = local.links(channel, at_most)?;
+            let links = Links::new(members.count(), Box::new(over_tcp));
+            return Ok(links.with_local(links_to_local, shared));
+        }
+        if !local.opens(channel, rank, members) {
+            return Ok(Links::new(members.count(), Box::new(over_tcp)));
+        }
+        let later = Arc::clone(local);
+        let connect = move |peer| match later.later_link(channel, peer) {
+            Some(link) => link,
+            None => over_tcp(peer),
+        };
+        let links = Links::new(members.count(), Box::new(connect));
+        let local = Arc::clone(local);
+        Ok(links.with_local_later(Box::new(move || local.common(channel))))
     }
 }
 
@@ -172,12 +234,40 @@ impl Host for ProcessHost {
         }
     }
 
-    fn links(&self, group: u32, world_size: usize, at_most: Duration) -> Result<[Links; 2]> {
+    fn links(
+        &self,
+        group: u32,
+        rank: usize,
+        members: &Members,
+        at_most: Duration,
+    ) -> Result<[Links; 2]> {
         let links = |channel| {
             let channel = channel_number(group, channel);
-            self.shared.links(channel, world_size, at_most)
+            self.shared.links(channel, rank, members, at_most)
         };
         Ok([links(0)?, links(1)?])
+    }
+
+    fn awaits_group(&self, awaits: bool) {
+        let mut arrivals = self.shared.arrivals();
+        arrivals.known.await_group(awaits);
+        arrivals.tidy();
+        drop(arrivals);
+        if let Some(local) = &self.shared.local {
+            local.await_group(awaits);
+        }
+    }
+
+    fn forget(&self, group: u32) {
+        self.shared.arrivals().forget(group);
+        if let Some(local) = &self.shared.local {
+            local.forget(group);
+        }
+        if let Some(control) = self.shared.control.get() {
+            for kind in 0..2 {
+                control.forget(channel_number(group, kind));
+            }
+        }
     }
 
     fn local_ranks(&self) -> Vec<usize> {
@@ -188,12 +278,13 @@ impl Host for ProcessHost {
     fn exchange(
         &self,
         group_and_number: (u32, u32),
+        others: &[usize],
         file: &OwnedFd,
         bytes: Option<usize>,
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         match &self.shared.local {
-            Some(local) => local.exchange(group_and_number, file, bytes, at_most),
+            Some(local) => local.exchange(group_and_number, others, (file, bytes), at_most),
             None => Ok(Vec::new()),
         }
     }
@@ -269,12 +360,12 @@ impl Handler for Callbacks {
     }
 
     fn stream(&self, channel: u32, stream: DataStream) {
-        self.shared.arrivals().take(channel, stream, Instant::now());
+        self.shared.arrivals().take(channel, stream);
         self.shared.reactor.wake();
     }
 
-    fn stream_failed(&self, _channel: u32, peer: usize, why: String) {
-        self.with(|runtime| runtime.link_failed(peer, &why));
+    fn stream_failed(&self, channel: u32, peer: usize, why: String) {
+        self.with(|runtime| runtime.link_failed(group_of(channel), peer, &why));
     }
 
     fn cannot_go_on(&self, cause: Error) {
@@ -282,17 +373,14 @@ impl Handler for Callbacks {
     }
 
     fn wake_after(&self) -> Option<Duration> {
-        let Shared { timeout, .. } = *self.shared;
-        let is_unclaimed = self.shared.arrivals().expire(Instant::now(), timeout);
-        let poll_after = self.with(|runtime| {
+        self.with(|runtime| {
             let sleep = if runtime.is_unfinished() {
                 Duration::ZERO
             } else {
                 IDLE_SLEEP
             };
             runtime.wants_poller().then_some(sleep)
-        });
-        poll_after.or(is_unclaimed.then_some(CLAIMED_AFTER))
+        })
     }
 
     fn awake(&self) {
@@ -336,31 +424,38 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_channels_that_there_are_not_end_in_time_and_are_bounded() {
-        let (start, timeout) = (Instant::now(), Duration::from_secs(300));
+    fn connections_of_groups_that_there_are_not_end_and_are_bounded() {
         let mut arrivals = Arrivals::default();
         let mut far = Vec::new();
-        let mut arrive = |arrivals: &mut Arrivals, channel, peer| {
+        let mut arrive = |arrivals: &mut Arrivals, group, peer| {
             let (stream, other) = connection(peer);
-            arrivals.take(channel, stream, start);
+            arrivals.take(channel_number(group, 0), stream);
             far.push(other);
         };
-        // The same peer twice, then more channels than any rank is ahead.
+        // Nothing is awaited; then the same peer twice, then more than any rank is ahead.
+        arrive(&mut arrivals, 7, 1);
+        arrivals.known.await_group(true);
         arrive(&mut arrivals, 0, 1);
         arrive(&mut arrivals, 0, 1);
-        for channel in 0..=CHANNELS_AHEAD_MAX as u32 {
-            arrive(&mut arrivals, channel, 2);
+        for group in 0..=CHANNELS_AHEAD_MAX as u32 {
+            arrive(&mut arrivals, group, 2);
         }
         let closed: Vec<bool> = far.iter_mut().map(is_closed).collect();
-        assert!(closed[0] && closed[CHANNELS_AHEAD_MAX + 2]);
-        assert_eq!(closed.iter().filter(|one| **one).count(), 2);
-        // One channel comes into being; the others' time passes.
+        assert!(closed[0] && closed[1] && closed[CHANNELS_AHEAD_MAX + 3]);
+        assert_eq!(closed.iter().filter(|one| **one).count(), 3);
+        // One group comes into being; then no other is awaited.
         let reactor = Arc::new(Reactor::new().unwrap());
-        let inbox = arrivals.inbox(0);
+        let inbox = arrivals.inbox(channel_number(0, 0));
         assert!(inbox.take(1, &reactor).is_some() && inbox.take(2, &reactor).is_some());
-        assert!(arrivals.expire(start + timeout / 2, timeout));
-        assert!(!is_closed(&mut far[4]));
-        assert!(!arrivals.expire(start + timeout, timeout));
-        assert!(is_closed(&mut far[4]));
+        arrivals.tidy();
+        assert!(!is_closed(&mut far[5]));
+        arrivals.known.await_group(false);
+        arrivals.tidy();
+        assert!(is_closed(&mut far[5]));
+        // It ends.
+        arrivals.forget(0);
+        let (stream, mut late) = connection(1);
+        arrivals.take(channel_number(0, 0), stream);
+        assert!(is_closed(&mut late) && arrivals.inboxes.is_empty());
     }
 }

@@ -4,6 +4,7 @@ use super::network::Network;
 use crate::engine::medium::host::Links;
 use crate::link::Link;
 use crate::link::stream::StreamLink;
+use crate::protocol::members::Members;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,16 +18,28 @@ pub(crate) fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
 /// ready as soon as it is asked for, and costs no virtual time.
 #[must_use]
 pub fn links(network: &Arc<Mutex<Network>>, group: u32, rank: usize, world_size: usize) -> Links {
+    links_among(network, group, rank, &Members::everyone(world_size))
+}
+
+/// The same to the members of a group, of which the world's rank `rank` is one.
+#[must_use]
+pub fn links_among(
+    network: &Arc<Mutex<Network>>,
+    group: u32,
+    rank: usize,
+    members: &Members,
+) -> Links {
+    let (count, members) = (members.count(), members.clone());
     let membership = Membership {
         network: Arc::clone(network),
         group,
         rank,
     };
     let connect = move |peer| -> Box<dyn Link> {
-        let mut stream = Some(membership.stream(peer));
+        let mut stream = Some(membership.stream(members.world_rank(peer)));
         Box::new(StreamLink::new((group, 0), Box::new(move || stream.take())))
     };
-    Links::new(world_size, Box::new(connect))
+    Links::new(count, Box::new(connect))
 }
 
 /// One rank's part in a group. When it is dropped, streams to this rank lead nowhere.

@@ -8,6 +8,7 @@ use crate::engine::medium::host::Links;
 use crate::limits::DEADLINE_DEFAULT;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
+use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use crate::runtime::Runtime;
 use crate::runtime::host::{Host, Waited};
@@ -101,14 +102,16 @@ impl World {
             baton: Arc::clone(baton),
         };
         let runtime = Arc::new(Runtime::new(Box::new(host)));
+        let members = Members::everyone(self.world_size);
+        let hosts = (0..self.world_size).map(|rank| rank / self.ranks_per_host);
         runtime
-            .add_group(GROUP, rank, self.world_size, Duration::ZERO)
+            .add_group(GROUP, rank, &members, Duration::ZERO)
             .expect("invariant: simulated links need nothing");
         Communicator::assemble(Parts {
             rank,
-            world_size: self.world_size,
+            hosts: hosts.collect(),
+            members,
             local_rank: rank % self.ranks_per_host,
-            ranks_per_host: self.ranks_per_host,
             group: GROUP,
             runtime,
             transport_name: "sim",
@@ -174,12 +177,13 @@ impl Host for SimHost {
     fn links(
         &self,
         group: u32,
-        world_size: usize,
+        _rank: usize,
+        members: &Members,
         _at_most: Duration,
     ) -> crate::error::Result<[Links; 2]> {
         Ok([0, 1].map(|channel| {
             let channel = group * 2 + channel;
-            connector::links(&self.network, channel, self.rank, world_size)
+            connector::links_among(&self.network, channel, self.rank, members)
         }))
     }
 

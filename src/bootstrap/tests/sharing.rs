@@ -17,7 +17,7 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
     let expected = [vec![0, 2], vec![1, 3], vec![0, 2], vec![1, 3], vec![4]];
     assert!(local_ranks.eq(expected));
     for (rank, joined) in joined.iter().enumerate() {
-        assert_eq!(joined.membership().ranks_per_host(), 1);
+        assert_eq!(joined.membership().hosts(), [0, 1, 0, 1, 4]);
         assert_eq!(joined.membership().local.is_some(), rank < 4);
     }
     thread::scope(|scope| {
@@ -54,7 +54,7 @@ fn with_tcp_nobody_shares_memory() {
         for joined in join_all(settings, |_| 0) {
             let membership = joined.unwrap().membership().clone();
             let shares = transport != TransportChoice::Tcp;
-            assert_eq!(membership.ranks_per_host(), 1 + usize::from(shares));
+            assert_eq!(membership.hosts(), [0, usize::from(!shares)]);
             assert_eq!(membership.local.is_some(), shares);
         }
     }

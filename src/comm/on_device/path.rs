@@ -68,22 +68,23 @@ impl Communicator {
     fn offer(&self, device: &Device) -> Result<Offer> {
         let Parts {
             runtime,
-            world_size,
+            members,
             device_path,
             ..
         } = &self.0.parts;
+        let world_size = self.world_size();
         let refusal = |why: &str| Err(Error::Device(why.to_owned()));
         if *device_path == DevicePathChoice::Staged {
             return refusal("RINGTREE_DEVICE_PATH is staged");
         }
-        if *world_size > 1 && runtime.local_ranks().len() != *world_size {
+        if world_size > 1 && runtime.local_ranks(members).len() != world_size {
             return refusal("not all ranks share memory");
         }
-        if *world_size > DEVICE_SOURCES_MAX {
+        if world_size > DEVICE_SOURCES_MAX {
             return refusal(&format!("there are more than {DEVICE_SOURCES_MAX} ranks"));
         }
         device.gpu().load_reductions()?;
-        Offer::new(device.gpu(), *world_size)
+        Offer::new(device.gpu(), world_size)
     }
 
     /// The reason of the first rank that has one, which is an error where a rank demands the mapped

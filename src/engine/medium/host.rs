@@ -15,12 +15,18 @@ const OPERANDS_AT_HAND: usize = 32;
 /// Makes the link to a peer.
 pub type Connect = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
 
+/// Makes what the links to the ranks of this host have in common; `None` where this process lacks
+/// what that needs, which its links then tell.
+pub type MakeLocal = Box<dyn FnMut() -> Option<Local> + Send>;
+
 /// One rank's links to the others of its group, for one order of calls.
 pub struct Links {
     /// Dropped first, so that no peer connects to a rank whose links close.
     connect: Connect,
     by_peer: Vec<Option<Box<dyn Link>>>,
     local: Option<Local>,
+    /// Makes `local`, where that is done when it is first needed.
+    make_local: Option<MakeLocal>,
     /// Something was sent or read since the last flush.
     is_unflushed: bool,
 }
@@ -35,6 +41,7 @@ impl Links {
             connect,
             by_peer,
             local: None,
+            make_local: None,
             is_unflushed: false,
         }
     }
@@ -49,11 +56,28 @@ impl Links {
         self
     }
 
+    /// The same with some links to the ranks of this host: `make` makes what they have in common
+    /// when it is first needed.
+    #[must_use]
+    pub fn with_local_later(mut self, make: MakeLocal) -> Self {
+        self.make_local = Some(make);
+        self
+    }
+
     /// Makes the link to `peer`, unless it has been made.
     pub(in crate::engine) fn open(&mut self, peer: usize) {
         if self.by_peer[peer].is_none() {
             self.by_peer[peer] = Some((self.connect)(peer));
+            self.make_local();
         }
+    }
+
+    /// What the links to the ranks of this host have in common, made if need be.
+    pub fn make_local(&mut self) -> Option<&mut Local> {
+        if self.local.is_none() {
+            self.local = self.make_local.as_mut().and_then(|make| make());
+        }
+        self.local.as_mut()
     }
 
     /// The link to `peer`, if it has been made.
@@ -92,9 +116,13 @@ impl Links {
         if let ([one], None) = (to, exposed) {
             return self.send_one(*one, message, offset, Payload::Bytes(data));
         }
+        let segment_bytes = match &self.local {
+            Some(local) => local.segment_bytes(),
+            None => SHARED_SEGMENT_BYTES,
+        };
         let mut taken = 0;
         while taken < data.len() && self.have_room(to) {
-            let bytes = (data.len() - taken).min(SHARED_SEGMENT_BYTES);
+            let bytes = (data.len() - taken).min(segment_bytes);
             let piece = &data[taken..taken + bytes];
             let mut staged = None;
             let payload = match (exposed, &mut self.local) {

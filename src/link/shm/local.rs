@@ -2,7 +2,6 @@
 //! several peers, and memory that peers read where it lies.
 
 use super::exposed::{Allocation, Locator, Own, PeerMemories};
-use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::link::Link;
 use crate::sys::shared::OwnBytes;
 
@@ -17,6 +16,7 @@ pub struct Staged {
 pub struct Local {
     /// The segments that several peers read.
     row: OwnBytes,
+    segment_bytes: usize,
     next: usize,
     /// The readers of each segment: the peer, and the position on the link to it.
     readers: Vec<Vec<(usize, usize)>>,
@@ -27,14 +27,25 @@ pub struct Local {
 }
 
 impl Local {
-    pub(super) fn new(row: OwnBytes, slots: usize, peers: Vec<(usize, PeerMemories)>) -> Self {
+    pub(super) fn new(
+        row: OwnBytes,
+        (slots, segment_bytes): (usize, usize),
+        peers: Vec<(usize, PeerMemories)>,
+    ) -> Self {
         Self {
             row,
+            segment_bytes,
             next: 0,
             readers: vec![Vec::new(); slots],
             allocations: Vec::new(),
             peers,
         }
+    }
+
+    /// The most that [`Local::stage`] writes at once.
+    #[must_use]
+    pub fn segment_bytes(&self) -> usize {
+        self.segment_bytes
     }
 
     /// The ranks of this host that there are links to, ascending.
@@ -54,9 +65,9 @@ impl Local {
         if !readers.is_empty() {
             return None;
         }
-        let bytes = data.len().min(SHARED_SEGMENT_BYTES);
+        let bytes = data.len().min(self.segment_bytes);
         self.row
-            .bytes_mut(slot * SHARED_SEGMENT_BYTES, bytes)
+            .bytes_mut(slot * self.segment_bytes, bytes)
             .copy_from_slice(&data[..bytes]);
         self.next = (slot + 1) % self.readers.len();
         Some(Staged { slot, bytes })

@@ -4,7 +4,7 @@
 //! regions ([`crate::sys::shared`]). A message goes as one or more *cells* of a ring ([`ring`]): up
 //! to [`ring::INLINE_BYTES`] of payload lie beside the flag, more lies in a *segment* of the
 //! sender's region, which the receiver copies out of or reduces from where it is. [`layout`] says
-//! what lies where. [`local`] is what the links of a rank have in common: segments that are written
+//! what lies where. [`lanes`] makes the links; [`local`] is what the links of a rank have in common: segments that are written
 //! once for several peers, and [`exposed`] memory.
 //!
 //! *Invariants.* A rank writes its own region alone. What it has published it does not write again
@@ -15,6 +15,7 @@
 
 pub mod exposed;
 mod form;
+pub mod lanes;
 pub mod layout;
 pub mod local;
 pub mod ring;
@@ -26,6 +27,7 @@ use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
 use crate::sys::shared::{Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords};
 use exposed::{LOCATOR_BYTES, Locator, PeerMemories, is_valid};
 use form::Form;
+use lanes::Lanes;
 use layout::{BELL, KERNEL_FENCE, Layout};
 use local::Local;
 use ring::{Head, INLINE_BYTES, Receiver, Sender};
@@ -33,14 +35,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// A new region of this layout, and the file that the others map.
+///
+/// # Errors
+/// The system's.
+pub fn region_of(layout: Layout) -> io::Result<(OwnRegion, OwnedFd)> {
+    let (own, file) = OwnRegion::new(layout.division())?;
+    own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
+    Ok((own, file))
+}
+
 /// A new region for one of `places` ranks, and the file that the others map.
 ///
 /// # Errors
 /// The system's.
 pub fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
-    let (own, file) = OwnRegion::new(Layout::new(places).division())?;
-    own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
-    Ok((own, file))
+    region_of(Layout::new(places))
 }
 
 /// Bytes of such a region.
@@ -81,53 +91,13 @@ pub fn links(
     wake: &Wake,
 ) -> (LocalLinks, Local) {
     let layout = Layout::new(ranks.len());
-    // A peer writes this word before it passes the descriptor of its region.
-    let by_kernel = |(_, region): &(usize, PeerRegion)| region.load(KERNEL_FENCE) == 1;
-    let is_kernel_fencing = is_kernel_fencing() && theirs.iter().all(by_kernel);
-    let (words, rows) = own.into_rows(ranks.len());
-    let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
-    let mut row = |place: usize| {
-        let row = rows.get_mut(place).and_then(Option::take);
-        row.expect("invariant: a row for each of the ranks, which are different")
+    let mut lanes = Lanes::new(layout, channel, (ranks, place), own, wake);
+    let link = |(peer, region)| -> Option<(usize, Box<dyn Link>)> {
+        Some((peer, Box::new(lanes.link(peer, region)?)))
     };
-    let mut links: LocalLinks = Vec::with_capacity(theirs.len());
-    let mut peers = Vec::with_capacity(theirs.len());
-    let shared_row = row(place);
-    for (peer, region) in theirs {
-        let Some(their_place) = ranks.iter().position(|each| *each == peer) else {
-            continue;
-        };
-        let memories = PeerMemories::default();
-        peers.push((peer, memories.clone()));
-        let link = SharedLink {
-            peer,
-            channel,
-            own: words.clone(),
-            row: row(their_place),
-            theirs: region,
-            sender: Sender::new(layout.ring(their_place), layout.acknowledgement(place)),
-            receiver: Receiver::new(layout.ring(place), layout.acknowledgement(their_place)),
-            slot_next: 0,
-            slots: vec![0; layout.row_slots()],
-            position: 0,
-            their_row: layout.slot(place, 0),
-            their_staging: layout.slot(their_place, 0),
-            present: Present {
-                bytes: 0,
-                taken: 0,
-                place: Place::Beside,
-                inline: [0; INLINE_BYTES],
-            },
-            memories,
-            is_unflushed: false,
-            woken: 0,
-            is_kernel_fencing,
-            wake: Arc::clone(wake),
-        };
-        links.push((peer, Box::new(link)));
-    }
-    let local = Local::new(shared_row, layout.row_slots(), peers);
-    (links, local)
+    let links = theirs.into_iter().filter_map(link).collect();
+    let local = lanes.local();
+    (links, local.expect("invariant: it was not made before"))
 }
 
 /// Where the payload of the present cell is taken from.
@@ -160,6 +130,7 @@ pub struct SharedLink {
     theirs: PeerRegion,
     sender: Sender,
     receiver: Receiver,
+    segment_bytes: usize,
     slot_next: usize,
     /// The cell that last used each segment.
     slots: Vec<u64>,
@@ -196,7 +167,7 @@ impl SharedLink {
     /// Copies up to a segment of `data` for the peer; returns how many bytes.
     #[inline]
     fn send_segment(&mut self, message: &Message, data: &[u8]) -> usize {
-        let piece = &data[..data.len().min(SHARED_SEGMENT_BYTES)];
+        let piece = &data[..data.len().min(self.segment_bytes)];
         if piece.len() <= INLINE_BYTES {
             self.publish(message, (Form::Inline, piece.len()), piece);
             return piece.len();
@@ -206,7 +177,7 @@ impl SharedLink {
             return 0;
         }
         self.row
-            .bytes_mut(slot * SHARED_SEGMENT_BYTES, piece.len())
+            .bytes_mut(slot * self.segment_bytes, piece.len())
             .copy_from_slice(piece);
         self.slots[slot] = self.sender.count() + 1;
         self.slot_next = (slot + 1) % self.slots.len();
@@ -252,8 +223,9 @@ impl SharedLink {
     #[inline]
     fn place(&mut self, form: Form, bytes: usize) -> Option<Place> {
         let in_row = |slot: usize, row: usize| {
-            let start = row + slot * SHARED_SEGMENT_BYTES;
-            (slot < self.slots.len()).then_some(Place::Region(start))
+            let start = row + slot * self.segment_bytes;
+            let is_there = slot < self.slots.len() && bytes <= self.segment_bytes;
+            is_there.then_some(Place::Region(start))
         };
         match form {
             Form::Inline => {
@@ -400,7 +372,7 @@ impl Link for SharedLink {
     }
 
     fn capacity(&self) -> usize {
-        SHARED_SEGMENT_BYTES
+        self.segment_bytes
     }
 
     #[inline]

@@ -92,9 +92,10 @@ impl Session {
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(ours)));
         let error = Error::Mismatch(format!(
-            "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
-             make the same calls in the same order",
-            self.rank
+            "{} is in {call}, but {} sent data of another call; all ranks must make the same calls \
+             in the same order",
+            self.name(self.rank),
+            self.name(peer)
         ));
         self.set_pending(error, None);
     }
@@ -102,9 +103,9 @@ impl Session {
     pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {
         let mut made = self.pair_calls.iter();
         let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
-        match ours {
-            Some((_, ours)) if *ours != theirs => {
-                let error = different(self.rank, ours, peer, &theirs);
+        match ours.map(|(_, ours)| *ours) {
+            Some(ours) if ours != theirs => {
+                let error = self.different(&ours, peer, &theirs);
                 self.named(error);
             }
             Some(_) => self.answer(peer),
@@ -125,11 +126,25 @@ impl Session {
         self.failed(error);
     }
 
+    /// Both calls in full, the lower rank's first, so that both ranks report the same error.
+    fn different(&self, ours: &Call, peer: usize, theirs: &Call) -> Error {
+        let own = format!("{} {ours}", self.name(self.rank));
+        let other = format!("{} {theirs}", self.name(peer));
+        let (low, high) = match self.rank < peer {
+            true => (own, other),
+            false => (other, own),
+        };
+        Error::Mismatch(format!(
+            "the ranks made different calls: {low}; {high}; all ranks must make the same calls in \
+             the same order"
+        ))
+    }
+
     pub(super) fn compare(&mut self, peer: usize, theirs: Call) {
         let ours = self.calls.numbered(theirs.sequence);
         match ours.filter(|ours| *ours != theirs) {
             Some(ours) => {
-                let error = different(self.rank, &ours, peer, &theirs);
+                let error = self.different(&ours, peer, &theirs);
                 self.named(error);
             }
             None => {
@@ -145,23 +160,4 @@ impl Session {
 /// Whether two calls are the two ends of one message: same receiver, same number.
 fn is_same_place(one: &Call, other: &Call) -> bool {
     (one.sequence, one.root) == (other.sequence, other.root)
-}
-
-/// Both calls in full, the lower rank's first, so that both ranks report the same error.
-fn different(rank: usize, ours: &Call, peer: usize, theirs: &Call) -> Error {
-    let (low, high) = if rank < peer {
-        (
-            format!("rank {rank} {ours}"),
-            format!("rank {peer} {theirs}"),
-        )
-    } else {
-        (
-            format!("rank {peer} {theirs}"),
-            format!("rank {rank} {ours}"),
-        )
-    };
-    Error::Mismatch(format!(
-        "the ranks made different calls: {low}; {high}; all ranks must make the same calls in \
-         the same order"
-    ))
 }

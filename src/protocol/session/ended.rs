@@ -2,26 +2,58 @@
 
 use super::{COORDINATOR, Session, To};
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
+use crate::protocol::founding::RELAY;
 use crate::protocol::message::Message;
 use std::time::Duration;
+
+/// A rank whose process has ended, as far as this rank knows.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) peer: usize,
+    pub(super) why: String,
+    /// When time first passed over it.
+    since: Option<Duration>,
+}
 
 impl Session {
     /// The process of `peer` has ended. It may have left in peace: its goodbye takes another way.
     /// So the coordinator waits for that, and the others for what the coordinator says.
     pub fn process_ended(&mut self, peer: usize) {
-        let has_left = |rank| self.departed.contains_key(&rank);
-        // Without the coordinator no goodbye comes any more.
-        let is_known = has_left(peer) || has_left(COORDINATOR) || self.lost.contains(&peer);
-        let is_other = peer < self.world_size && peer != self.rank;
-        if is_known || !is_other || self.ended.contains_key(&peer) {
+        // Without the relay no goodbye comes any more.
+        let is_heard = !self.is_relay_gone && !self.has_relay_left();
+        let is_other = peer < self.members.count() && peer != self.rank;
+        if !is_heard || !is_other || !self.note_ended(peer, "its process ended") {
             return;
         }
-        self.ended.insert(peer, None);
         if self.rank != COORDINATOR && peer != COORDINATOR {
             // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
             let told = Message::Ended(peer as u32);
             self.outbox.push_back((To::Rank(COORDINATOR), told));
         }
+    }
+
+    /// Remembers that the process of `peer` has ended; false if that was known, or if `peer` had
+    /// left in peace.
+    pub(super) fn note_ended(&mut self, peer: usize, why: &str) -> bool {
+        let is_known = self.departed.contains_key(&peer) || self.lost.contains(&peer);
+        if is_known || self.ended.iter().any(|one| one.peer == peer) {
+            return false;
+        }
+        // With the first error known, only the coordinator still has something to say.
+        if self.first_error.is_some() && ![self.rank, peer].contains(&COORDINATOR) {
+            return false;
+        }
+        self.ended.push(Ended {
+            peer,
+            why: why.to_owned(),
+            since: None,
+        });
+        true
+    }
+
+    /// Whether the coordinator is the relay, and has left the group in peace.
+    fn has_relay_left(&self) -> bool {
+        self.members.world_rank(COORDINATOR) == RELAY && self.departed.contains_key(&COORDINATOR)
     }
 
     /// Whether a goodbye may come of a rank whose process has ended.
@@ -32,8 +64,8 @@ impl Session {
 
     /// `peer` has said goodbye, or it is known to be lost.
     pub(super) fn expect_no_goodbye(&mut self, peer: usize) {
-        self.ended.remove(&peer);
-        if peer == COORDINATOR {
+        self.ended.retain(|one| one.peer != peer);
+        if self.has_relay_left() {
             self.ended.clear();
         }
     }
@@ -41,23 +73,18 @@ impl Session {
     /// Time passes: a rank that ended and has not said goodbye by now has died. A coordinator that
     /// has not said so may be stopped.
     pub(super) fn miss_the_ended(&mut self, now: Duration) {
-        if self.ended.is_empty() {
-            return;
-        }
         let grace = match self.rank {
             COORDINATOR => GOODBYE_GRACE,
             _ => FIRST_ERROR_GRACE,
         };
-        let since = |since: &mut Option<Duration>| *since.get_or_insert(now);
-        let first = self
-            .ended
-            .iter_mut()
-            .map(|(peer, at)| (since(at), *peer))
-            .min();
-        if let Some((since, peer)) = first
-            && now >= since + grace
+        for one in &mut self.ended {
+            one.since.get_or_insert(now);
+        }
+        if let Some(Ended { peer, why, since }) = self.ended.first()
+            && since.is_some_and(|since| now >= since + grace)
         {
-            self.control_lost(peer, "its process ended");
+            let (peer, why) = (*peer, why.clone());
+            self.declare_lost(peer, &why);
         }
     }
 }

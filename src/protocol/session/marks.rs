@@ -52,8 +52,9 @@ impl Session {
     /// What is known of the agreed mark.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
-        let is_coordinator_gone =
-            self.departed.contains_key(&COORDINATOR) || self.lost.contains(&COORDINATOR);
+        let is_coordinator_gone = self.is_relay_gone
+            || self.departed.contains_key(&COORDINATOR)
+            || self.lost.contains(&COORDINATOR);
         match self.marks.agreed {
             Some(number) => Agreement::Reached(number),
             None if is_coordinator_gone || !self.has_error() => Agreement::Unreachable,
@@ -91,7 +92,7 @@ impl Session {
                 || self.lost.contains(rank)
                 || self.departed.contains_key(rank)
         };
-        if self.gathers_marks() && (0..self.world_size).all(|rank| has_told(&rank)) {
+        if self.gathers_marks() && (0..self.members.count()).all(|rank| has_told(&rank)) {
             self.agree();
         }
     }

@@ -101,14 +101,15 @@ impl Session {
             calls,
             inside,
         } = *place;
+        let name = self.name(rank as usize);
         if let Some(calls) = self.departed.get(&(rank as usize)) {
-            return format!("rank {rank} left after call #{calls}");
+            return format!("{name} left after call #{calls}");
         }
         match (calls, inside) {
-            (Place::UNKNOWN, _) => format!("rank {rank} has not said where it is"),
-            (calls, true) => format!("rank {rank} is still in call #{calls}"),
-            (0, false) => format!("rank {rank} has made no call yet"),
-            (calls, false) => format!("rank {rank} has made no call after #{calls}"),
+            (Place::UNKNOWN, _) => format!("{name} has not said where it is"),
+            (calls, true) => format!("{name} is still in call #{calls}"),
+            (0, false) => format!("{name} has made no call yet"),
+            (calls, false) => format!("{name} has made no call after #{calls}"),
         }
     }
 

@@ -1,0 +1,168 @@
+//! Communicators of some of a communicator's ranks.
+
+use super::builder::transport_name;
+use super::{Communicator, Parts};
+use crate::error::{Error, Result};
+use crate::limits::MEMBERS_LISTED_MAX;
+
+/// What a rank tells the others of a split: whether it has a colour, the colour, the key.
+const WORDS_OF_A_RANK: usize = 3;
+
+/// Groups.
+impl Communicator {
+    /// A communicator of the ranks that give the same `color`, numbered by `key`, and where keys
+    /// are equal by their ranks here. A rank without a colour (`None`) is in no group. All ranks
+    /// call it, in the order of their calls on this communicator.
+    ///
+    /// A group has an order of calls of its own: what is issued on it neither waits for other
+    /// communicators nor holds them up. It starts with this one's timeout, table of speeds and
+    /// algorithm, and has the same local rank. It takes no thread; its connections and its shared
+    /// memory are made where a call first needs them, less than 1 MiB a rank for 8 ranks that
+    /// share memory. It can be split again. Each rank makes its calls on several groups in
+    /// whatever order it likes, if no two ranks wait for each other in different ones.
+    ///
+    /// A grid of data-parallel and tensor-parallel groups:
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let sums = ringtree::simulate(4, |comm| {
+    ///     let (row, column) = (comm.rank() / 2, comm.rank() % 2);
+    ///     let tensor = comm.split(row, 0)?.expect("it has a colour");
+    ///     let data = comm.split(column, 0)?.expect("it has a colour");
+    ///     let mut numbers = [comm.rank() as f32; 2];
+    ///     tensor.all_reduce(&mut numbers[..1], ReduceOp::Sum)?;
+    ///     data.all_reduce(&mut numbers[1..], ReduceOp::Sum)?;
+    ///     Ok::<_, ringtree::Error>(numbers)
+    /// });
+    /// assert_eq!(sums, [Ok([1.0, 2.0]), Ok([1.0, 4.0]), Ok([5.0, 2.0]), Ok([5.0, 4.0])]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]: those of a collective on this communicator, then those of
+    /// [`Communicator::subgroup`].
+    pub fn split(&self, color: impl Into<Option<usize>>, key: usize) -> Result<Option<Self>> {
+        let color = color.into();
+        let mut told = vec![[0u64; WORDS_OF_A_RANK]; self.world_size()];
+        let has_color = u64::from(color.is_some());
+        told[self.rank()] = [has_color, color.unwrap_or(0) as u64, key as u64];
+        self.all_gather(told.as_flattened_mut())?;
+        let own = told[self.rank()];
+        if own[0] == 0 {
+            return Ok(None);
+        }
+        let ranks = 0..self.world_size();
+        let mut ranks: Vec<usize> = ranks.filter(|rank| told[*rank][..2] == own[..2]).collect();
+        // A stable sort: ranks with equal keys stay in order.
+        ranks.sort_by_key(|rank| told[*rank][2]);
+        self.subgroup(&ranks).map(Some)
+    }
+
+    /// A communicator of the ranks `ranks` of this one, numbered in the order of the list. Only its
+    /// members call it, all with the same list; the others need not know. It is no call in this
+    /// communicator's order: nothing waits for it but its members, for each other. A rank that
+    /// calls it twice with the same list gets two groups.
+    ///
+    /// [`Communicator::split`] says what a group is. Rank 0 of the world gives groups their
+    /// numbers, so it must not have left; its program is not disturbed. A communicator that has
+    /// failed can still be the parent: the ranks that are left can make a group without the one
+    /// that is gone.
+    ///
+    /// Messages name a rank by its number in the group and, where it differs, in the world:
+    /// `rank 1 (world rank 5)`.
+    ///
+    /// ```
+    /// let ends = ringtree::simulate(4, |comm| {
+    ///     if comm.rank() % 2 == 0 {
+    ///         return Ok(None);
+    ///     }
+    ///     let group = comm.subgroup(&[3, 1])?;
+    ///     let mut rank = [comm.rank() as u64];
+    ///     group.broadcast(&mut rank, 0)?; // from this communicator's rank 3
+    ///     Ok::<_, ringtree::Error>(Some((group.rank(), rank[0])))
+    /// });
+    /// assert_eq!(ends, [Ok(None), Ok(Some((1, 3))), Ok(None), Ok(Some((0, 3)))]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the list has a rank twice, one that there is not, or not the caller's;
+    /// [`Error::PeerLost`] if a member is gone, [`Error::Deadline`] with the members that did not
+    /// come in time: then all members that came get the same error, and this communicator is as it
+    /// was.
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Self> {
+        let rank = self.place_in(ranks)?;
+        let algorithm = self.enter()?.algorithm;
+        let Parts {
+            runtime,
+            members,
+            hosts,
+            group,
+            timeout,
+            transport_name: parents_transport,
+            ..
+        } = &self.0.parts;
+        let hosts = ranks.iter().map(|one| hosts[*one]).collect();
+        let members = members.part(ranks);
+        let group = runtime.make_group(*group, rank, &members, *timeout)?;
+        let transport = match *parents_transport {
+            "sim" => "sim",
+            _ => transport_name(runtime.local_ranks(&members).len(), ranks.len()),
+        };
+        Ok(Self::assemble(Parts {
+            rank,
+            members,
+            hosts,
+            group,
+            algorithm,
+            transport_name: transport,
+            ..self.0.parts.clone()
+        }))
+    }
+
+    /// Another communicator of the same ranks, with an order and links of its own: what is issued
+    /// on one does not wait for what is issued on the other. It starts with this one's settings.
+    /// All ranks call it, in the order of their calls on this communicator.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// let ends = ringtree::simulate(3, |comm| {
+    ///     let other = comm.duplicate()?;
+    ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
+    ///     other.barrier()?; // does not wait for the work
+    ///     work.wait()
+    /// });
+    /// assert_eq!(ends[0], Ok(vec![3.0; 4]));
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Communicator::split`].
+    pub fn duplicate(&self) -> Result<Self> {
+        let all = self.split(0, 0)?;
+        Ok(all.expect("invariant: it has a colour"))
+    }
+
+    /// This rank's place in a list of ranks, of which a group is to be made.
+    fn place_in(&self, ranks: &[usize]) -> Result<usize> {
+        let mut seen = vec![false; self.world_size()];
+        for rank in ranks {
+            self.check_peer("member", *rank)?;
+            if std::mem::replace(&mut seen[*rank], true) {
+                return Err(Error::Usage(format!(
+                    "rank {rank} is twice in the list of a group's members"
+                )));
+            }
+        }
+        if ranks.len() > MEMBERS_LISTED_MAX {
+            return Err(Error::Usage(format!(
+                "a group of {} ranks is too large: at most {MEMBERS_LISTED_MAX} can be listed",
+                ranks.len()
+            )));
+        }
+        let own = ranks.iter().position(|rank| *rank == self.rank());
+        own.ok_or_else(|| {
+            Error::Usage(format!(
+                "rank {} is not in the list of the group's members; only members make a group",
+                self.rank()
+            ))
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! Groups that are being made, as one process sees it; on rank 0 of the world, the registrar too.
+
+use crate::error::{Error, Result};
+use crate::limits::CONTROL_QUEUE_BYTES_MAX;
+use crate::protocol::founding::{Notice, PROCESSES, RELAY, Registrar};
+use crate::protocol::members::Members;
+use crate::protocol::session::To;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A control message: group, the rank of the world at its other end, bytes.
+type Relayed<Rank> = (u32, Rank, Vec<u8>);
+
+/// A group that this process waits for.
+struct Asked {
+    serial: u32,
+    members: Members,
+    /// Whether rank 0 knows that this process waits no longer.
+    has_withdrawn: bool,
+    answer: Option<Result<u32>>,
+}
+
+/// What a process knows of groups that there are not yet.
+#[derive(Default)]
+pub(super) struct Founding {
+    registrar: Registrar,
+    asked: Vec<Asked>,
+    serials: u32,
+    /// Messages of members that are ahead: they know the group's number, this process not yet.
+    early: Vec<Relayed<usize>>,
+    early_bytes: usize,
+    /// Why rank 0 relays nothing any more.
+    relay_gone: Option<String>,
+    pub(super) outbox: VecDeque<Relayed<To>>,
+}
+
+impl Founding {
+    fn say(&mut self, to: To, notice: &Notice) {
+        self.outbox.push_back((PROCESSES, to, notice.encode()));
+    }
+
+    fn tell(&mut self, answers: Vec<(usize, Notice)>) {
+        for (rank, notice) in answers {
+            self.say(To::Rank(rank), &notice);
+        }
+    }
+
+    /// Asks for a group of `members` that is made from `parent`; returns the request's number.
+    pub(super) fn ask(&mut self, parent: u32, members: &Members) -> u32 {
+        let serial = self.serials;
+        self.serials = self.serials.wrapping_add(1);
+        let answer = self.relay_gone.as_ref().map(|why| Err(no_relay(members, why)));
+        if answer.is_none() {
+            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            let ranks = members.world_ranks().map(|rank| rank as u32).collect();
+            let join = Notice::Join {
+                serial,
+                parent,
+                members: ranks,
+            };
+            self.say(To::Rank(RELAY), &join);
+        }
+        self.asked.push(Asked {
+            serial,
+            members: members.clone(),
+            has_withdrawn: false,
+            answer,
+        });
+        serial
+    }
+
+    /// The answer to a request, once it has come.
+    pub(super) fn answer(&self, serial: u32) -> Option<Result<u32>> {
+        let mut asked = self.asked.iter();
+        asked.find(|one| one.serial == serial)?.answer.clone()
+    }
+
+    /// Tells rank 0, once, that this process waits no longer; its answer still comes.
+    pub(super) fn withdraw(&mut self, serial: u32, waited: Duration) {
+        let mut asked = self.asked.iter_mut();
+        let its = asked.find(|one| one.serial == serial && !one.has_withdrawn);
+        if let Some(asked) = its {
+            asked.has_withdrawn = true;
+            let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            self.say(To::Rank(RELAY), &Notice::Withdraw { serial, waited_ms });
+        }
+    }
+
+    /// The request is done with: the group that was made, if any, has been added.
+    pub(super) fn close(&mut self, serial: u32) {
+        self.asked.retain(|one| one.serial != serial);
+        if self.asked.is_empty() {
+            // Of groups that there are not any more.
+            self.early.clear();
+            self.early_bytes = 0;
+        }
+    }
+
+    /// Keeps a message for a group that may be made here in a moment.
+    pub(super) fn keep(&mut self, group: u32, from: usize, payload: &[u8]) {
+        let bytes = self.early_bytes + payload.len();
+        if !self.asked.is_empty() && bytes <= CONTROL_QUEUE_BYTES_MAX {
+            self.early_bytes = bytes;
+            self.early.push((group, from, payload.to_vec()));
+        }
+    }
+
+    /// The messages that came early for a group.
+    pub(super) fn take_early(&mut self, group: u32) -> Vec<Relayed<usize>> {
+        let its = |one: &mut Relayed<usize>| one.0 == group;
+        let taken: Vec<_> = self.early.extract_if(.., its).collect();
+        let bytes: usize = taken.iter().map(|one| one.2.len()).sum();
+        self.early_bytes -= bytes;
+        taken
+    }
+
+    /// A notice came; whether it tells of a process that is gone, which one, and why.
+    pub(super) fn receive(&mut self, from: usize, notice: Notice) -> Option<(usize, String)> {
+        let (serial, answer) = match notice {
+            Notice::Made { serial, number } if from == RELAY => (serial, Ok(number)),
+            Notice::Refused { serial, why } if from == RELAY => (serial, Err(why)),
+            Notice::Lost { rank, why } if from == RELAY => return Some((rank as usize, why)),
+            Notice::Left if from == RELAY => {
+                self.relay_gone("it has left".to_owned());
+                return None;
+            }
+            Notice::Join { .. } | Notice::Withdraw { .. } | Notice::Left => {
+                let answers = self.registrar.receive(from, notice);
+                self.tell(answers);
+                return None;
+            }
+            Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => return None,
+        };
+        let mut asked = self.asked.iter_mut();
+        if let Some(asked) = asked.find(|one| one.serial == serial) {
+            asked.answer.get_or_insert(answer);
+        }
+        None
+    }
+
+    /// Rank 0 relays nothing any more.
+    pub(super) fn relay_gone(&mut self, why: String) {
+        let why = self.relay_gone.get_or_insert(why);
+        for asked in &mut self.asked {
+            asked.answer.get_or_insert(Err(no_relay(&asked.members, why)));
+        }
+    }
+
+    /// Whether rank 0 relays messages, as far as this process knows.
+    pub(super) fn has_relay(&self) -> bool {
+        self.relay_gone.is_none()
+    }
+
+    /// Rank 0 has lost the control connection of another process, and tells all ranks, unless that
+    /// had left in peace.
+    pub(super) fn announce(&mut self, rank: usize, why: &str) {
+        if self.registrar.has_left(rank) {
+            return;
+        }
+        let answers = self.registrar.lost(rank, why);
+        self.tell(answers);
+        let lost = Notice::Lost {
+            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            rank: rank as u32,
+            why: why.to_owned(),
+        };
+        self.say(To::All, &lost);
+    }
+
+    /// This process leaves: rank 0 need not tell the others that it is gone, and if it is rank 0,
+    /// the others learn that no messages are relayed any more.
+    pub(super) fn leave(&mut self, is_relay: bool) {
+        let to = if is_relay { To::All } else { To::Rank(RELAY) };
+        self.say(to, &Notice::Left);
+    }
+}
+
+/// The error of a rank that waits for a group which rank 0 cannot make any more.
+fn no_relay(members: &Members, why: &str) -> Error {
+    let message = format!(
+        "rank 0 of the world, which gives groups their numbers, is gone: {why}; make groups while \
+         it is there"
+    );
+    match members.rank_of(RELAY) {
+        Some(rank) => Error::PeerLost { rank, message },
+        None => Error::System(message),
+    }
+}

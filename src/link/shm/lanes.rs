@@ -1,0 +1,202 @@
+//! A rank's part of a channel's shared memory, of which its links are made: all at once, or one by
+//! one as the peers' regions come.
+
+use super::exposed::PeerMemories;
+use super::layout::{KERNEL_FENCE, Layout};
+use super::local::Local;
+use super::ring::{INLINE_BYTES, Receiver, Sender};
+use super::{Place, Present, SharedLink, Wake};
+use crate::link::{Link, LinkError, Message, Payload};
+use crate::sys::barrier::is_kernel_fencing;
+use crate::sys::shared::{OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords};
+use std::sync::Arc;
+
+/// What the links of a rank are made of, as far as they have not been made.
+pub struct Lanes {
+    layout: Layout,
+    channel: (u32, u16),
+    /// Ascending, this rank included.
+    ranks: Vec<usize>,
+    /// This rank's place among them.
+    place: usize,
+    words: OwnWords,
+    /// By place; the own one is for messages to several.
+    rows: Vec<Option<OwnBytes>>,
+    /// What each of the others exposes, by place.
+    memories: Vec<PeerMemories>,
+    wake: Wake,
+}
+
+impl Lanes {
+    /// Those of `ranks[place]`, which owns `own`; `ranks` ascend. `(group, epoch)` name the channel.
+    #[must_use]
+    pub fn new(
+        layout: Layout,
+        channel: (u32, u16),
+        (ranks, place): (&[usize], usize),
+        own: OwnRegion,
+        wake: &Wake,
+    ) -> Self {
+        let (words, rows) = own.into_rows(ranks.len());
+        Self {
+            layout,
+            channel,
+            place,
+            words,
+            rows: rows.into_iter().map(Some).collect(),
+            memories: ranks.iter().map(|_| PeerMemories::default()).collect(),
+            ranks: ranks.to_vec(),
+            wake: Arc::clone(wake),
+        }
+    }
+
+    fn row(&mut self, place: usize) -> Option<OwnBytes> {
+        self.rows.get_mut(place).and_then(Option::take)
+    }
+
+    /// The link to `peer`, whose region is `theirs`; `None` if there is no such rank, or if it has
+    /// been made.
+    pub fn link(&mut self, peer: usize, theirs: PeerRegion) -> Option<SharedLink> {
+        let (layout, place) = (self.layout, self.place);
+        let their_place = self.ranks.iter().position(|each| *each == peer)?;
+        let row = self.row(their_place).filter(|_| their_place != place)?;
+        // A peer writes this word before it passes the descriptor of its region.
+        let is_kernel_fencing = is_kernel_fencing() && theirs.load(KERNEL_FENCE) == 1;
+        Some(SharedLink {
+            peer,
+            channel: self.channel,
+            own: self.words.clone(),
+            row,
+            theirs,
+            sender: Sender::new(layout.ring(their_place), layout.acknowledgement(place)),
+            receiver: Receiver::new(layout.ring(place), layout.acknowledgement(their_place)),
+            segment_bytes: layout.segment_bytes(),
+            slot_next: 0,
+            slots: vec![0; layout.row_slots()],
+            position: 0,
+            their_row: layout.slot(place, 0),
+            their_staging: layout.slot(their_place, 0),
+            present: Present {
+                bytes: 0,
+                taken: 0,
+                place: Place::Beside,
+                inline: [0; INLINE_BYTES],
+            },
+            memories: self.memories[their_place].clone(),
+            is_unflushed: false,
+            woken: 0,
+            is_kernel_fencing,
+            wake: Arc::clone(&self.wake),
+        })
+    }
+
+    /// What the links have in common; `None` if it has been made.
+    pub fn local(&mut self) -> Option<Local> {
+        let row = self.row(self.place)?;
+        let peers = self.ranks.iter().copied().zip(self.memories.iter().cloned());
+        let own = self.ranks[self.place];
+        let peers = peers.filter(|(peer, _)| *peer != own).collect();
+        let segments = (self.layout.row_slots(), self.layout.segment_bytes());
+        Some(Local::new(row, segments, peers))
+    }
+}
+
+/// Where a link comes from: `None` as long as it has not been made.
+pub type Source = Box<dyn FnMut() -> Result<Option<SharedLink>, LinkError> + Send>;
+
+/// A [`SharedLink`] that is made when the peer's region has come. Until then nothing moves.
+pub struct LaterLink {
+    source: Source,
+    made: Option<SharedLink>,
+}
+
+impl LaterLink {
+    /// A link that `source` gives: asked often until it has one.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self { source, made: None }
+    }
+
+    #[inline]
+    fn made(&mut self) -> Result<Option<&mut SharedLink>, LinkError> {
+        if self.made.is_none() {
+            self.made = (self.source)()?;
+        }
+        Ok(self.made.as_mut())
+    }
+}
+
+impl Link for LaterLink {
+    fn send(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        payload: Payload<'_>,
+    ) -> Result<usize, LinkError> {
+        match self.made()? {
+            Some(link) => link.send(message, offset, payload),
+            None => Ok(0),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        message: &Message,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        match self.made()? {
+            Some(link) => link.receive(message, offset, into),
+            None => Ok(0),
+        }
+    }
+
+    fn fetch(&mut self, message: &Message, offset: usize) -> Result<usize, LinkError> {
+        match self.made()? {
+            Some(link) => link.fetch(message, offset),
+            None => Ok(0),
+        }
+    }
+
+    fn view(&self, bytes: usize) -> &[u8] {
+        self.made.as_ref().map_or(&[], |link| link.view(bytes))
+    }
+
+    fn consume(&mut self, bytes: usize) -> Result<(), LinkError> {
+        match &mut self.made {
+            Some(link) => link.consume(bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.made.as_ref().is_none_or(SharedLink::is_ready)
+    }
+
+    fn capacity(&self) -> usize {
+        self.made.as_ref().map_or(0, SharedLink::capacity)
+    }
+
+    fn has_room(&mut self) -> bool {
+        // Why it cannot be made is told where something is sent.
+        match self.made() {
+            Ok(made) => made.is_some_and(SharedLink::has_room),
+            Err(_) => true,
+        }
+    }
+
+    fn position(&self) -> usize {
+        self.made.as_ref().map_or(0, SharedLink::position)
+    }
+
+    fn is_through(&mut self, position: usize) -> bool {
+        let link = self.made.as_mut();
+        link.is_none_or(|link| link.is_through(position))
+    }
+
+    fn flush(&mut self) {
+        if let Some(link) = &mut self.made {
+            link.flush();
+        }
+    }
+}

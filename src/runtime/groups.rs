@@ -1,0 +1,183 @@
+//! Making groups, and memory that the ranks of a group share.
+//!
+//! *May import* what the room may.
+
+use super::{Runtime, closed};
+use crate::engine::group::Group;
+use crate::error::{Error, Result};
+use crate::limits::FIRST_ERROR_GRACE;
+use crate::link::shm::exposed::{Allocation, Own, memory, memory_bytes, peer_memory};
+use crate::protocol::members::Members;
+use crate::sys::shared::OwnRegion;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// The number of an exchange of allocations.
+const ALLOCATION: u32 = 0;
+
+impl Runtime {
+    /// Adds a group, under the number that all its members use for it.
+    ///
+    /// # Errors
+    /// Its links could not be made within `at_most`.
+    pub(crate) fn add_group(
+        &self,
+        number: u32,
+        rank: usize,
+        members: &Members,
+        at_most: Duration,
+    ) -> Result<()> {
+        let links = self.host.links(number, rank, members, at_most)?;
+        let group = Group::among(rank, members.clone(), links);
+        self.lock_beside_poller().add_group(number, group);
+        Ok(())
+    }
+
+    /// Makes a group of `members`, of which this is `rank`, from the group `parent`: with the other
+    /// members, which do the same; returns its number. Nothing of other groups waits for it.
+    ///
+    /// # Errors
+    /// A member does not come: it is gone, or not there within `at_most`.
+    pub(crate) fn make_group(
+        &self,
+        parent: u32,
+        rank: usize,
+        members: &Members,
+        at_most: Duration,
+    ) -> Result<u32> {
+        self.host.awaits_group(true);
+        let mut engine = self.lock_beside_poller();
+        let request = engine.found(parent, members);
+        self.send_controls(&mut engine);
+        drop(engine);
+        let answer = self.await_founding(request, at_most);
+        let made = answer.and_then(|number| {
+            self.add_group(number, rank, members, at_most)?;
+            Ok(number)
+        });
+        self.lock_beside_poller().close_founding(request);
+        self.host.awaits_group(false);
+        made
+    }
+
+    fn await_founding(&self, request: u32, at_most: Duration) -> Result<u32> {
+        let start = self.host.now();
+        let end = start.saturating_add(at_most);
+        self.wait_for(|engine| {
+            let now = self.host.now();
+            let answer = engine.founded(request);
+            if answer.is_none() && now >= end {
+                // Rank 0 answers all that wait with the same error.
+                engine.give_up_founding(request, now - start);
+                if now >= end.saturating_add(FIRST_ERROR_GRACE) {
+                    return Some(Err(Error::Deadline(format!(
+                        "rank 0 of the world, which gives groups their numbers, has not answered \
+                         within {:.1} s; look there",
+                        (now - start).as_secs_f64()
+                    ))));
+                }
+            }
+            answer
+        })
+    }
+
+    /// The ranks of a group that share memory with this one, itself included, ascending; none where
+    /// there are no others.
+    pub(crate) fn local_ranks(&self, members: &Members) -> Vec<usize> {
+        let local = self.host.local_ranks();
+        let ranks = local.iter().filter_map(|rank| members.rank_of(*rank));
+        let mut ranks: Vec<usize> = ranks.collect();
+        ranks.sort_unstable();
+        if ranks.len() < 2 {
+            ranks.clear();
+        }
+        ranks
+    }
+
+    /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
+    /// where there are none.
+    ///
+    /// # Errors
+    /// They did not all take part within `at_most`; or the system's.
+    pub(crate) fn allocate(
+        &self,
+        group: u32,
+        number: u64,
+        bytes: usize,
+        at_most: Duration,
+    ) -> Result<Option<OwnRegion>> {
+        let members = self.members(group)?;
+        if self.local_ranks(&members).is_empty() {
+            return Ok(None);
+        }
+        let (own, file) =
+            memory(bytes).map_err(|error| Error::system("making memory to share", &error))?;
+        let length = Some(memory_bytes(bytes));
+        let files = self.exchange((group, ALLOCATION), &file, length, at_most)?;
+        let map = |(rank, file)| {
+            let mapping = |error| {
+                let peer = members.name(rank);
+                Error::system(format!("mapping the memory of {peer}"), &error)
+            };
+            Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
+        };
+        let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
+        let allocation = Allocation {
+            number,
+            own: Own::new(&own),
+            theirs,
+        };
+        if let Some(group) = self.lock_beside_poller().group(group) {
+            group.admit(allocation);
+        }
+        Ok(Some(own))
+    }
+
+    fn members(&self, group: u32) -> Result<Members> {
+        let members = self.with_group(group, |group| group.members().clone());
+        members.ok_or_else(closed)
+    }
+
+    /// Hands a file to the group's ranks on this host, and returns what they hand, by their ranks in
+    /// the group, ascending: see [`Host::exchange`].
+    ///
+    /// # Errors
+    /// Those of [`Host::exchange`].
+    pub(crate) fn exchange(
+        &self,
+        group_and_number: (u32, u32),
+        file: &OwnedFd,
+        bytes: Option<usize>,
+        at_most: Duration,
+    ) -> Result<Vec<(usize, OwnedFd)>> {
+        let members = self.members(group_and_number.0)?;
+        let own = self.with_group(group_and_number.0, |group| group.rank());
+        let others = self.local_ranks(&members).into_iter();
+        let others = others.filter(|rank| Some(*rank) != own);
+        let others: Vec<usize> = others.map(|rank| members.world_rank(rank)).collect();
+        let handed = self.host.exchange(group_and_number, &others, file, bytes, at_most);
+        let handed = handed.map_err(|error| of_the_world(error, &members))?;
+        let in_group = |(rank, file)| Some((members.rank_of(rank)?, file));
+        let mut handed: Vec<_> = handed.into_iter().filter_map(in_group).collect();
+        handed.sort_by_key(|(rank, _)| *rank);
+        Ok(handed)
+    }
+}
+
+/// The error of a group whose text numbers ranks as the world does.
+fn of_the_world(error: Error, members: &Members) -> Error {
+    if (0..members.count()).all(|rank| members.world_rank(rank) == rank) {
+        return error;
+    }
+    let note = |message: String| format!("{message} (these are the world's numbers)");
+    match error {
+        Error::PeerLost { rank, message } => Error::PeerLost {
+            rank: members.rank_of(rank).unwrap_or(rank),
+            message: note(message),
+        },
+        Error::Deadline(message) => Error::Deadline(note(message)),
+        Error::Protocol(message) => Error::Protocol(note(message)),
+        Error::System(message) => Error::System(note(message)),
+        other => other,
+    }
+}

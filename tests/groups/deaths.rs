@@ -1,0 +1,129 @@
+//! A rank dies at any step of making and using groups: every survivor that needs it gets the same
+//! first error, and groups without it go on.
+
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Error, ReduceOp, Result};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const RANKS: usize = 6;
+/// Neither is in the order of the world.
+const GROUPS: [&[usize]; 2] = [&[3, 0, 5], &[4, 1, 2]];
+
+fn group_of(rank: usize) -> usize {
+    usize::from(!GROUPS[0].contains(&rank))
+}
+
+/// Runs `program` with rank `victim` dying at `at`, on links with random delays.
+fn with_death<R: Send>(
+    victim: usize,
+    at: Duration,
+    program: impl Fn(&Communicator) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let mut world = World::new(RANKS);
+    world.timeout = Duration::from_secs(20);
+    world.network.seed = at.as_nanos() as u64;
+    world.network.faults.delay_max = Duration::from_micros(20);
+    world.network.faults.deaths = vec![(victim, at)];
+    world.run(program)
+}
+
+fn use_it(group: &Communicator) -> Result<()> {
+    let sum = (0..group.world_size() as u64).sum::<u64>();
+    for call in 0..3 {
+        let mut data = vec![group.rank() as u64; 10 + 1000 * call];
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        assert!(data.iter().all(|one| *one == sum));
+    }
+    group.barrier()
+}
+
+/// What the survivors of a group say: all the same, if they say anything.
+fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
+    let failed = members.iter().filter(|rank| **rank != victim);
+    let failed: Vec<&Error> = failed.filter_map(|rank| ends[*rank].as_ref().err()).collect();
+    for error in &failed {
+        let Error::PeerLost { rank, message } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(members.get(*rank), Some(&victim), "{message}");
+        let name = if *rank == victim {
+            format!("rank {rank} is gone")
+        } else {
+            format!("rank {rank} (world rank {victim}) is gone")
+        };
+        assert!(message.starts_with(&name), "{message}");
+        // With the coordinator and the relay alive, to the letter.
+        if *rank > 0 && victim > 0 {
+            assert_eq!(*error, failed[0]);
+        }
+    }
+    !failed.is_empty()
+}
+
+#[test]
+fn subgroups_whose_member_dies_at_any_step_fail_alike_and_the_others_go_on() {
+    let mut failures: BTreeMap<usize, usize> = BTreeMap::new();
+    for victim in 0..RANKS {
+        for step in 0..60 {
+            let at = Duration::from_micros(step * 9);
+            let ends = with_death(victim, at, |comm| {
+                use_it(&comm.subgroup(GROUPS[group_of(comm.rank())])?)
+            });
+            let (its, other) = (GROUPS[group_of(victim)], GROUPS[1 - group_of(victim)]);
+            let has_failed = same_error(&ends, its, victim);
+            *failures.entry(victim).or_default() += usize::from(has_failed);
+            for rank in other {
+                match &ends[*rank] {
+                    Ok(()) => {}
+                    // Rank 0 of the world gives groups their numbers.
+                    Err(Error::System(text)) if victim == 0 => {
+                        assert!(text.starts_with("rank 0 of the world, which gives"), "{text}");
+                    }
+                    Err(error) => panic!("victim {victim} at {at:?}: rank {rank}: {error}"),
+                }
+            }
+        }
+    }
+    // Most deaths come while the group is needed, and some after that.
+    for (victim, failed) in failures {
+        assert!((10..60).contains(&failed), "victim {victim}: {failed}");
+    }
+}
+
+#[test]
+fn a_split_whose_rank_dies_at_any_step_ends_on_all_survivors() {
+    for victim in 0..RANKS {
+        for step in 0..60 {
+            let at = Duration::from_micros(step * 9);
+            let ends = with_death(victim, at, |comm| {
+                let color = group_of(comm.rank());
+                let key = GROUPS[color].iter().position(|one| *one == comm.rank());
+                let group = match comm.split(color, key.unwrap_or(0)) {
+                    Ok(group) => group.expect("it has a colour"),
+                    Err(error) => return Ok((Err(error), Ok(()))),
+                };
+                Ok((Ok(()), use_it(&group)))
+            });
+            let survivors = (0..RANKS).filter(|rank| *rank != victim);
+            for rank in survivors {
+                let (split, used) = ends[rank].clone().unwrap();
+                // A split fails as a collective of all ranks, or as the group does.
+                if let Err(error) = split {
+                    let text = error.to_string();
+                    assert!(text.contains("is gone"), "{text}");
+                    let names = [format!("rank {victim}"), format!("rank {victim})")];
+                    assert!(names.iter().any(|name| text.contains(name)), "{text}");
+                }
+                let is_member = GROUPS[group_of(victim)].contains(&rank);
+                assert!(used.is_ok() || is_member, "victim {victim} at {at:?}: {used:?}");
+            }
+            let used = |end: &Result<(Result<()>, Result<()>)>| match end {
+                Ok((_, used)) => used.clone(),
+                Err(error) => Err(error.clone()),
+            };
+            let used: Vec<_> = ends.iter().map(used).collect();
+            same_error(&used, GROUPS[group_of(victim)], victim);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What groups are, and that they compute the right things.
+
+use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
+use ringtree::ddp::{DataParallel, Options, Parameter};
+use ringtree::sim::simulate::{World, sleep};
+use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, simulate};
+use std::time::Duration;
+
+/// The numbers that the ranks of `comm` give, in its order.
+fn gathered(comm: &Communicator, own: usize) -> Result<Vec<u64>> {
+    let mut all = vec![0; comm.world_size()];
+    all[comm.rank()] = own as u64;
+    comm.all_gather(&mut all).map(|()| all)
+}
+
+#[test]
+fn ranks_of_one_colour_are_in_the_order_of_their_keys_then_of_their_ranks() {
+    let groups = simulate(7, |comm| {
+        let rank = comm.rank();
+        let color = (rank != 4).then_some(rank % 2);
+        // Of 0, 2 and 6 the last has the smallest key; 1, 3 and 5 have equal ones.
+        let key = if rank == 6 { 1 } else { 2 };
+        match comm.split(color, key)? {
+            Some(group) => gathered(&group, rank).map(Some),
+            None => Ok(None),
+        }
+    });
+    for (rank, group) in groups.into_iter().enumerate() {
+        let expected = match rank {
+            4 => None,
+            even if even % 2 == 0 => Some(vec![6, 0, 2]),
+            _ => Some(vec![1, 3, 5]),
+        };
+        assert_eq!(group, Ok(expected), "rank {rank}");
+    }
+}
+
+#[test]
+fn members_alone_make_a_group_in_the_order_of_the_list_whatever_the_others_do() {
+    let ends = simulate(5, |comm| match comm.rank() {
+        // It computes, and makes no call; rank 0 gives the numbers.
+        0 => {
+            sleep(comm, Duration::from_secs(2));
+            Ok(Vec::new())
+        }
+        3 => Ok(Vec::new()),
+        rank => gathered(&comm.subgroup(&[4, 1, 2])?, rank),
+    });
+    for rank in [1, 2, 4] {
+        assert_eq!(ends[rank], Ok(vec![4, 1, 2]));
+    }
+}
+
+#[test]
+fn groups_of_groups_and_their_duplicates_compute_apart() {
+    let ends = simulate(8, |comm| {
+        let half = comm.split(comm.rank() / 4, 0)?.unwrap();
+        let quarter = half.subgroup(match half.rank() {
+            0 | 2 => &[2, 0],
+            _ => &[1, 3],
+        })?;
+        let other = quarter.duplicate()?;
+        let works = [
+            half.all_reduce_async(vec![comm.rank() as u64], ReduceOp::Sum)?,
+            quarter.all_reduce_async(vec![comm.rank() as u64], ReduceOp::Sum)?,
+            other.all_reduce_async(vec![1u64], ReduceOp::Sum)?,
+        ];
+        let sums: Result<Vec<_>> = works.into_iter().rev().map(|work| work.wait()).collect();
+        let peer = 1 - quarter.rank();
+        let mut theirs = [0u64];
+        match quarter.rank() {
+            0 => {
+                quarter.send(&[comm.rank() as u64], peer)?;
+                quarter.recv(&mut theirs, peer)?;
+            }
+            _ => {
+                quarter.recv(&mut theirs, peer)?;
+                quarter.send(&[comm.rank() as u64], peer)?;
+            }
+        }
+        Ok::<_, Error>((sums?.concat(), theirs[0]))
+    });
+    for (rank, end) in ends.into_iter().enumerate() {
+        let (half, partner) = (rank as u64 / 4 * 16 + 6, rank as u64 ^ 2);
+        let quarter = rank as u64 + partner;
+        assert_eq!(end, Ok((vec![2, quarter, half], partner)), "rank {rank}");
+    }
+}
+
+#[test]
+fn groups_used_in_opposite_order_do_not_stall_each_other() {
+    const COUNT: usize = 100_000;
+    let mut world = World::new(2);
+    // Far less than a call moves: nothing gets by on what the links hold.
+    world.network.window_bytes = 64;
+    let ends = world.run(|comm| {
+        let (x, y) = (comm.duplicate()?, comm.subgroup(&[1, 0])?);
+        let (first, second) = if comm.rank() == 0 { (&x, &y) } else { (&y, &x) };
+        let one = first.all_reduce_async(vec![1u32; COUNT], ReduceOp::Sum)?;
+        let two = second.all_reduce_async(vec![2u32; COUNT], ReduceOp::Sum)?;
+        let two = two.wait()?;
+        Ok::<_, Error>((one.wait()?[COUNT - 1], two[COUNT - 1]))
+    });
+    assert_eq!(ends, vec![Ok((2, 4)); 2]);
+}
+
+#[test]
+fn wrong_lists_are_refused_and_change_nothing() {
+    let ends = simulate(3, |comm| {
+        let says = |ranks: &[usize], what: &str| {
+            let Err(Error::Usage(text)) = comm.subgroup(ranks) else {
+                panic!("{ranks:?} was not refused");
+            };
+            assert!(text.contains(what), "{text}");
+        };
+        let (own, next) = (comm.rank(), (comm.rank() + 1) % 3);
+        says(&[own, next, own], "is twice in the list");
+        says(&[own, 3], "member 3 is no rank; there are 3");
+        says(&[next], "only members make a group");
+        says(&[], "only members make a group");
+        gathered(&comm.subgroup(&[2, 0, 1])?, own)
+    });
+    assert_eq!(ends, vec![Ok(vec![2, 0, 1]); 3]);
+}
+
+#[test]
+fn members_that_do_not_come_are_named_with_what_they_wait_for() {
+    let mut world = World::new(5);
+    world.timeout = Duration::from_secs(3);
+    let ends = world.run(|comm| match comm.rank() {
+        1 | 3 => comm.subgroup(&[1, 2, 3, 4]).map(|_| ()),
+        4 => comm.subgroup(&[1, 2, 4, 3]).map(|_| ()),
+        _ => {
+            sleep(comm, Duration::from_secs(10));
+            Ok(())
+        }
+    });
+    let Err(Error::Deadline(text)) = &ends[1] else {
+        panic!("{ends:?}");
+    };
+    for part in [
+        "rank 0 (world rank 1) gave up on the group of world ranks 1, 2, 3, 4 after 3.0 s",
+        "rank 1 (world rank 2) has not asked for it",
+        "rank 3 (world rank 4) waits for the group of world ranks 1, 2, 4, 3 instead",
+    ] {
+        let swapped = part.replace("rank 0 (world rank 1)", "rank 2 (world rank 3)");
+        assert!(text.contains(part) || text.contains(&swapped), "{text}");
+    }
+    assert_eq!(ends[3], ends[1]);
+    assert!(matches!(ends[4], Err(Error::Deadline(_))), "{ends:?}");
+}
+
+#[test]
+fn errors_name_ranks_of_the_group_and_of_the_world() {
+    let ends = simulate(6, |comm| {
+        if comm.rank() % 2 == 0 {
+            return Ok(());
+        }
+        let group = comm.subgroup(&[5, 3, 1])?;
+        let op = [ReduceOp::Sum, ReduceOp::Max][usize::from(comm.rank() == 3)];
+        group.all_reduce(&mut [1.0f32; 9], op)
+    });
+    let Err(Error::Mismatch(text)) = &ends[1] else {
+        panic!("{ends:?}");
+    };
+    assert!(text.contains("rank 1 (world rank 3) all-reduce #1 of 9 f32, max"), "{text}");
+    assert!(text.contains(" (world rank ") && text.contains("f32, sum"), "{text}");
+    assert!(ends[3] == ends[1] && ends[5] == ends[1], "{ends:?}");
+}
+
+#[test]
+fn a_deadline_in_a_group_fails_that_group_alone() {
+    let mut world = World::new(4);
+    world.timeout = Duration::from_secs(2);
+    let ends = world.run(|comm| {
+        let pair = comm.split(comm.rank() / 2, 0)?.unwrap();
+        if comm.rank() == 3 {
+            sleep(comm, Duration::from_secs(3));
+        }
+        let ended = pair.barrier();
+        let agreed = pair.agreed_mark(Duration::from_secs(1));
+        assert_eq!(agreed.is_some(), ended.is_err());
+        if comm.rank() < 2 {
+            sleep(comm, Duration::from_secs(3));
+        }
+        comm.barrier().map(|()| ended)
+    });
+    let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
+    assert_eq!(ends[..2], [Ok(()), Ok(())]);
+    let Err(Error::Deadline(text)) = &ends[2] else {
+        panic!("{ends:?}");
+    };
+    assert!(text.starts_with("rank 0 (world rank 2) gave up on barrier #1"), "{text}");
+    assert!(text.contains("rank 1 (world rank 3) has made no call yet"), "{text}");
+    assert_eq!(ends[3], ends[2]);
+}
+
+#[test]
+fn a_rank_that_leaves_a_group_too_early_is_named() {
+    let ends = simulate(3, |comm| {
+        let group = comm.subgroup(&[2, 0, 1])?;
+        group.barrier()?;
+        if comm.rank() == 2 {
+            drop(group);
+            return comm.barrier();
+        }
+        let ended = group.barrier();
+        comm.barrier().and(ended)
+    });
+    assert_eq!(ends[2], Ok(()));
+    for end in &ends[..2] {
+        let Err(Error::PeerLost { rank: 0, message }) = end else {
+            panic!("{end:?}");
+        };
+        assert!(message.starts_with("rank 0 (world rank 2) left after call #1"), "{message}");
+    }
+}
+
+#[test]
+fn marks_of_a_group_are_its_own() {
+    let ends = simulate(4, |comm| {
+        let group = comm.split(comm.rank() % 2, 3 - comm.rank())?.unwrap();
+        comm.mark(9);
+        group.mark(5 + comm.rank() as u64);
+        group.barrier()?;
+        if comm.rank() == 3 {
+            group.fail(&Error::System("rank 3 gives up".into()));
+        }
+        let ended = group.barrier();
+        let agreed = group.agreed_mark(Duration::from_secs(5));
+        Ok::<_, Error>((agreed, ended.is_err(), comm.barrier()))
+    });
+    for (rank, end) in ends.into_iter().enumerate() {
+        let agreed = (rank % 2 == 1).then_some(6);
+        assert_eq!(end, Ok((agreed, rank % 2 == 1, Ok(()))), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_group_knows_which_of_its_ranks_share_a_host() {
+    // Two hosts of four: a row has one host, a column two ranks on each.
+    let mut world = World::new(8);
+    world.ranks_per_host = 4;
+    let choose = |comm: &Communicator| {
+        comm.use_algorithm(Some(ringtree::Algorithm::Hierarchical))?;
+        let mut sum = vec![comm.rank() as u64; 1000];
+        comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+        Ok::<_, Error>(sum[999])
+    };
+    let ends = world.run(|comm| {
+        let column = comm.split(comm.rank() % 2, 0)?.unwrap();
+        assert_eq!(column.local_rank(), comm.rank() % 4);
+        assert_eq!((column.transport(), column.tuning()), ("sim", comm.tuning()));
+        assert_eq!(column.timeout(), comm.timeout());
+        choose(&column)
+    });
+    assert_eq!(ends, vec![Ok(6); 8]);
+    // Ranks of a group that are not together on their hosts have no hierarchy.
+    let ends = world.run(|comm| choose(&comm.subgroup(&[0, 4, 1, 5, 2, 6, 3, 7])?));
+    assert!(ends.iter().all(|end| matches!(end, Err(Error::Usage(_)))), "{ends:?}");
+}
+
+#[test]
+fn the_ranks_that_are_left_can_make_a_group() {
+    let mut world = World::new(4);
+    world.network.faults.deaths = vec![(2, Duration::from_millis(1))];
+    let ends = world.run(|comm| {
+        let failed = loop {
+            if let Err(error) = comm.all_reduce(&mut [1.0f32; 10], ReduceOp::Sum) {
+                break error;
+            }
+        };
+        assert!(matches!(failed, Error::PeerLost { rank: 2, .. }), "{failed}");
+        if comm.rank() == 2 {
+            return Ok(Vec::new());
+        }
+        gathered(&comm.subgroup(&[0, 1, 3])?, comm.rank())
+    });
+    for rank in [0, 1, 3] {
+        assert_eq!(ends[rank], Ok(vec![0, 1, 3]));
+    }
+}
+
+#[test]
+fn a_data_parallel_step_and_a_checkpoint_belong_to_a_column_of_a_grid() {
+    let folder = tempfile::tempdir().unwrap();
+    let ends = simulate(4, |comm| {
+        let data = comm.split(comm.rank() % 2, 0)?.unwrap();
+        let parameters = vec![Parameter::new("weights", &[3], Dtype::F32)];
+        let mut model = DataParallel::new(&data, parameters, Options::new())?;
+        let mut weights = vec![comm.rank() as f32; 3];
+        model.broadcast(&mut [&mut weights])?;
+        model.report(0, &[comm.rank() as f32; 3])?;
+        model.wait()?;
+        let slopes = model.gradient::<f32>(0)?.unwrap();
+        weights.iter_mut().zip(slopes).for_each(|(one, slope)| *one += slope);
+        let path = folder.path().join(format!("column {}", comm.rank() % 2));
+        let store = Checkpoints::new(Directory::new(path), 2);
+        let mut state = Checkpoint::default();
+        if data.rank() == 0 {
+            state.insert("model/weights", &[3], &weights)?;
+        }
+        store.save_from(&data, &state)?;
+        let found = store.load_and_broadcast(&data)?.expect("it was saved");
+        assert_eq!(found.checkpoint.values::<f32>("model/weights")?, weights);
+        Ok::<_, Error>(weights)
+    });
+    // Columns {0, 2} and {1, 3}: the lowest rank's weights and the mean of the ranks.
+    let expected = |rank: usize| vec![(rank % 2 * 2 + 1) as f32; 3];
+    for (rank, end) in ends.into_iter().enumerate() {
+        assert_eq!(end, Ok(expected(rank)), "rank {rank}");
+    }
+}
