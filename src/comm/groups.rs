@@ -54,7 +54,14 @@ impl Communicator {
         let mut ranks: Vec<usize> = ranks.filter(|rank| told[*rank][..2] == own[..2]).collect();
         // A stable sort: ranks with equal keys stay in order.
         ranks.sort_by_key(|rank| told[*rank][2]);
-        self.subgroup(&ranks).map(Some)
+        let made = self.make_group(&ranks, true);
+        made.map(Some).map_err(|error| match error {
+            Error::PeerLost { rank, message } => {
+                let rank = ranks.get(rank).copied().unwrap_or(rank);
+                self.first_cause(Error::PeerLost { rank, message })
+            }
+            error => self.first_cause(error),
+        })
     }
 
     /// A communicator of the ranks `ranks` of this one, numbered in the order of the list. Only its
@@ -71,16 +78,16 @@ impl Communicator {
     /// `rank 1 (world rank 5)`.
     ///
     /// ```
-    /// let ends = ringtree::simulate(4, |comm| {
-    ///     if comm.rank() % 2 == 0 {
-    ///         return Ok(None);
+    /// let roots = ringtree::simulate(4, |comm| {
+    ///     let mut root = [comm.rank() as u64];
+    ///     if comm.rank() % 2 == 1 {
+    ///         let group = comm.subgroup(&[3, 1])?;
+    ///         group.broadcast(&mut root, 0)?; // from this communicator's rank 3
     ///     }
-    ///     let group = comm.subgroup(&[3, 1])?;
-    ///     let mut rank = [comm.rank() as u64];
-    ///     group.broadcast(&mut rank, 0)?; // from this communicator's rank 3
-    ///     Ok::<_, ringtree::Error>(Some((group.rank(), rank[0])))
+    ///     comm.barrier()?;
+    ///     Ok::<_, ringtree::Error>(root[0])
     /// });
-    /// assert_eq!(ends, [Ok(None), Ok(Some((1, 3))), Ok(None), Ok(Some((0, 3)))]);
+    /// assert_eq!(roots, [Ok(0), Ok(3), Ok(2), Ok(3)]);
     /// ```
     ///
     /// # Errors
@@ -89,6 +96,11 @@ impl Communicator {
     /// come in time: then all members that came get the same error, and this communicator is as it
     /// was.
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Self> {
+        self.make_group(ranks, false)
+    }
+
+    /// Makes a group of `ranks`; if it `ends_with` this communicator, which fails meanwhile, none.
+    fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let rank = self.place_in(ranks)?;
         let algorithm = self.enter()?.algorithm;
         let Parts {
@@ -102,7 +114,7 @@ impl Communicator {
         } = &self.0.parts;
         let hosts = ranks.iter().map(|one| hosts[*one]).collect();
         let members = members.part(ranks);
-        let group = runtime.make_group(*group, rank, &members, *timeout)?;
+        let group = runtime.make_group((*group, ends_with), rank, &members, *timeout)?;
         let transport = match *parents_transport {
             "sim" => "sim",
             _ => transport_name(runtime.local_ranks(&members).len(), ranks.len()),

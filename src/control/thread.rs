@@ -397,7 +397,8 @@ impl ControlThread {
             self.send_own(number(peer), PLEASE_DIAL, group.to_le_bytes().to_vec());
         }
         let dials_first = self.rank < peer && peer < self.peers.len();
-        if !dials_first || self.leaving_until.is_some() {
+        let is_done = self.dialed.contains(&(group, peer));
+        if !dials_first || is_done || self.leaving_until.is_some() {
             return;
         }
         let now = Instant::now();
@@ -412,8 +413,7 @@ impl ControlThread {
 
     /// `peer` needs a connection that this rank dials, unless it has.
     fn answer_dial(&mut self, group: u32, peer: usize) {
-        let is_due = !self.dialed.contains(&(group, peer)) && self.rank < peer;
-        if is_due && self.dials.len() < DIALS_ASKED_MAX {
+        if self.rank < peer && self.dials.len() < DIALS_ASKED_MAX {
             self.dial(group, 0, peer);
         }
     }

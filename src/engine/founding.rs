@@ -177,11 +177,14 @@ impl Founding {
 
 /// The error of a rank that waits for a group which rank 0 cannot make any more.
 fn no_relay(members: &Members, why: &str) -> Error {
+    let rank = members.rank_of(RELAY);
+    let name = rank.map_or("rank 0 of the world".to_owned(), |rank| {
+        members.name(rank).to_string()
+    });
     let message = format!(
-        "rank 0 of the world, which gives groups their numbers, is gone: {why}; make groups while \
-         it is there"
+        "{name} is gone, which gives groups their numbers: {why}; make groups while it is there"
     );
-    match members.rank_of(RELAY) {
+    match rank {
         Some(rank) => Error::PeerLost { rank, message },
         None => Error::System(message),
     }

@@ -322,6 +322,12 @@ impl Group {
         self.session.members()
     }
 
+    /// Whether the first error is known.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.session.first_error().is_some()
+    }
+
     /// This rank's number in it.
     #[must_use]
     pub fn rank(&self) -> usize {

@@ -35,6 +35,7 @@ use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use founding::Founding;
 use group::{Group, Order};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Every group of a process, polled together.
@@ -42,6 +43,8 @@ use std::time::Duration;
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     founding: Founding,
+    /// Ranks of the world that are gone, and why: groups that come later are told.
+    lost: BTreeMap<usize, String>,
 }
 
 /// Names an operation that was started and not yet taken.
@@ -60,6 +63,11 @@ impl Engine {
     pub fn add_group(&mut self, number: u32, mut group: Group) {
         if !self.founding.has_relay() {
             group.relay_gone();
+        }
+        for (rank, why) in &self.lost {
+            if let Some(peer) = group.members().rank_of(*rank) {
+                group.control_lost(peer, why);
+            }
         }
         self.groups.push((number, group));
         for (_, from, payload) in self.founding.take_early(number) {
@@ -188,6 +196,7 @@ impl Engine {
     }
 
     fn lost(&mut self, rank: usize, why: &str) {
+        self.lost.insert(rank, why.to_owned());
         self.with_member(rank, |group, peer| group.control_lost(peer, why));
     }
 

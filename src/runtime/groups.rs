@@ -34,13 +34,14 @@ impl Runtime {
     }
 
     /// Makes a group of `members`, of which this is `rank`, from the group `parent`: with the other
-    /// members, which do the same; returns its number. Nothing of other groups waits for it.
+    /// members, which do the same; returns its number. Nothing of other groups waits for it. A
+    /// request that `ends_with_parent` is given up when that group fails.
     ///
     /// # Errors
     /// A member does not come: it is gone, or not there within `at_most`.
     pub(crate) fn make_group(
         &self,
-        parent: u32,
+        (parent, ends_with_parent): (u32, bool),
         rank: usize,
         members: &Members,
         at_most: Duration,
@@ -50,7 +51,7 @@ impl Runtime {
         let request = engine.found(parent, members);
         self.send_controls(&mut engine);
         drop(engine);
-        let answer = self.await_founding(request, at_most);
+        let answer = self.await_founding(request, ends_with_parent.then_some(parent), at_most);
         let made = answer.and_then(|number| {
             self.add_group(number, rank, members, at_most)?;
             Ok(number)
@@ -60,12 +61,21 @@ impl Runtime {
         made
     }
 
-    fn await_founding(&self, request: u32, at_most: Duration) -> Result<u32> {
+    fn await_founding(
+        &self,
+        request: u32,
+        ends_with: Option<u32>,
+        at_most: Duration,
+    ) -> Result<u32> {
         let start = self.host.now();
-        let end = start.saturating_add(at_most);
+        let mut end = start.saturating_add(at_most);
         self.wait_for(|engine| {
             let now = self.host.now();
             let answer = engine.founded(request);
+            let parent = ends_with.and_then(|parent| engine.group(parent));
+            if parent.is_some_and(|group| group.has_failed()) {
+                end = end.min(now);
+            }
             if answer.is_none() && now >= end {
                 // Rank 0 answers all that wait with the same error.
                 engine.give_up_founding(request, now - start);

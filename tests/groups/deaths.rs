@@ -78,7 +78,7 @@ fn subgroups_whose_member_dies_at_any_step_fail_alike_and_the_others_go_on() {
                     Ok(()) => {}
                     // Rank 0 of the world gives groups their numbers.
                     Err(Error::System(text)) if victim == 0 => {
-                        assert!(text.starts_with("rank 0 of the world, which gives"), "{text}");
+                        assert!(text.starts_with("rank 0 of the world is gone"), "{text}");
                     }
                     Err(error) => panic!("victim {victim} at {at:?}: rank {rank}: {error}"),
                 }

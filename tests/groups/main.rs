@@ -9,3 +9,8 @@ mod ranks;
 mod deaths;
 mod processes;
 mod simulated;
+
+#[test]
+fn child_entry() {
+    processes::play();
+}

@@ -2,6 +2,7 @@
 
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
 use ringtree::ddp::{DataParallel, Options, Parameter};
+use ringtree::plan::Collective;
 use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, simulate};
 use std::time::Duration;
@@ -101,7 +102,7 @@ fn groups_used_in_opposite_order_do_not_stall_each_other() {
         let two = two.wait()?;
         Ok::<_, Error>((one.wait()?[COUNT - 1], two[COUNT - 1]))
     });
-    assert_eq!(ends, vec![Ok((2, 4)); 2]);
+    assert_eq!(ends, vec![Ok((3, 3)); 2]);
 }
 
 #[test]
@@ -128,8 +129,15 @@ fn members_that_do_not_come_are_named_with_what_they_wait_for() {
     let mut world = World::new(5);
     world.timeout = Duration::from_secs(3);
     let ends = world.run(|comm| match comm.rank() {
-        1 | 3 => comm.subgroup(&[1, 2, 3, 4]).map(|_| ()),
-        4 => comm.subgroup(&[1, 2, 4, 3]).map(|_| ()),
+        1 | 3 => {
+            let end = comm.subgroup(&[1, 2, 3, 4]).map(|_| ());
+            sleep(comm, Duration::from_secs(2));
+            end
+        }
+        4 => {
+            sleep(comm, Duration::from_secs(1));
+            comm.subgroup(&[1, 2, 4, 3]).map(|_| ())
+        }
         _ => {
             sleep(comm, Duration::from_secs(10));
             Ok(())
@@ -154,11 +162,12 @@ fn members_that_do_not_come_are_named_with_what_they_wait_for() {
 fn errors_name_ranks_of_the_group_and_of_the_world() {
     let ends = simulate(6, |comm| {
         if comm.rank() % 2 == 0 {
-            return Ok(());
+            return comm.barrier();
         }
         let group = comm.subgroup(&[5, 3, 1])?;
         let op = [ReduceOp::Sum, ReduceOp::Max][usize::from(comm.rank() == 3)];
-        group.all_reduce(&mut [1.0f32; 9], op)
+        let ended = group.all_reduce(&mut [1.0f32; 9], op);
+        comm.barrier().and(ended)
     });
     let Err(Error::Mismatch(text)) = &ends[1] else {
         panic!("{ends:?}");
@@ -238,26 +247,31 @@ fn marks_of_a_group_are_its_own() {
 
 #[test]
 fn a_group_knows_which_of_its_ranks_share_a_host() {
-    // Two hosts of four: a row has one host, a column two ranks on each.
+    fn predicted_s(comm: &Communicator) -> Result<f64> {
+        comm.use_algorithm(Some(ringtree::Algorithm::Hierarchical))?;
+        let (_, seconds) = comm.preview(Collective::AllReduce, 100_000, Dtype::F32, 0)?;
+        Ok(seconds)
+    }
+    let alone = |world_size, ranks_per_host| {
+        let mut world = World::new(world_size);
+        world.ranks_per_host = ranks_per_host;
+        world.run(predicted_s)[0].clone()
+    };
+    // Two hosts of four: a column has two ranks on each.
     let mut world = World::new(8);
     world.ranks_per_host = 4;
-    let choose = |comm: &Communicator| {
-        comm.use_algorithm(Some(ringtree::Algorithm::Hierarchical))?;
-        let mut sum = vec![comm.rank() as u64; 1000];
-        comm.all_reduce(&mut sum, ReduceOp::Sum)?;
-        Ok::<_, Error>(sum[999])
-    };
     let ends = world.run(|comm| {
         let column = comm.split(comm.rank() % 2, 0)?.unwrap();
         assert_eq!(column.local_rank(), comm.rank() % 4);
         assert_eq!((column.transport(), column.tuning()), ("sim", comm.tuning()));
         assert_eq!(column.timeout(), comm.timeout());
-        choose(&column)
+        predicted_s(&column)
     });
-    assert_eq!(ends, vec![Ok(6); 8]);
-    // Ranks of a group that are not together on their hosts have no hierarchy.
-    let ends = world.run(|comm| choose(&comm.subgroup(&[0, 4, 1, 5, 2, 6, 3, 7])?));
-    assert!(ends.iter().all(|end| matches!(end, Err(Error::Usage(_)))), "{ends:?}");
+    assert_eq!(ends, vec![alone(4, 2); 8]);
+    // Ranks that take turns are as if each was alone.
+    let ends = world.run(|comm| predicted_s(&comm.subgroup(&[0, 4, 1, 5, 2, 6, 3, 7])?));
+    assert_eq!(ends, vec![alone(8, 1); 8]);
+    assert_ne!(alone(8, 4), alone(8, 1));
 }
 
 #[test]
