@@ -1,5 +1,5 @@
 //! The error type: which rank, in which call, why, and what the caller can do next.
-//! It may import the base files, and the names of the collectives.
+//! It may import the base files and `plan`, for the names of the collectives.
 
 use crate::limits::PLACES_MAX;
 use crate::plan::spec::Collective;

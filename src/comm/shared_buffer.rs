@@ -108,8 +108,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::usage`] where no memory holds so much; [`Error::protocol`] if another rank wants
-    /// another size, [`Error::deadline`] and [`Error::peer_lost`] name ranks that did not take part,
-    /// [`Error::system`] is the system's: after these the communicator has failed.
+    /// another size, [`Error::deadline`] and [`Error::peer_lost`] name ranks that did not take
+    /// part, [`Error::system`] is the system's: after these the communicator has failed.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedBuffer<T>> {
         let bytes = count
             .checked_mul(size_of::<T>())
