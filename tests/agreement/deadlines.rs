@@ -3,7 +3,7 @@
 use super::{registry, run_timed};
 use ringtree::plan::Algorithm;
 use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, ReduceOp, Result};
+use ringtree::{Collective, Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +36,13 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
         "{text}"
     );
     assert!(text.contains("after 5.0 s"), "{text}");
+    let call = (error.collective(), error.sequence());
+    assert_eq!(call, (Some(Collective::AllReduce), Some(12)));
+    assert_eq!(error.missing(), [3], "{error:?}");
+    assert!(
+        error.rank().is_some() && error.elapsed() >= Some(TIMEOUT),
+        "{error:?}"
+    );
     // The late rank too, when it comes at last.
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }

@@ -34,7 +34,10 @@ fn disagree(world_size: usize, who: usize, even: Code<'_>, odd: Code<'_>) -> Str
     for end in &ends {
         assert_eq!(*end, ends[0], "all ranks get the same first cause");
     }
-    text.clone()
+    let (low, high) = (error.rank().unwrap(), error.peer().unwrap());
+    assert!(low < high && (low == who || high == who), "{error:?}");
+    assert_eq!(error.sequence(), Some(2), "{error:?}");
+    text
 }
 
 /// As [`disagree`], in worlds of several sizes, each rank in turn being the odd one; the error
