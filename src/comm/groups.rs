@@ -55,12 +55,9 @@ impl Communicator {
         // A stable sort: ranks with equal keys stay in order.
         ranks.sort_by_key(|rank| told[*rank][2]);
         let made = self.make_group(&ranks, true);
-        made.map(Some).map_err(|error| match error {
-            Error::PeerLost { rank, message } => {
-                let rank = ranks.get(rank).copied().unwrap_or(rank);
-                self.first_cause(Error::PeerLost { rank, message })
-            }
-            error => self.first_cause(error),
+        made.map(Some).map_err(|error| {
+            let error = error.renumbered(|rank| ranks.get(rank).copied(), "");
+            self.first_cause(error)
         })
     }
 
@@ -91,8 +88,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if the list has a rank twice, one that there is not, or not the caller's;
-    /// [`Error::PeerLost`] if a member is gone, [`Error::Deadline`] with the members that did not
+    /// [`Error::usage`] if the list has a rank twice, one that there is not, or not the caller's;
+    /// [`Error::peer_lost`] if a member is gone, [`Error::deadline`] with the members that did not
     /// come in time: then all members that came get the same error, and this communicator is as it
     /// was.
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Self> {
@@ -158,20 +155,20 @@ impl Communicator {
         for rank in ranks {
             self.check_peer("member", *rank)?;
             if std::mem::replace(&mut seen[*rank], true) {
-                return Err(Error::Usage(format!(
+                return Err(Error::usage(format!(
                     "rank {rank} is twice in the list of a group's members"
                 )));
             }
         }
         if ranks.len() > MEMBERS_LISTED_MAX {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "a group of {} ranks is too large: at most {MEMBERS_LISTED_MAX} can be listed",
                 ranks.len()
             )));
         }
         let own = ranks.iter().position(|rank| *rank == self.rank());
         own.ok_or_else(|| {
-            Error::Usage(format!(
+            Error::usage(format!(
                 "rank {} is not in the list of the group's members; only members make a group",
                 self.rank()
             ))

@@ -183,7 +183,7 @@ impl Communicator {
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert!(matches!(&ends[0], Err(Error::Deadline(_))), "{ends:?}");
+    /// assert!(matches!(&ends[0], Err(error) if error.is_timeout()), "{ends:?}");
     /// ```
     #[must_use]
     pub fn timeout(&self) -> Duration {
@@ -232,7 +232,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if another thread is in the communicator.
+    /// [`Error::usage`] if another thread is in the communicator.
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
         self.enter()?.algorithm = algorithm;
         Ok(())
@@ -257,11 +257,11 @@ impl Communicator {
     /// use ringtree::Error;
     /// let ends = ringtree::simulate(3, |comm| {
     ///     if comm.rank() == 1 {
-    ///         comm.fail(&Error::System("rank 1 has no room on its disk".into()));
+    ///         comm.fail(&Error::system("rank 1 has no room on its disk"));
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert_eq!(ends[0], Err(Error::System("rank 1 has no room on its disk".into())));
+    /// assert_eq!(ends[0], Err(Error::system("rank 1 has no room on its disk")));
     /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
     /// ```
     pub fn fail(&self, cause: &Error) {
@@ -333,7 +333,7 @@ impl Communicator {
             Ok(issued) => Ok(issued),
             // A call that panicked has issued what it counted.
             Err(TryLockError::Poisoned(issued)) => Ok(issued.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::Usage(format!(
+            Err(TryLockError::WouldBlock) => Err(Error::usage(format!(
                 "two threads of rank {} are in one communicator at once; give each its own",
                 self.rank()
             ))),
@@ -344,7 +344,7 @@ impl Communicator {
         if peer < self.world_size() {
             return Ok(());
         }
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "{what} {peer} is no rank; there are {}, numbered from 0",
             self.world_size()
         )))

@@ -185,7 +185,7 @@ fn no_relay(members: &Members, why: &str) -> Error {
         "{name} is gone, which gives groups their numbers: {why}; make groups while it is there"
     );
     match rank {
-        Some(rank) => Error::PeerLost { rank, message },
-        None => Error::System(message),
+        Some(rank) => Error::peer_lost(rank, message),
+        None => Error::system(message),
     }
 }

@@ -16,6 +16,7 @@ use crate::limits::{GROUPS_MAX, JOINS_OPEN_MAX, RANKS_LISTED_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::time::Duration;
 
 /// The number under which processes, and not groups, tell each other something.
 pub const PROCESSES: u32 = u32::MAX;
@@ -200,7 +201,7 @@ impl Registrar {
         let open = self.gatherings.iter();
         let open = open.filter(|one| one.joined.contains_key(&from)).count();
         if open >= JOINS_OPEN_MAX {
-            return refuse(Error::Usage(format!(
+            return refuse(Error::usage(format!(
                 "world rank {from} waits for {open} groups at once, which is as many as it may"
             )));
         }
@@ -219,7 +220,7 @@ impl Registrar {
             };
             if gathering.position(from).is_none() {
                 let why = format!("world rank {from} is not in {}", gathering.group());
-                return refuse(Error::Protocol(why));
+                return refuse(Error::protocol(why));
             }
             let mut absent = self.absent.iter();
             let gone = absent.find(|(rank, _)| gathering.position(**rank).is_some());
@@ -240,7 +241,7 @@ impl Registrar {
         let gathering = self.gatherings.remove(at);
         let number = FIRST_MADE + self.made;
         if number >= GROUPS_MAX {
-            return gathering.refuse(&Error::Usage(format!(
+            return gathering.refuse(&Error::usage(format!(
                 "this job has made {GROUPS_MAX} groups, which is as many as have a number; keep \
                  and use those there are"
             )));
@@ -263,8 +264,11 @@ impl Registrar {
             let world_rank = gathering.members[*rank] as usize;
             !gathering.joined.contains_key(&world_rank)
         });
-        let missing: Vec<String> = missing
+        let missing: Vec<usize> = missing.collect();
+        let told: Vec<String> = missing
+            .iter()
             .map(|rank| {
+                let rank = *rank;
                 let name = gathering.name(rank);
                 match self.whereabouts(gathering.members[rank] as usize) {
                     Some(elsewhere) => format!("{name} waits for {elsewhere} instead"),
@@ -273,14 +277,16 @@ impl Registrar {
             })
             .collect();
         let own = gathering.position(from).unwrap_or(from);
-        let why = Error::Deadline(format!(
+        let why = Error::deadline(format!(
             "{} gave up on {} after {:.1} s: {}; all members must ask for it with the same list, \
              from the same communicator",
             gathering.name(own),
             gathering.group(),
             waited_ms as f64 / 1e3,
-            list(&missing),
+            list(&told),
         ));
+        let why = why.with_missing(missing);
+        let why = why.with_elapsed(Duration::from_millis(waited_ms));
         gathering.refuse(&why)
     }
 
@@ -318,7 +324,7 @@ fn absent_from(gathering: &Gathering, world_rank: usize, absence: &Absence) -> E
             format!("{name} has left, so {group} cannot be made; all members must ask for it")
         }
     };
-    Error::PeerLost { rank, message }
+    Error::peer_lost(rank, message)
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Runtime {
                 // Rank 0 answers all that wait with the same error.
                 engine.give_up_founding(request, now - start);
                 if now >= end.saturating_add(FIRST_ERROR_GRACE) {
-                    return Some(Err(Error::Deadline(format!(
+                    return Some(Err(Error::deadline(format!(
                         "rank 0 of the world, which gives groups their numbers, has not answered \
                          within {:.1} s; look there",
                         (now - start).as_secs_f64()
@@ -121,13 +121,13 @@ impl Runtime {
             return Ok(None);
         }
         let (own, file) =
-            memory(bytes).map_err(|error| Error::system("making memory to share", &error))?;
+            memory(bytes).map_err(|error| Error::io("making memory to share", &error))?;
         let length = Some(memory_bytes(bytes));
         let files = self.exchange((group, ALLOCATION), &file, length, at_most)?;
         let map = |(rank, file)| {
             let mapping = |error| {
                 let peer = members.name(rank);
-                Error::system(format!("mapping the memory of {peer}"), &error)
+                Error::io(format!("mapping the memory of {peer}"), &error)
             };
             Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
         };
@@ -179,15 +179,8 @@ fn of_the_world(error: Error, members: &Members) -> Error {
     if (0..members.count()).all(|rank| members.world_rank(rank) == rank) {
         return error;
     }
-    let note = |message: String| format!("{message} (these are the world's numbers)");
-    match error {
-        Error::PeerLost { rank, message } => Error::PeerLost {
-            rank: members.rank_of(rank).unwrap_or(rank),
-            message: note(message),
-        },
-        Error::Deadline(message) => Error::Deadline(note(message)),
-        Error::Protocol(message) => Error::Protocol(note(message)),
-        Error::System(message) => Error::System(note(message)),
-        other => other,
-    }
+    error.renumbered(
+        |rank| members.rank_of(rank),
+        " (these are the world's numbers)",
+    )
 }

@@ -82,13 +82,12 @@ impl LocalRanks {
     pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
         self.later().known.add(group_of(channel));
         let places = self.ranks.len();
-        let making = |error: std::io::Error| Error::system("making memory to share", &error);
+        let making = |error: std::io::Error| Error::io("making memory to share", &error);
         let (own, file) = region(places).map_err(making)?;
         let bytes = region_bytes(places);
         let files = self.peers.exchange(channel, &file, Some(bytes), at_most)?;
         let map = |(rank, file)| {
-            let mapping =
-                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            let mapping = |error| Error::io(format!("mapping the memory of rank {rank}"), &error);
             Ok((rank, peer_region(places, &file).map_err(mapping)?))
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
@@ -219,7 +218,7 @@ impl LocalRanks {
     fn own<'a>(&self, channel: u32, one: &'a mut Channel) -> Result<&'a mut Lanes> {
         if one.lanes.is_none() {
             let layout = Layout::small(one.ranks.len());
-            let making = |error: std::io::Error| Error::system("making memory to share", &error);
+            let making = |error: std::io::Error| Error::io("making memory to share", &error);
             let (own, file) = region_of(layout).map_err(making)?;
             self.hang(bell(&own));
             let (peers, members) = (Arc::clone(&self.peers), one.members.clone());
@@ -241,7 +240,8 @@ impl LocalRanks {
         match self.peers.hand_over(channel, file, world_rank) {
             Ok(false) => return Ok(false),
             // A peer that is gone needs nothing more; what it has sent is there to be read.
-            Ok(true) | Err(Error::PeerLost { .. }) => {}
+            Ok(true) => {}
+            Err(error) if error.is_peer_lost() => {}
             Err(error) => return Err(error),
         }
         one.handed.insert(peer);
@@ -266,7 +266,7 @@ impl LocalRanks {
         };
         let division = Layout::small(one.ranks.len()).division();
         let file = self.peers.checked(file, division.total_bytes())?;
-        let mapping = |error: std::io::Error| Error::system("mapping its memory", &error);
+        let mapping = |error: std::io::Error| Error::io("mapping its memory", &error);
         let region = PeerRegion::map(&file, division).map_err(mapping)?;
         Ok(self.own(channel, one)?.link(peer, region))
     }

@@ -459,7 +459,7 @@ impl Runtime {
 }
 
 fn closed() -> Error {
-    Error::Usage("the communicator is closed".into())
+    Error::usage("the communicator is closed")
 }
 
 #[cfg(test)]

@@ -43,18 +43,19 @@ fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
     let failed = members.iter().filter(|rank| **rank != victim);
     let failed: Vec<&Error> = failed.filter_map(|rank| ends[*rank].as_ref().err()).collect();
     for error in &failed {
-        let Error::PeerLost { rank, message } = error else {
+        let (Some(rank), true) = (error.peer(), error.is_peer_lost()) else {
             panic!("{error}");
         };
-        assert_eq!(members.get(*rank), Some(&victim), "{message}");
-        let name = if *rank == victim {
+        let message = error.to_string();
+        assert_eq!(members.get(rank), Some(&victim), "{message}");
+        let name = if rank == victim {
             format!("rank {rank} is gone")
         } else {
             format!("rank {rank} (world rank {victim}) is gone")
         };
         assert!(message.starts_with(&name), "{message}");
         // With the coordinator and the relay alive, to the letter.
-        if *rank > 0 && victim > 0 {
+        if rank > 0 && victim > 0 {
             assert_eq!(*error, failed[0]);
         }
     }
@@ -77,7 +78,8 @@ fn subgroups_whose_member_dies_at_any_step_fail_alike_and_the_others_go_on() {
                 match &ends[*rank] {
                     Ok(()) => {}
                     // Rank 0 of the world gives groups their numbers.
-                    Err(Error::System(text)) if victim == 0 => {
+                    Err(error) if victim == 0 => {
+                        let text = error.to_string();
                         assert!(text.starts_with("rank 0 of the world is gone"), "{text}");
                     }
                     Err(error) => panic!("victim {victim} at {at:?}: rank {rank}: {error}"),

@@ -109,9 +109,9 @@ fn groups_used_in_opposite_order_do_not_stall_each_other() {
 fn wrong_lists_are_refused_and_change_nothing() {
     let ends = simulate(3, |comm| {
         let says = |ranks: &[usize], what: &str| {
-            let Err(Error::Usage(text)) = comm.subgroup(ranks) else {
-                panic!("{ranks:?} was not refused");
-            };
+            let error = comm.subgroup(ranks).unwrap_err();
+            let text = error.to_string();
+            assert!(error.is_usage(), "{text}");
             assert!(text.contains(what), "{text}");
         };
         let (own, next) = (comm.rank(), (comm.rank() + 1) % 3);
@@ -143,9 +143,9 @@ fn members_that_do_not_come_are_named_with_what_they_wait_for() {
             Ok(())
         }
     });
-    let Err(Error::Deadline(text)) = &ends[1] else {
-        panic!("{ends:?}");
-    };
+    let error = ends[1].as_ref().unwrap_err();
+    assert!(error.is_timeout() && error.missing() == [1, 3], "{error:?}");
+    let text = error.to_string();
     for part in [
         "rank 0 (world rank 1) gave up on the group of world ranks 1, 2, 3, 4 after 3.0 s",
         "rank 1 (world rank 2) has not asked for it",
@@ -155,7 +155,7 @@ fn members_that_do_not_come_are_named_with_what_they_wait_for() {
         assert!(text.contains(part) || text.contains(&swapped), "{text}");
     }
     assert_eq!(ends[3], ends[1]);
-    assert!(matches!(ends[4], Err(Error::Deadline(_))), "{ends:?}");
+    assert!(ends[4].as_ref().is_err_and(Error::is_timeout), "{ends:?}");
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn errors_name_ranks_of_the_group_and_of_the_world() {
         let ended = group.all_reduce(&mut [1.0f32; 9], op);
         comm.barrier().and(ended)
     });
-    let Err(Error::Mismatch(text)) = &ends[1] else {
-        panic!("{ends:?}");
-    };
+    let error = ends[1].as_ref().unwrap_err();
+    assert!(error.is_mismatch(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains("rank 1 (world rank 3) all-reduce #1 of 9 f32, max"), "{text}");
     assert!(text.contains(" (world rank ") && text.contains("f32, sum"), "{text}");
     assert!(ends[3] == ends[1] && ends[5] == ends[1], "{ends:?}");
@@ -196,9 +196,9 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
     });
     let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
     assert_eq!(ends[..2], [Ok(()), Ok(())]);
-    let Err(Error::Deadline(text)) = &ends[2] else {
-        panic!("{ends:?}");
-    };
+    let error = ends[2].as_ref().unwrap_err();
+    assert!(error.is_timeout() && error.missing() == [1], "{error:?}");
+    let text = error.to_string();
     assert!(text.starts_with("rank 0 (world rank 2) gave up on barrier #1"), "{text}");
     assert!(text.contains("rank 1 (world rank 3) has made no call yet"), "{text}");
     assert_eq!(ends[3], ends[2]);
@@ -218,9 +218,9 @@ fn a_rank_that_leaves_a_group_too_early_is_named() {
     });
     assert_eq!(ends[2], Ok(()));
     for end in &ends[..2] {
-        let Err(Error::PeerLost { rank: 0, message }) = end else {
-            panic!("{end:?}");
-        };
+        let error = end.as_ref().unwrap_err();
+        assert!(error.is_peer_lost() && error.peer() == Some(0), "{error:?}");
+        let message = error.to_string();
         assert!(message.starts_with("rank 0 (world rank 2) left after call #1"), "{message}");
     }
 }
@@ -233,7 +233,7 @@ fn marks_of_a_group_are_its_own() {
         group.mark(5 + comm.rank() as u64);
         group.barrier()?;
         if comm.rank() == 3 {
-            group.fail(&Error::System("rank 3 gives up".into()));
+            group.fail(&Error::system("rank 3 gives up"));
         }
         let ended = group.barrier();
         let agreed = group.agreed_mark(Duration::from_secs(5));
@@ -284,7 +284,7 @@ fn the_ranks_that_are_left_can_make_a_group() {
                 break error;
             }
         };
-        assert!(matches!(failed, Error::PeerLost { rank: 2, .. }), "{failed}");
+        assert_eq!(failed.peer(), Some(2), "{failed}");
         if comm.rank() == 2 {
             return Ok(Vec::new());
         }

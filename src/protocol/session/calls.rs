@@ -91,12 +91,13 @@ impl Session {
         let ours = ours.unwrap_or(*call);
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(ours)));
-        let error = Error::Mismatch(format!(
+        let error = Error::mismatch(format!(
             "{} is in {call}, but {} sent data of another call; all ranks must make the same calls \
              in the same order",
             self.name(self.rank),
             self.name(peer)
         ));
+        let error = call.mark(error.with_rank(self.rank).with_peer(peer));
         self.set_pending(error, None);
     }
 
@@ -128,16 +129,17 @@ impl Session {
 
     /// Both calls in full, the lower rank's first, so that both ranks report the same error.
     fn different(&self, ours: &Call, peer: usize, theirs: &Call) -> Error {
-        let own = format!("{} {ours}", self.name(self.rank));
-        let other = format!("{} {theirs}", self.name(peer));
-        let (low, high) = match self.rank < peer {
-            true => (own, other),
-            false => (other, own),
+        let ((low, call), (high, other)) = match self.rank < peer {
+            true => ((self.rank, ours), (peer, theirs)),
+            false => ((peer, theirs), (self.rank, ours)),
         };
-        Error::Mismatch(format!(
-            "the ranks made different calls: {low}; {high}; all ranks must make the same calls in \
-             the same order"
-        ))
+        let error = Error::mismatch(format!(
+            "the ranks made different calls: {} {call}; {} {other}; all ranks must make the same \
+             calls in the same order",
+            self.name(low),
+            self.name(high)
+        ));
+        call.mark(error.with_rank(low).with_peer(high))
     }
 
     pub(super) fn compare(&mut self, peer: usize, theirs: Call) {
