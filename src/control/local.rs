@@ -279,7 +279,9 @@ impl LocalPeers {
         let mut stash = self.lock();
         let taken = stash.extract_if(.., |channel, _| wanted(*channel));
         let each = taken.flat_map(|(channel, files)| {
-            files.into_iter().map(move |(from, file)| (channel, from, file))
+            files
+                .into_iter()
+                .map(move |(from, file)| (channel, from, file))
         });
         each.collect()
     }
@@ -294,7 +296,8 @@ impl LocalPeers {
     /// # Errors
     /// It is not, or this process had no number left for it.
     pub fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
-        let refused = || Error::system(format!("its descriptor was refused here; {}", Room::here()));
+        let refused =
+            || Error::system(format!("its descriptor was refused here; {}", Room::here()));
         let file = file.ok_or_else(refused)?;
         check(&file, bytes).map_err(Error::protocol)?;
         Ok(file)

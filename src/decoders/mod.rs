@@ -45,6 +45,7 @@ pub const DECODERS: &[Decoder] = &[
     control::LAUNCHERS,
     session::MESSAGE,
     session::SESSION,
+    session::NOTICES,
     files::TUNING,
     files::MANIFEST,
     files::TENSORS,

@@ -1,4 +1,5 @@
-//! Messages between the sessions of a group, and what a session makes of them.
+//! Messages between the sessions of a group, and what a session makes of them; likewise of groups
+//! that are being made.
 
 use super::control::encoded;
 use super::{Decoder, Input};
@@ -6,6 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
+use crate::protocol::founding::{Notice, Registrar};
 use crate::protocol::message::{Message, Place};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
@@ -24,6 +26,77 @@ pub(super) const MESSAGE: Decoder = Decoder {
     },
     seeds: || encoded(messages()),
 };
+
+/// What ranks tell rank 0's registrar, one after another, and what it answers.
+pub(super) const NOTICES: Decoder = Decoder {
+    name: "notices",
+    run: notices,
+    seeds: || {
+        let told =
+            |(from, notice): (u8, Vec<u8>)| [&[from, notice.len() as u8][..], &notice].concat();
+        let all = (0..).zip(encoded(some_notices())).map(told);
+        vec![all.collect::<Vec<_>>().concat()]
+    },
+};
+
+fn some_notices() -> Vec<Notice> {
+    let join = |serial| Notice::Join {
+        serial,
+        parent: 0,
+        members: vec![1, 0, 2],
+    };
+    let withdraw = Notice::Withdraw {
+        serial: 1,
+        waited_ms: 300_000,
+    };
+    let (made, refused) = (
+        Notice::Made {
+            serial: 0,
+            number: 2,
+        },
+        Notice::Refused {
+            serial: 0,
+            why: Error::deadline("late"),
+        },
+    );
+    let lost = Notice::Lost {
+        rank: 3,
+        why: "reset".to_owned(),
+    };
+    vec![
+        join(0),
+        join(1),
+        join(0),
+        Notice::Left,
+        withdraw,
+        made,
+        refused,
+        lost,
+    ]
+}
+
+fn notices(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let mut registrar = Registrar::default();
+    let mut joined = 0;
+    while !input.is_empty() {
+        let from = usize::from(input.byte()) % WORLD_SIZE;
+        let length = input.byte();
+        let Some(notice) = Notice::decode(input.take(length.into())) else {
+            let told = registrar.lost(from, "reset");
+            assert!(told.iter().all(|(to, _)| *to != from));
+            continue;
+        };
+        assert_eq!(Notice::decode(&notice.encode()), Some(notice.clone()));
+        joined += usize::from(matches!(notice, Notice::Join { .. }));
+        let told = registrar.receive(from, notice);
+        assert!(told.len() <= joined, "more are told than have asked");
+        for (to, answer) in told {
+            let is_answer = matches!(answer, Notice::Made { .. } | Notice::Refused { .. });
+            assert!(is_answer && to < WORLD_SIZE);
+        }
+    }
+}
 
 /// What happens to one session, step by step: messages, its own calls, deaths, time.
 pub(super) const SESSION: Decoder = Decoder {

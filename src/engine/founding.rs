@@ -49,7 +49,10 @@ impl Founding {
     pub(super) fn ask(&mut self, parent: u32, members: &Members) -> u32 {
         let serial = self.serials;
         self.serials = self.serials.wrapping_add(1);
-        let answer = self.relay_gone.as_ref().map(|why| Err(no_relay(members, why)));
+        let answer = self
+            .relay_gone
+            .as_ref()
+            .map(|why| Err(no_relay(members, why)));
         if answer.is_none() {
             // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
             let ranks = members.world_ranks().map(|rank| rank as u32).collect();
@@ -142,7 +145,9 @@ impl Founding {
     pub(super) fn relay_gone(&mut self, why: String) {
         let why = self.relay_gone.get_or_insert(why);
         for asked in &mut self.asked {
-            asked.answer.get_or_insert(Err(no_relay(&asked.members, why)));
+            asked
+                .answer
+                .get_or_insert(Err(no_relay(&asked.members, why)));
         }
     }
 

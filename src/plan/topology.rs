@@ -54,9 +54,9 @@ impl Topology {
         let is_first = |host: &&usize| Some(*host) == hosts.first();
         let ranks = hosts.iter().filter(is_first).count().max(1);
         let mut blocks: Vec<&[usize]> = hosts.chunks(ranks).collect();
-        let are_whole = blocks.iter().all(|block| {
-            block.len() == ranks && block.iter().all(|host| *host == block[0])
-        });
+        let are_whole = blocks
+            .iter()
+            .all(|block| block.len() == ranks && block.iter().all(|host| *host == block[0]));
         blocks.sort_unstable();
         blocks.dedup();
         match are_whole && blocks.len() * ranks == hosts.len() {

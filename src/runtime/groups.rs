@@ -165,7 +165,9 @@ impl Runtime {
         let others = self.local_ranks(&members).into_iter();
         let others = others.filter(|rank| Some(*rank) != own);
         let others: Vec<usize> = others.map(|rank| members.world_rank(rank)).collect();
-        let handed = self.host.exchange(group_and_number, &others, file, bytes, at_most);
+        let handed = self
+            .host
+            .exchange(group_and_number, &others, file, bytes, at_most);
         let handed = handed.map_err(|error| of_the_world(error, &members))?;
         let in_group = |(rank, file)| Some((members.rank_of(rank)?, file));
         let mut handed: Vec<_> = handed.into_iter().filter_map(in_group).collect();

@@ -109,7 +109,8 @@ impl LocalRanks {
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let channel = channel_number(group, EXCHANGES + number);
-        self.peers.exchange_among(others, channel, file, bytes, at_most)
+        self.peers
+            .exchange_among(others, channel, file, bytes, at_most)
     }
 
     fn hang(&self, bell: Bell) {
@@ -164,7 +165,10 @@ impl LocalRanks {
     /// Whether there are local ranks among the members of a channel's group, of which this is
     /// `rank`; from now on their links can be made.
     pub(super) fn opens(&self, channel: u32, rank: usize, members: &Members) -> bool {
-        let ranks = self.ranks.iter().filter_map(|local| members.rank_of(*local));
+        let ranks = self
+            .ranks
+            .iter()
+            .filter_map(|local| members.rank_of(*local));
         let mut ranks: Vec<usize> = ranks.collect();
         ranks.sort_unstable();
         let mut later = self.later();
@@ -192,11 +196,7 @@ impl LocalRanks {
     }
 
     /// A link to `peer`, if that is a local rank.
-    pub(super) fn later_link(
-        self: &Arc<Self>,
-        channel: u32,
-        peer: usize,
-    ) -> Option<Box<dyn Link>> {
+    pub(super) fn later_link(self: &Arc<Self>, channel: u32, peer: usize) -> Option<Box<dyn Link>> {
         let is_local = self.later().channels.get(&channel)?.ranks.contains(&peer);
         let local = Arc::clone(self);
         let source = move || {
@@ -282,7 +282,9 @@ impl LocalRanks {
     fn answer(&self) {
         let mut later = self.later();
         let later = &mut *later;
-        for (channel, from, file) in self.peers.take(|channel| later.channels.contains_key(&channel))
+        for (channel, from, file) in self
+            .peers
+            .take(|channel| later.channels.contains_key(&channel))
         {
             let one = later.channels.get_mut(&channel);
             let Some((one, peer)) = one.and_then(|one| {
@@ -307,8 +309,12 @@ impl LocalRanks {
     pub(super) fn forget(&self, group: u32) {
         let mut later = self.later();
         later.known.forget(group);
-        later.channels.retain(|channel, _| group_of(*channel) != group);
-        later.unanswered.retain(|(channel, _)| group_of(*channel) != group);
+        later
+            .channels
+            .retain(|channel, _| group_of(*channel) != group);
+        later
+            .unanswered
+            .retain(|(channel, _)| group_of(*channel) != group);
         drop(later);
         self.attend();
         let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);

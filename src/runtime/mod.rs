@@ -513,7 +513,9 @@ mod tests {
         let runtime = Arc::new(Runtime::new(Box::new(host)));
         for number in [0, 1] {
             let members = Members::everyone(2);
-            runtime.add_group(number, 0, &members, Duration::ZERO).unwrap();
+            runtime
+                .add_group(number, 0, &members, Duration::ZERO)
+                .unwrap();
         }
         let held_elsewhere = Arc::clone(&runtime);
         runtime.leave(0, Duration::ZERO);

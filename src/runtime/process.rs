@@ -99,7 +99,8 @@ impl Arrivals {
     }
 
     fn forget(&mut self, group: u32) {
-        self.inboxes.retain(|channel, _| group_of(*channel) != group);
+        self.inboxes
+            .retain(|channel, _| group_of(*channel) != group);
         self.known.forget(group);
     }
 

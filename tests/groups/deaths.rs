@@ -41,7 +41,9 @@ fn use_it(group: &Communicator) -> Result<()> {
 /// What the survivors of a group say: all the same, if they say anything.
 fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
     let failed = members.iter().filter(|rank| **rank != victim);
-    let failed: Vec<&Error> = failed.filter_map(|rank| ends[*rank].as_ref().err()).collect();
+    let failed: Vec<&Error> = failed
+        .filter_map(|rank| ends[*rank].as_ref().err())
+        .collect();
     for error in &failed {
         let (Some(rank), true) = (error.peer(), error.is_peer_lost()) else {
             panic!("{error}");
@@ -118,7 +120,10 @@ fn a_split_whose_rank_dies_at_any_step_ends_on_all_survivors() {
                     assert!(names.iter().any(|name| text.contains(name)), "{text}");
                 }
                 let is_member = GROUPS[group_of(victim)].contains(&rank);
-                assert!(used.is_ok() || is_member, "victim {victim} at {at:?}: {used:?}");
+                assert!(
+                    used.is_ok() || is_member,
+                    "victim {victim} at {at:?}: {used:?}"
+                );
             }
             let used = |end: &Result<(Result<()>, Result<()>)>| match end {
                 Ok((_, used)) => used.clone(),

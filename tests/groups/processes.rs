@@ -34,7 +34,9 @@ fn opposite() -> Result<String> {
             let (x, y) = (world.subgroup(&[0, 1])?, world.subgroup(&[0, 1])?);
             let (first, second) = if rank == 0 { (&x, &y) } else { (&y, &x) };
             let one = first.all_reduce_async(vec![1u32; count], ReduceOp::Sum)?;
-            sum += second.all_reduce_async(vec![1u32; count], ReduceOp::Sum)?.wait()?[0];
+            sum += second
+                .all_reduce_async(vec![1u32; count], ReduceOp::Sum)?
+                .wait()?[0];
             sum += one.wait()?[count - 1];
             // A root returns when its bytes are on their way: it waits for nobody's program.
             let (x, y) = (world.duplicate()?, world.duplicate()?);
@@ -117,7 +119,9 @@ fn held() -> Held {
 fn thousand() -> Result<String> {
     let world = Communicator::from_env()?;
     let use_one = |number: usize| {
-        let group = world.split(number / 3 * world.rank() % 2, 0)?.expect("a colour");
+        let group = world
+            .split(number / 3 * world.rank() % 2, 0)?
+            .expect("a colour");
         let mut numbers = vec![1.0f32; [1, 10_000][number % 2]];
         group.all_reduce(&mut numbers, ReduceOp::Sum)?;
         let (rank, next) = (group.rank(), (group.rank() + 1) % group.world_size());
@@ -248,7 +252,11 @@ fn ranks_of_a_group_read_each_others_registered_buffers() {
 #[test]
 fn a_thousand_groups_made_and_dropped_leave_nothing_behind() {
     for links in ALL_LINKS {
-        assert_eq!(run(links, "thousand", 4), ["nothing is left"; 4], "{links:?}");
+        assert_eq!(
+            run(links, "thousand", 4),
+            ["nothing is left"; 4],
+            "{links:?}"
+        );
     }
 }
 

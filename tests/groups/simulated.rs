@@ -172,8 +172,14 @@ fn errors_name_ranks_of_the_group_and_of_the_world() {
     let error = ends[1].as_ref().unwrap_err();
     assert!(error.is_mismatch(), "{error:?}");
     let text = error.to_string();
-    assert!(text.contains("rank 1 (world rank 3) all-reduce #1 of 9 f32, max"), "{text}");
-    assert!(text.contains(" (world rank ") && text.contains("f32, sum"), "{text}");
+    assert!(
+        text.contains("rank 1 (world rank 3) all-reduce #1 of 9 f32, max"),
+        "{text}"
+    );
+    assert!(
+        text.contains(" (world rank ") && text.contains("f32, sum"),
+        "{text}"
+    );
     assert!(ends[3] == ends[1] && ends[5] == ends[1], "{ends:?}");
 }
 
@@ -199,8 +205,14 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
     let error = ends[2].as_ref().unwrap_err();
     assert!(error.is_timeout() && error.missing() == [1], "{error:?}");
     let text = error.to_string();
-    assert!(text.starts_with("rank 0 (world rank 2) gave up on barrier #1"), "{text}");
-    assert!(text.contains("rank 1 (world rank 3) has made no call yet"), "{text}");
+    assert!(
+        text.starts_with("rank 0 (world rank 2) gave up on barrier #1"),
+        "{text}"
+    );
+    assert!(
+        text.contains("rank 1 (world rank 3) has made no call yet"),
+        "{text}"
+    );
     assert_eq!(ends[3], ends[2]);
 }
 
@@ -221,7 +233,10 @@ fn a_rank_that_leaves_a_group_too_early_is_named() {
         let error = end.as_ref().unwrap_err();
         assert!(error.is_peer_lost() && error.peer() == Some(0), "{error:?}");
         let message = error.to_string();
-        assert!(message.starts_with("rank 0 (world rank 2) left after call #1"), "{message}");
+        assert!(
+            message.starts_with("rank 0 (world rank 2) left after call #1"),
+            "{message}"
+        );
     }
 }
 
@@ -263,7 +278,10 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
     let ends = world.run(|comm| {
         let column = comm.split(comm.rank() % 2, 0)?.unwrap();
         assert_eq!(column.local_rank(), comm.rank() % 4);
-        assert_eq!((column.transport(), column.tuning()), ("sim", comm.tuning()));
+        assert_eq!(
+            (column.transport(), column.tuning()),
+            ("sim", comm.tuning())
+        );
         assert_eq!(column.timeout(), comm.timeout());
         predicted_s(&column)
     });
@@ -307,7 +325,10 @@ fn a_data_parallel_step_and_a_checkpoint_belong_to_a_column_of_a_grid() {
         model.report(0, &[comm.rank() as f32; 3])?;
         model.wait()?;
         let slopes = model.gradient::<f32>(0)?.unwrap();
-        weights.iter_mut().zip(slopes).for_each(|(one, slope)| *one += slope);
+        weights
+            .iter_mut()
+            .zip(slopes)
+            .for_each(|(one, slope)| *one += slope);
         let path = folder.path().join(format!("column {}", comm.rank() % 2));
         let store = Checkpoints::new(Directory::new(path), 2);
         let mut state = Checkpoint::default();

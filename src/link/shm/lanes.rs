@@ -93,7 +93,11 @@ impl Lanes {
     /// What the links have in common; `None` if it has been made.
     pub fn local(&mut self) -> Option<Local> {
         let row = self.row(self.place)?;
-        let peers = self.ranks.iter().copied().zip(self.memories.iter().cloned());
+        let peers = self
+            .ranks
+            .iter()
+            .copied()
+            .zip(self.memories.iter().cloned());
         let own = self.ranks[self.place];
         let peers = peers.filter(|(peer, _)| *peer != own).collect();
         let segments = (self.layout.row_slots(), self.layout.segment_bytes());

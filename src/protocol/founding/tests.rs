@@ -81,7 +81,10 @@ fn whoever_waits_for_a_rank_that_cannot_come_is_told_the_same_and_so_is_who_come
         let (told, text) = refused(&told);
         assert_eq!(told, [1]);
         let what = if dies { "is gone" } else { "has left" };
-        assert!(text.starts_with(&format!("rank 0 (world rank 5) {what}")), "{text}");
+        assert!(
+            text.starts_with(&format!("rank 0 (world rank 5) {what}")),
+            "{text}"
+        );
         let (told, later) = refused(&registrar.receive(3, join(4, &[5, 1, 3])));
         assert_eq!((told, later), (vec![3], text));
         let others = registrar.receive(4, join(0, &[2, 4]));
