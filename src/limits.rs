@@ -172,6 +172,8 @@ pub const HANDED_CHANNELS_MAX: usize = 64;
 pub const CHANNELS_AHEAD_MAX: usize = 64;
 /// Data connections that are being dialed while a rank dials another one because its peer asks.
 pub const DIALS_ASKED_MAX: usize = 4096;
+/// Channels of dropped groups that the control thread remembers, for what peers asked in time.
+pub const FORGOTTEN_MAX: usize = 1024;
 /// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// How often a rank that waits for others' memory makes sure that they are still there.

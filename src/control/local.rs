@@ -277,13 +277,14 @@ impl LocalPeers {
     /// the descriptor, unless this process had no number left for it.
     pub fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
         let mut stash = self.lock();
-        let taken = stash.extract_if(.., |channel, _| wanted(*channel));
-        let each = taken.flat_map(|(channel, files)| {
-            files
-                .into_iter()
-                .map(move |(from, file)| (channel, from, file))
-        });
-        each.collect()
+        let all = std::mem::take(&mut *stash).into_iter();
+        let (taken, rest): (Stash, Stash) = all.partition(|(channel, _)| wanted(*channel));
+        *stash = rest;
+        let each = |(channel, files): (u32, BTreeMap<_, _>)| {
+            let files = files.into_iter();
+            files.map(move |(from, file)| (channel, from, file))
+        };
+        taken.into_iter().flat_map(each).collect()
     }
 
     /// Closes what has come for channels that are not `wanted`.

@@ -17,14 +17,14 @@ use super::peer::Peer;
 use super::process::{self, Life};
 use super::wait::wait;
 use crate::limits::{
-    CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER, DIALS_ASKED_MAX, PROCESSES_WATCHED_MAX,
+    CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER, DIALS_ASKED_MAX, FORGOTTEN_MAX, PROCESSES_WATCHED_MAX,
 };
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -102,6 +102,8 @@ struct ControlThread {
     early: BTreeSet<(u32, usize)>,
     /// Data connections that this rank has dialed.
     dialed: BTreeSet<(u32, usize)>,
+    /// The last groups that were dropped: a peer may have asked for a connection before it had it.
+    forgotten: VecDeque<u32>,
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
@@ -145,6 +147,7 @@ impl ControlThread {
             awaited: BTreeSet::new(),
             early: BTreeSet::new(),
             dialed: BTreeSet::new(),
+            forgotten: VecDeque::new(),
             timeout: parts.timeout,
             data_events,
             data_watched: false,
@@ -413,13 +416,18 @@ impl ControlThread {
 
     /// `peer` needs a connection that this rank dials, unless it has.
     fn answer_dial(&mut self, group: u32, peer: usize) {
-        if self.rank < peer && self.dials.len() < DIALS_ASKED_MAX {
+        let is_due = self.rank < peer && !self.forgotten.contains(&group);
+        if is_due && self.dials.len() < DIALS_ASKED_MAX {
             self.dial(group, 0, peer);
         }
     }
 
     fn forget(&mut self, group: u32) {
         self.dials.retain(|(of, _), _| *of != group);
+        if self.forgotten.len() == FORGOTTEN_MAX {
+            self.forgotten.pop_front();
+        }
+        self.forgotten.push_back(group);
         for known in [&mut self.awaited, &mut self.early, &mut self.dialed] {
             known.retain(|(of, _)| *of != group);
         }
