@@ -17,6 +17,7 @@
 pub(crate) mod host;
 pub(crate) mod local;
 pub(crate) mod process;
+mod wakers;
 
 use crate::engine::group::{End, Group, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
@@ -28,8 +29,10 @@ use crate::sys::shared::OwnRegion;
 use host::{Host, Waited};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
+use wakers::{Locked, Watched};
 
 /// Idle passes between two looks at the clock, while a poller spins.
 const PASSES_PER_TICK: u32 = 64;
@@ -39,7 +42,7 @@ const ALLOCATION: u32 = 0;
 
 /// One per process, or one per simulated rank.
 pub(crate) struct Runtime {
-    engine: Mutex<Engine>,
+    engine: Mutex<Watched>,
     /// Signalled when operations finish and when the token is free.
     changed: Condvar,
     token: AtomicBool,
@@ -76,14 +79,14 @@ impl Runtime {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        Locked::new(self.engine.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The engine, for a thread that may have to compete with a poller.
-    fn lock_beside_poller(&self) -> MutexGuard<'_, Engine> {
+    fn lock_beside_poller(&self) -> Locked<'_> {
         if let Ok(engine) = self.engine.try_lock() {
-            return engine;
+            return Locked::new(engine);
         }
         self.others.fetch_add(1, Ordering::AcqRel);
         let engine = self.lock();
@@ -194,33 +197,78 @@ impl Runtime {
         Ok(Ticket { group, order, slot })
     }
 
-    /// Runs an operation to its end: step by step with the engine locked while that goes, then
-    /// polling. The memory is in `start` again when it returns.
+    /// Begins a collective whose caller waits for it: step by step with the engine locked, while
+    /// that goes. `None` when it has ended, the memory being in `start` still; else what to wait
+    /// for, which has the memory.
+    ///
+    /// # Errors
+    /// The group's first error, if it has failed already; then the memory stays in `start`.
     #[inline]
-    pub(crate) fn run(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<()> {
+    pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
         let mut keeps_spinning =
             |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
-        let under_way = match order {
-            Order::Collectives => found.run(start, &mut keeps_spinning)?,
-            Order::Pairs => Some(found.post(order, start)?),
-        };
-        drop(engine);
-        let Some(slot) = under_way else {
-            return Ok(());
-        };
-        let (memory, end) = self.wait(Ticket { group, order, slot });
-        *start.memory = memory;
-        end
+        let order = Order::Collectives;
+        let slot = found.run(start, &mut keeps_spinning)?;
+        Ok(slot.map(|slot| Ticket { group, order, slot }))
+    }
+
+    /// Begins a send or a receive whose caller waits for it.
+    ///
+    /// # Errors
+    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
+        let mut engine = self.lock_beside_poller();
+        let found = engine.group(group).ok_or_else(closed)?;
+        let order = Order::Pairs;
+        let slot = found.post(order, start)?;
+        Ok(Ticket { group, order, slot })
+    }
+
+    /// Something that makes a call which runs step by step let the other threads in, as long as it
+    /// is there.
+    pub(crate) fn ask_for_room(&self) -> impl Drop {
+        struct Room<'a>(&'a AtomicUsize);
+        impl Drop for Room<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.others.fetch_add(1, Ordering::SeqCst);
+        Room(&self.others)
     }
 
     /// Waits for an operation; returns by its deadline.
     pub(crate) fn wait(&self, ticket: Ticket) -> End {
+        self.wait_for(|engine| take(engine, ticket))
+    }
+
+    /// Waits for a receive; also says from which rank the message came.
+    pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
         self.wait_for(|engine| match engine.group(ticket.group) {
-            Some(group) => group.take(ticket.order, ticket.slot),
-            None => Some((Memory::default(), Err(closed()))),
+            Some(group) => {
+                let sender = group.sender(ticket.slot);
+                let end = group.take(ticket.order, ticket.slot);
+                end.map(|end| (end, sender))
+            }
+            None => Some(((Memory::default(), Err(closed())), None)),
         })
+    }
+
+    /// Takes an operation that has ended. `None` while it is under way; then the thread that ends
+    /// it rings `waker`, but for the last call's.
+    pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
+        self.hear(&mut self.lock_beside_poller());
+        self.poll_in_background();
+        let mut engine = self.lock_beside_poller();
+        let end = take(&mut engine, ticket);
+        engine.watch(ticket, end.is_none().then_some(waker));
+        drop(engine);
+        if end.is_none() {
+            self.host.await_in_task(waker);
+        }
+        end
     }
 
     /// Waits for the agreed mark of a group that has failed; `None` if there is to be none, or it
@@ -268,8 +316,7 @@ impl Runtime {
             let mut engine = self.lock();
             let mut outcome = look(&mut engine);
             if outcome.is_none() && self.token.load(Ordering::SeqCst) {
-                let woken = self.changed.wait_timeout(engine, POLLER_SLEEP);
-                (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
+                engine.wait(&self.changed, POLLER_SLEEP);
                 outcome = look(&mut engine);
             }
             drop(engine);
@@ -439,11 +486,18 @@ impl Runtime {
         self.host.wake();
     }
 
+    /// No task waits for the operation any more.
+    pub(crate) fn ring_nobody(&self, ticket: Ticket) {
+        self.lock_beside_poller().watch(ticket, None);
+    }
+
     /// Lets an operation end by itself.
     pub(crate) fn abandon(&self, ticket: Ticket) {
-        self.with_group(ticket.group, |group| {
-            group.abandon(ticket.order, ticket.slot)
-        });
+        let mut engine = self.lock_beside_poller();
+        engine.watch(ticket, None);
+        if let Some(group) = engine.group(ticket.group) {
+            group.abandon(ticket.order, ticket.slot);
+        }
     }
 
     /// The time on this host's clock.
@@ -460,8 +514,7 @@ impl Runtime {
 
     /// Whether an operation has ended, and when, if that was noted.
     pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
-        let ended = self.with_group(ticket.group, |group| group.ended(ticket.order, ticket.slot));
-        ended.unwrap_or((true, None))
+        self.lock_beside_poller().ended(ticket)
     }
 
     /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
@@ -526,6 +579,14 @@ impl Runtime {
         while let Some((group, to, payload)) = engine.next_control() {
             self.host.send_control(to, group, &payload);
         }
+    }
+}
+
+/// An operation that has ended; `None` while it is under way.
+fn take(engine: &mut Engine, ticket: Ticket) -> Option<End> {
+    match engine.group(ticket.group) {
+        Some(group) => group.take(ticket.order, ticket.slot),
+        None => Some((Memory::default(), Err(closed()))),
     }
 }
 
