@@ -9,10 +9,10 @@
 //!
 //! The schedule is *one forward, one backward* (1F1B; Narayanan et al., PipeDream-Flush, 2021): a
 //! stage starts with as many forwards as there are stages after it, then alternates, so that it
-//! holds no more activations than that. In the alternation a stage sends an activation forward while the
-//! next stage sends a gradient back. With `send` and `recv` alone both could wait for each other:
-//! messages of 4 MiB fit into no buffer on the way. `send_async` and `recv_async` do not care, and
-//! what is received next travels while the stage computes.
+//! holds few activations. In the alternation a stage sends an activation forward while the next
+//! stage sends a gradient back. With `send` and `recv` alone both could wait for each other:
+//! messages of 4 MiB fit into no buffer on the way. With `send_async` and `recv_async` none waits
+//! but for what it needs next, which travels while the stage computes.
 //!
 //! A layer multiplies by one weight, so that the gradients can be compared, to the bit, with those
 //! of a program without a pipeline.

@@ -13,8 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
-    /// The call itself was wrong (a root that is no rank, a bit operator on floats, two threads in
-    /// one communicator). Nothing was sent. *Correct the call; the communicator is fine.*
+    /// The call itself was wrong (a root that is no rank, a bit operator on floats, a
+    /// message to the rank itself). Nothing was sent. *Correct the call; the communicator is fine.*
     Usage(String),
     /// A setting is missing or malformed. *Correct the setting that the message names.*
     Configuration(String),

@@ -17,7 +17,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, exit, free_address};
 use ringtree::plan::REGISTRY;
-use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, Work};
+use ringtree::{Communicator, Dtype, ReduceOp, Result, Work};
 use rustix::process::Signal;
 use std::future::Future;
 use std::pin::pin;

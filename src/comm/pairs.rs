@@ -129,7 +129,8 @@ impl Communicator {
     /// let shifted = ringtree::simulate(3, |comm| {
     ///     let (rank, ranks) = (comm.rank(), comm.world_size());
     ///     let mut left = [0u64];
-    ///     comm.sendrecv(&[rank as u64], (rank + 1) % ranks, &mut left, (rank + ranks - 1) % ranks)?;
+    ///     let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    ///     comm.sendrecv(&[rank as u64], to, &mut left, from)?;
     ///     Ok::<_, ringtree::Error>(left[0])
     /// });
     /// assert_eq!(shifted, [Ok(2), Ok(0), Ok(1)]);

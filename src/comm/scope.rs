@@ -159,7 +159,9 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// use ringtree::ReduceOp;
     /// let blocks = ringtree::simulate(2, |comm| {
     ///     let mut numbers = [1, 2, 3];
-    ///     comm.scope(|scope| scope.reduce_scatter(&mut numbers, ReduceOp::Sum)?.wait().map(drop))?;
+    ///     comm.scope(|scope| {
+    ///         scope.reduce_scatter(&mut numbers, ReduceOp::Sum)?.wait().map(drop)
+    ///     })?;
     ///     Ok::<_, ringtree::Error>(numbers[comm.block(3)].to_vec())
     /// });
     /// assert_eq!(blocks, [Ok(vec![2, 4]), Ok(vec![6])]);

@@ -3,9 +3,10 @@
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
 //! the token is free. The control thread takes it when operations are under way and no caller is
-//! blocked. [`host`] is what a runtime lives on: a [`process`] among others, or the simulator.
-//! [`local`] are the ranks that share this one's memory, and the doorbells by which ranks wake each
-//! other.
+//! blocked. [`operations`] starts operations and waits for them; [`wakers`] has the tasks that wait
+//! without blocking a thread. [`host`] is what a runtime lives on: a [`process`] among others, or
+//! the simulator. [`local`] are the ranks that share this one's memory, and the doorbells by which
+//! ranks wake each other.
 //!
 //! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
 //! the clock, and the engine ends what is overdue.
@@ -16,11 +17,12 @@
 
 pub(crate) mod host;
 pub(crate) mod local;
+mod operations;
 pub(crate) mod process;
 mod wakers;
 
-use crate::engine::group::{End, Group, Memory, Order, Start};
-use crate::engine::{Engine, Ticket};
+use crate::engine::Engine;
+use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
 use crate::link::shm::exposed::{Allocation, Own, memory, memory_bytes, peer_memory};
@@ -30,7 +32,6 @@ use host::{Host, Waited};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::task::Waker;
 use std::time::Duration;
 use wakers::{Locked, Watched};
 
@@ -178,97 +179,6 @@ impl Runtime {
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         self.host.exchange(group_and_number, file, bytes, at_most)
-    }
-
-    /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
-    ///
-    /// # Errors
-    /// The group's first error; then the memory stays in `start`.
-    pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
-        let mut engine = self.lock_beside_poller();
-        let found = engine.group(group).ok_or_else(closed)?;
-        let slot = found.post(order, start)?;
-        engine.poll();
-        engine.stamp(|| self.host.now());
-        self.send_controls(&mut engine);
-        drop(engine);
-        self.let_others_look();
-        self.host.background_work();
-        Ok(Ticket { group, order, slot })
-    }
-
-    /// Begins a collective whose caller waits for it: step by step with the engine locked, while
-    /// that goes. `None` when it has ended, the memory being in `start` still; else what to wait
-    /// for, which has the memory.
-    ///
-    /// # Errors
-    /// The group's first error, if it has failed already; then the memory stays in `start`.
-    #[inline]
-    pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
-        let mut keeps_spinning =
-            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
-        let mut engine = self.lock_beside_poller();
-        let found = engine.group(group).ok_or_else(closed)?;
-        let order = Order::Collectives;
-        let slot = found.run(start, &mut keeps_spinning)?;
-        Ok(slot.map(|slot| Ticket { group, order, slot }))
-    }
-
-    /// Begins a send or a receive whose caller waits for it.
-    ///
-    /// # Errors
-    /// The group's first error, if it has failed already; then the memory stays in `start`.
-    pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
-        let mut engine = self.lock_beside_poller();
-        let found = engine.group(group).ok_or_else(closed)?;
-        let order = Order::Pairs;
-        let slot = found.post(order, start)?;
-        Ok(Ticket { group, order, slot })
-    }
-
-    /// Something that makes a call which runs step by step let the other threads in, as long as it
-    /// is there.
-    pub(crate) fn ask_for_room(&self) -> impl Drop {
-        struct Room<'a>(&'a AtomicUsize);
-        impl Drop for Room<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-        self.others.fetch_add(1, Ordering::SeqCst);
-        Room(&self.others)
-    }
-
-    /// Waits for an operation; returns by its deadline.
-    pub(crate) fn wait(&self, ticket: Ticket) -> End {
-        self.wait_for(|engine| take(engine, ticket))
-    }
-
-    /// Waits for a receive; also says from which rank the message came.
-    pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
-        self.wait_for(|engine| match engine.group(ticket.group) {
-            Some(group) => {
-                let sender = group.sender(ticket.slot);
-                let end = group.take(ticket.order, ticket.slot);
-                end.map(|end| (end, sender))
-            }
-            None => Some(((Memory::default(), Err(closed())), None)),
-        })
-    }
-
-    /// Takes an operation that has ended. `None` while it is under way; then the thread that ends
-    /// it rings `waker`, but for the last call's.
-    pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
-        self.hear(&mut self.lock_beside_poller());
-        self.poll_in_background();
-        let mut engine = self.lock_beside_poller();
-        let end = take(&mut engine, ticket);
-        engine.watch(ticket, end.is_none().then_some(waker));
-        drop(engine);
-        if end.is_none() {
-            self.host.await_in_task(waker);
-        }
-        end
     }
 
     /// Waits for the agreed mark of a group that has failed; `None` if there is to be none, or it
@@ -486,35 +396,9 @@ impl Runtime {
         self.host.wake();
     }
 
-    /// No task waits for the operation any more.
-    pub(crate) fn ring_nobody(&self, ticket: Ticket) {
-        self.lock_beside_poller().watch(ticket, None);
-    }
-
-    /// Lets an operation end by itself.
-    pub(crate) fn abandon(&self, ticket: Ticket) {
-        let mut engine = self.lock_beside_poller();
-        engine.watch(ticket, None);
-        if let Some(group) = engine.group(ticket.group) {
-            group.abandon(ticket.order, ticket.slot);
-        }
-    }
-
     /// The time on this host's clock.
     pub(crate) fn now(&self) -> Duration {
         self.host.now()
-    }
-
-    /// Whether an operation has ended; advances what is under way if no other thread does.
-    pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
-        self.hear(&mut self.lock_beside_poller());
-        self.poll_in_background();
-        self.ended(ticket).0
-    }
-
-    /// Whether an operation has ended, and when, if that was noted.
-    pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
-        self.lock_beside_poller().ended(ticket)
     }
 
     /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
@@ -580,18 +464,6 @@ impl Runtime {
             self.host.send_control(to, group, &payload);
         }
     }
-}
-
-/// An operation that has ended; `None` while it is under way.
-fn take(engine: &mut Engine, ticket: Ticket) -> Option<End> {
-    match engine.group(ticket.group) {
-        Some(group) => group.take(ticket.order, ticket.slot),
-        None => Some((Memory::default(), Err(closed()))),
-    }
-}
-
-fn closed() -> Error {
-    Error::Usage("the communicator is closed".into())
 }
 
 #[cfg(test)]

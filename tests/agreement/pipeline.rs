@@ -50,11 +50,10 @@ fn a_death_at_any_step_of_a_pipeline_is_named_by_all() {
             );
             let survivors = ends.iter().enumerate().filter(|(rank, _)| *rank != victim);
             for (rank, end) in survivors {
-                let names = |error: &Error| matches!(error, Error::PeerLost { rank, .. } if *rank == victim);
-                assert!(
-                    end.as_ref().is_err_and(names),
-                    "{rank}, {victim} at {at:?}: {ends:?}"
-                );
+                let Err(Error::PeerLost { rank: lost, .. }) = end else {
+                    panic!("rank {rank}, {victim} dies at {at:?}: {end:?}");
+                };
+                assert_eq!(*lost, victim, "rank {rank}, {victim} dies at {at:?}");
             }
         }
     }
