@@ -77,6 +77,9 @@ pub(crate) fn train(comm: &Communicator, elements: usize, batches: usize) -> Res
     stage.finish()
 }
 
+/// What is being received.
+type Coming = Option<Work<Vec<f32>>>;
+
 struct Stage<'a> {
     comm: &'a Communicator,
     elements: usize,
@@ -86,8 +89,8 @@ struct Stage<'a> {
     /// The last stage's: where the gradients start.
     outputs: VecDeque<Vec<f32>>,
     /// What comes next from the stage before and from the one after.
-    activation: Option<Work<Vec<f32>>>,
-    slope: Option<Work<Vec<f32>>>,
+    activation: Coming,
+    slope: Coming,
     /// What may still be on its way to them.
     sent: VecDeque<Work<Vec<f32>>>,
     order: String,
@@ -129,12 +132,7 @@ impl<'a> Stage<'a> {
 
     /// What comes from `peer`. The next message of that kind is received while this stage computes,
     /// if there is one.
-    fn next(
-        &mut self,
-        due: Option<Work<Vec<f32>>>,
-        peer: usize,
-        is_last: bool,
-    ) -> Result<(Vec<f32>, Option<Work<Vec<f32>>>)> {
+    fn next(&mut self, due: Coming, peer: usize, is_last: bool) -> Result<(Vec<f32>, Coming)> {
         let due = match due {
             Some(due) => due,
             None => self.comm.recv_async(self.buffer()?, peer)?,

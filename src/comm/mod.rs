@@ -321,7 +321,7 @@ impl Communicator {
     ///     let other = comm.duplicate()?;
     ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
     ///     other.barrier()?; // does not wait for the work
-    ///     work.wait()
+    ///     Ok::<_, ringtree::Error>(work.wait()?)
     /// });
     /// assert_eq!(ends[0], Ok(vec![3.0; 4]));
     /// ```
