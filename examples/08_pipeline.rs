@@ -50,7 +50,7 @@ fn report(rank: usize, stages: usize, stage: &Trained) -> Result<()> {
     );
     match stage.gradient == expected {
         true => Ok(()),
-        false => Err(ringtree::Error::System(format!("expected {expected:.4e}"))),
+        false => Err(ringtree::Error::system(format!("expected {expected:.4e}"))),
     }
 }
 

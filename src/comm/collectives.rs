@@ -2,7 +2,7 @@
 //!
 //! A buffer of `count` elements has the same count on all ranks. Reduce-scatter and all-gather see
 //! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
-//! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
+//! timeout; after an error other than [`Error::usage`] buffers are unspecified.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut};
 use super::work::{Failed, Work, release};
@@ -50,7 +50,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
+    /// Any of [`Error`]; [`Error::usage`] if the lengths differ.
     pub fn all_reduce_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -117,7 +117,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
+    /// Any of [`Error`]; [`Error::usage`] if the lengths differ.
     pub fn reduce_into<I, O>(
         &self,
         input: &I,
@@ -170,7 +170,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if `output` is not as long as the block.
+    /// Any of [`Error`]; [`Error::usage`] if `output` is not as long as the block.
     pub fn reduce_scatter_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -213,7 +213,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if `input` is not as long as this rank's block of
+    /// Any of [`Error`]; [`Error::usage`] if `input` is not as long as this rank's block of
     /// `output`.
     pub fn all_gather_into<I, O>(&self, input: &I, output: &mut O) -> Result<()>
     where
@@ -256,7 +256,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn all_reduce_async<B>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>, Failed<B>>
     where
@@ -275,7 +275,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn broadcast_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
     where
@@ -295,7 +295,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn reduce_async<B>(
         &self,
@@ -321,7 +321,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn reduce_scatter_async<B>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>, Failed<B>>
     where
@@ -342,7 +342,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn all_gather_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
     where
@@ -490,7 +490,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if `root` is no rank.
+    /// [`Error::usage`] if `root` is no rank.
     pub fn preview(
         &self,
         collective: Collective,
@@ -534,7 +534,7 @@ fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
     if length == wanted {
         return Ok(());
     }
-    Err(Error::Usage(format!(
+    Err(Error::usage(format!(
         "{what} has {length} elements, but must have {wanted}"
     )))
 }

@@ -33,7 +33,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] if the peer receives something else.
+    /// Any of [`Error`]; [`Error::mismatch`] if the peer receives something else.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let slice = buffer.memory().on_host()?;
         lend_shared(slice, |region| {
@@ -62,7 +62,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] if the peer sends something else.
+    /// Any of [`Error`]; [`Error::mismatch`] if the peer sends something else.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
         let slice = buffer.memory_mut().on_host()?;
         lend(slice, |region| {
@@ -97,8 +97,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] if the message is of another length or type;
-    /// [`Error::Usage`] if `buffer` is empty, since an empty message does not travel.
+    /// Any of [`Error`]; [`Error::mismatch`] if the message is of another length or type;
+    /// [`Error::usage`] if `buffer` is empty, since an empty message does not travel.
     pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
         let slice = buffer.memory_mut().on_host()?;
         if slice.is_empty() || self.world_size() == 1 {
@@ -106,7 +106,7 @@ impl Communicator {
                 true => "an empty message does not travel: recv_any needs room for an element",
                 false => "there is no other rank to receive from",
             };
-            return Err(Error::Usage(why.into()));
+            return Err(Error::usage(why));
         }
         lend(slice, |region| {
             let mut memory = Memory::in_place(region);
@@ -137,7 +137,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] if a peer sends or receives something else.
+    /// Any of [`Error`]; [`Error::mismatch`] if a peer sends or receives something else.
     pub fn sendrecv<I, O>(&self, input: &I, to: usize, output: &mut O, from: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -188,7 +188,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn send_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
     where
@@ -214,7 +214,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed, with the buffer; the
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
     /// rest comes from `wait`.
     pub fn recv_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
     where
@@ -266,7 +266,7 @@ impl Communicator {
         }
         let region = memory.input.as_ref().or(memory.output.as_ref());
         let Some((count, dtype)) = region.map(|one| (one.count(), one.dtype())) else {
-            return Err(Error::Usage("a message needs a buffer".into()));
+            return Err(Error::usage("a message needs a buffer"));
         };
         let prepared = Arc::new(Prepared::message(self.rank(), end, count, dtype)?);
         start(&mut Start {
@@ -281,7 +281,7 @@ impl Communicator {
     fn check_pair(&self, peer: usize) -> Result<()> {
         self.check_peer("peer", peer)?;
         if peer == self.rank() {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "rank {peer} cannot send to or receive from itself"
             )));
         }
@@ -303,7 +303,7 @@ fn copy<I: Element, O: Element>(input: &[u8], output: &mut [u8]) -> Result<()> {
         output.copy_from_slice(input);
         return Ok(());
     }
-    Err(Error::Mismatch(format!(
+    Err(Error::mismatch(format!(
         "a rank sends itself {} {} and receives {} {}",
         input.len() / size_of::<I>(),
         I::DTYPE,

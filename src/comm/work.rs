@@ -56,7 +56,7 @@ pub struct Work<B> {
 /// ```
 /// use ringtree::{Error, ReduceOp};
 /// let ends = ringtree::simulate(2, |comm| {
-///     comm.fail(&Error::System("the disk is full".into()));
+///     comm.fail(&Error::system("the disk is full"));
 ///     let work = comm.all_reduce_async(vec![1u8; 9], ReduceOp::Sum);
 ///     let failed = work.and_then(ringtree::Work::wait).unwrap_err();
 ///     assert!(failed.error.to_string().contains("the disk is full"));

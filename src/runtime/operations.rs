@@ -136,5 +136,5 @@ fn take(engine: &mut Engine, ticket: Ticket) -> Option<End> {
 }
 
 fn closed() -> Error {
-    Error::Usage("the communicator is closed".into())
+    Error::usage("the communicator is closed")
 }

@@ -5,9 +5,11 @@ use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, simulate};
 
 /// What a wrong call must say.
 fn refused(end: Result<()>, says: &str) {
-    let Err(Error::Usage(text)) = end else {
+    let Err(error) = end else {
         panic!("not refused: {end:?}");
     };
+    assert!(error.is_usage(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains(says), "'{says}' in: {text}");
 }
 
@@ -25,9 +27,11 @@ fn a_count_that_no_memory_holds_is_refused() {
 fn a_buffer_that_the_machine_has_no_room_for_is_an_error() {
     let bytes = isize::MAX as usize / 2;
     for end in simulate(2, |comm| comm.alloc::<u8>(bytes).map(|_| ())) {
-        let Err(Error::System(text)) = end else {
+        let Err(error) = end else {
             panic!("{end:?}");
         };
+        assert!(error.is_system(), "{error:?}");
+        let text = error.to_string();
         assert!(text.contains("no memory for a buffer"), "{text}");
     }
 }
