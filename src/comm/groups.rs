@@ -99,7 +99,7 @@ impl Communicator {
     /// Makes a group of `ranks`; if it `ends_with` this communicator, which fails meanwhile, none.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let rank = self.place_in(ranks)?;
-        let algorithm = self.enter()?.algorithm;
+        let algorithm = self.enter().algorithm;
         let Parts {
             runtime,
             members,

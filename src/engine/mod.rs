@@ -22,6 +22,7 @@ mod expose;
 mod founding;
 pub mod gate;
 pub mod group;
+mod matching;
 pub mod medium;
 pub mod program;
 mod reservations;
@@ -115,6 +116,12 @@ impl Engine {
             .iter_mut()
             .find(|(each, _)| *each == number)
             .map(|(_, group)| group)
+    }
+
+    /// Whether an operation has ended, and when, if that was noted.
+    pub fn ended(&mut self, ticket: Ticket) -> (bool, Option<Duration>) {
+        let group = self.group(ticket.group);
+        group.map_or((true, None), |group| group.ended(ticket.order, ticket.slot))
     }
 
     /// Every group.
