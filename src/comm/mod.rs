@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod blocks;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;

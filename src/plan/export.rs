@@ -32,6 +32,10 @@ pub struct Transfer {
 
 /// Every transfer of `plans` (one a rank, in rank order), in rounds.
 ///
+/// Where content moves between blocks (all-to-all), a rank has its chunks twice here: those it
+/// reads first, then those it writes, and scratch after both. So the replay needs to know nothing
+/// of what a chunk holds when.
+///
 /// # Errors
 /// A sentence, when the plans do not fit together: a receive without its send in the same round,
 /// a send without a receive, or lengths that differ. [`super::verify`] explains more.

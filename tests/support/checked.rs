@@ -1,11 +1,11 @@
-//! One collective on inputs whose result is known exactly, in place and `_into`.
+//! One collective on inputs whose result is known exactly, in place and `_into`. A count that the
+//! collective does not take is rounded down.
 
 use half::{bf16, f16};
 use ringtree::plan::Collective;
-use ringtree::plan::layout::part_start;
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
-use std::ops::Range;
+use ringtree::sim::promise::Promise;
+use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result};
 
 /// What to call.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
         count,
         ..
     } = *case;
+    let count = collective.whole_count(count, comm.world_size());
     let rank = comm.rank();
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
     // Some calls are on memory that peers read where it lies, if they can.
@@ -56,15 +57,16 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     inputs.fill(rank, 0, bytemuck::cast_slice_mut(input));
     let input = &*input;
     data.copy_from_slice(input);
-    match collective {
-        Collective::AllReduce => comm.all_reduce(data, op)?,
-        Collective::Broadcast => comm.broadcast(data, root)?,
-        Collective::Reduce => comm.reduce(data, op, root)?,
-        Collective::ReduceScatter => comm.reduce_scatter(data, op)?,
-        Collective::AllGather => comm.all_gather(data)?,
-        Collective::Barrier => comm.barrier()?,
-    }
-    let mut wrong = count_wrong(comm, case, &inputs, data);
+    comm.collective(collective, data, op, root)?;
+    let promise = Promise {
+        collective,
+        root,
+        inputs,
+        rank,
+        world_size: comm.world_size(),
+        layout: Layout::Even,
+    };
+    let mut wrong = promise.count_wrong(bytemuck::cast_slice(data));
     data.fill(T::zeroed());
     let block = comm.block(count);
     match collective {
@@ -72,33 +74,11 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
         Collective::Reduce => comm.reduce_into(input, data, op, root)?,
         Collective::ReduceScatter => comm.reduce_scatter_into(input, &mut data[block], op)?,
         Collective::AllGather => comm.all_gather_into(&input[block], data)?,
+        Collective::Gather => comm.gather_into(&input[block], data, root)?,
+        Collective::Scatter => comm.scatter_into(input, &mut data[block], root)?,
+        Collective::AllToAll => comm.all_to_all_into(input, Layout::Even, data, Layout::Even)?,
         Collective::Broadcast | Collective::Barrier => return Ok(wrong),
     }
-    wrong += count_wrong(comm, case, &inputs, data);
+    wrong += promise.count_wrong(bytemuck::cast_slice(data));
     Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)))
-}
-
-/// Elements that are not what the collective promises, where it promises anything.
-fn count_wrong<T: Element>(comm: &Communicator, case: &Case, inputs: &Inputs, data: &[T]) -> usize {
-    let world_size = comm.world_size();
-    let start = |rank| part_start(case.count, world_size, rank);
-    let bytes = |part: Range<usize>| bytemuck::cast_slice::<T, u8>(&data[part]);
-    let whole = 0..case.count;
-    match case.collective {
-        Collective::AllReduce => inputs.count_wrong(0, bytes(whole)),
-        Collective::Reduce if comm.rank() == case.root => inputs.count_wrong(0, bytes(whole)),
-        Collective::Reduce | Collective::Barrier => 0,
-        Collective::Broadcast => inputs.count_wrong_input(case.root, 0, bytes(whole)),
-        Collective::ReduceScatter => {
-            let own = comm.block(case.count);
-            inputs.count_wrong(own.start, bytes(own))
-        }
-        Collective::AllGather => {
-            let wrong = |rank| {
-                let block = start(rank)..start(rank + 1);
-                inputs.count_wrong_input(rank, block.start, bytes(block))
-            };
-            (0..world_size).map(wrong).sum()
-        }
-    }
 }

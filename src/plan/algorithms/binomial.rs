@@ -11,12 +11,17 @@
 //! reduce to 0 followed by the broadcast from 0. With k = ⌈log₂ n⌉, for every n: broadcast
 //! k(α + mβ), reduce k(α + mβ + mγ), all-reduce their sum.
 //!
+//! A gather goes the way of the reduce, and a scatter that of the broadcast, with the blocks of the
+//! ranks above the edge alone, that is in round r of a gather 2^r of n: kα + (n−1)/n·mβ each.
+//!
 //! Source: Johnsson and Ho, "Optimum Broadcasting and Personalized Communication in Hypercubes"
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
 
 use super::Entry;
-use super::blocks::{FREE, ceil_log2, real_rank, two_at_once, virtual_rank, whole};
-use crate::plan::ir::{Request, Round, Step};
+use super::blocks::{
+    FREE, all_but_one, ceil_log2, circle, real_rank, two_at_once, virtual_rank, whole,
+};
+use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
 
@@ -27,12 +32,18 @@ pub(super) const ENTRY: Entry = Entry {
         Collective::Broadcast,
         Collective::Reduce,
         Collective::AllReduce,
+        Collective::Gather,
+        Collective::Scatter,
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |_| false,
+    is_direct: false,
     has_one_sender: false,
     fan_in: two_at_once,
-    chunks: |_, _, pieces| pieces,
+    chunks: |collective, world_size, pieces| match collective.is_blocked() {
+        true => world_size * pieces,
+        false => pieces,
+    },
     scratch: |_| 0,
     build,
     cost,
@@ -52,12 +63,25 @@ fn build(request: &Request) -> Vec<Round> {
     match request.collective {
         Collective::Broadcast => tree(request.root).broadcast(request.pieces),
         Collective::Reduce => tree(request.root).reduce(request.pieces),
+        Collective::Gather => tree(request.root).gather(blocks_of(request)),
+        Collective::Scatter => tree(request.root).scatter(blocks_of(request)),
         _ => {
             let mut rounds = tree(0).reduce(request.pieces);
             rounds.extend(tree(0).broadcast(request.pieces));
             rounds
         }
     }
+}
+
+/// The blocks of `count` members of the tree from one on, as chunks.
+fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
+    let Request {
+        world_size,
+        root,
+        pieces,
+        ..
+    } = *request;
+    move |first, count| circle(real_rank(first, root, world_size), count, world_size, pieces)
 }
 
 /// The part of a rank in the round in which the virtual ranks `stride` apart meet.
@@ -106,6 +130,34 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         (0..levels).map(round).collect()
     }
 
+    /// The rounds of a gather; `blocks(v, c)` are those of the c members from v on.
+    fn gather(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
+        let round = |level: usize| {
+            let stride = 1_usize << level;
+            let above = |first: usize| blocks(first, stride.min(self.members - first));
+            match self.role(stride) {
+                Role::Lower(peer) => vec![Step::store(peer, above(self.own + stride))],
+                Role::Upper(peer) => vec![Step::send(peer, above(self.own))],
+                Role::Idle => Vec::new(),
+            }
+        };
+        (0..ceil_log2(self.members)).map(round).collect()
+    }
+
+    /// The rounds of a scatter; `blocks(v, c)` are those of the c members from v on.
+    pub(super) fn scatter(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
+        let round = |level: usize| {
+            let stride = 1_usize << level;
+            let above = |first: usize| blocks(first, stride.min(self.members - first));
+            match self.role(stride) {
+                Role::Lower(peer) => vec![Step::send(peer, above(self.own + stride))],
+                Role::Upper(peer) => vec![Step::store(peer, above(self.own))],
+                Role::Idle => Vec::new(),
+            }
+        };
+        (0..ceil_log2(self.members)).rev().map(round).collect()
+    }
+
     /// Only multiples of the stride meet: even multiples the odd multiple above them.
     fn role(&self, stride: usize) -> Role {
         if !self.own.is_multiple_of(stride) {
@@ -136,6 +188,10 @@ fn cost(request: &Request) -> Cost {
     match request.collective {
         Collective::Broadcast => one_way(0.0, k),
         Collective::Reduce => one_way(k, 1.0),
+        Collective::Gather | Collective::Scatter => Cost {
+            volume_on_path: all_but_one(request.world_size),
+            ..one_way(0.0, most_blocks_sent(request) / request.world_size as f64)
+        },
         _ => Cost {
             rounds: 2 * rounds,
             messages_on_path: 2.0 * k,
@@ -143,5 +199,16 @@ fn cost(request: &Request) -> Cost {
             folded_on_path: k,
             max_sent_per_rank: k,
         },
+    }
+}
+
+/// How many blocks the rank sends that sends most: the root of a scatter all but its own; of a
+/// gather, the member half way those of all above it, or one with a full subtree below that.
+fn most_blocks_sent(request: &Request) -> f64 {
+    let n = request.world_size;
+    let half = n.next_power_of_two() / 2;
+    match request.collective {
+        Collective::Scatter => (n - 1) as f64,
+        _ => (n - half).max(half / 2) as f64,
     }
 }

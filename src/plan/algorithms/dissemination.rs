@@ -21,6 +21,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
+    is_direct: false,
     has_one_sender: false,
     fan_in: two_at_once,
     chunks: |_, _, _| 1,

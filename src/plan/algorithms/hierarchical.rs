@@ -40,6 +40,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
     is_symmetric: |_| false,
+    is_direct: false,
     has_one_sender: false,
     fan_in: |collective, topology| match collective.reduces() {
         true => topology.ranks_per_host.max(2),

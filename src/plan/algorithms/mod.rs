@@ -10,6 +10,7 @@ mod dissemination;
 mod extras;
 mod flat;
 mod hierarchical;
+mod pairwise;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -33,6 +34,9 @@ pub struct Entry {
     /// Whether every rank's plan is rank 0's, renumbered: then the totals are those of one plan
     /// times the ranks.
     pub is_symmetric: fn(Collective) -> bool,
+    /// Whether every block of an all-to-all goes straight from its sender to its receiver, so that
+    /// blocks may have any lengths.
+    pub is_direct: bool,
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
@@ -81,6 +85,7 @@ pub const REGISTRY: &[&Entry] = &[
     &ring::ENTRY,
     &circulant::ENTRY,
     &dissemination::ENTRY,
+    &pairwise::ENTRY,
     &hierarchical::ENTRY,
 ];
 

@@ -27,6 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     is_symmetric: |_| false,
+    is_direct: false,
     has_one_sender: false,
     fan_in: two_at_once,
     chunks: |_, world_size, pieces| pieces << extras::levels(world_size),

@@ -28,6 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Patarasuk and Yuan (JPDC 2009), §4",
     is_symmetric: |_| true,
+    is_direct: false,
     has_one_sender: true,
     fan_in: two_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,

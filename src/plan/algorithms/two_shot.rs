@@ -31,6 +31,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),
+    is_direct: false,
     has_one_sender: false,
     fan_in: all_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,

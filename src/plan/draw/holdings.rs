@@ -103,8 +103,8 @@ impl Replay {
 
     fn starts_with(&self, rank: usize, chunk: usize) -> bool {
         match self.request.collective {
-            Collective::Broadcast => rank == self.request.root,
-            Collective::AllGather => rank == self.owner(chunk),
+            Collective::Broadcast | Collective::Scatter => rank == self.request.root,
+            Collective::AllGather | Collective::Gather => rank == self.owner(chunk),
             _ => true,
         }
     }

@@ -46,6 +46,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
     is_symmetric: |collective| !collective.is_rooted(),
+    is_direct: false,
     has_one_sender: false,
     fan_in: two_at_once,
     chunks: |collective, world_size, pieces| {
