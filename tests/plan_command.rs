@@ -457,14 +457,11 @@ fn pictures_are_whole_files() {
 const REFUSED: &str = "
     sum --algorithm auto --ranks 8 => no collective is called 'sum'
     broadcast --algorithm fast --ranks 8 => no algorithm is called 'fast'
-    gather --algorithm auto --ranks 8 => gather is not built yet
-    scatter --algorithm auto --ranks 8 => scatter is not built yet
-    all-to-all --algorithm auto --ranks 8 => all-to-all is not built yet
     send-recv --algorithm auto --ranks 8 => send-recv is not built yet
     broadcast --algorithm chain --ranks 8 => chain is not built yet
     all-reduce --algorithm double-tree --ranks 8 => double-tree is not built yet
     all-gather --algorithm bruck --ranks 8 => bruck is not built yet
-    all-reduce --algorithm pairwise --ranks 8 => pairwise is not built yet
+    all-reduce --algorithm pairwise --ranks 8 => does not carry out all-reduce
     broadcast --algorithm dissemination --ranks 8 => does not carry out broadcast
     broadcast --algorithm auto => --ranks N
     broadcast --ranks 8 => --algorithm NAME

@@ -1,7 +1,7 @@
 //! Calls on buffers of one block a rank: gather, scatter, all-to-all; and buffers with a layout.
 //!
-//! Reduce-scatter and all-gather, which stand with the other collectives, take buffers with a layout
-//! as well.
+//! Reduce-scatter and all-gather, which stand with the other collectives, take buffers with a
+//! layout as well.
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
@@ -23,8 +23,8 @@ pub struct Blocks<'a, B> {
 
 impl<'a> Layout<'a> {
     /// `buffer`, a reference, split by this layout, for the whole buffer of a call: the output of
-    /// an all-gather or gather, the input of a reduce-scatter or scatter, or the buffer of a call in
-    /// place. All ranks give the same layout. Calls without blocks do not look at it.
+    /// an all-gather or gather, the input of a reduce-scatter or scatter, or the buffer of a call
+    /// in place. All ranks give the same layout. Calls without blocks do not look at it.
     ///
     /// ```
     /// use ringtree::Layout;

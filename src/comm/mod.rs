@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod any;
 pub mod attach;
 pub mod blocks;
 pub mod buffer;

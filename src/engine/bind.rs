@@ -446,7 +446,11 @@ impl Binder<'_> {
         dependencies.sort_by_key(|dependency| dependency.at);
         let is_message = matches!(action, Action::Send { .. } | Action::Store(_));
         self.program.steps.push(ProgramStep {
-            salt: if is_message { self.places.salt(&pieces) } else { 0 },
+            salt: if is_message {
+                self.places.salt(&pieces)
+            } else {
+                0
+            },
             action,
             bytes: pieces.iter().map(|piece| piece.bytes).sum(),
             pieces,
@@ -466,7 +470,11 @@ impl Binder<'_> {
     ) {
         let mut at = 0;
         for chunk in chunks(ranges) {
-            let place = if writes { self.places.home(chunk) } else { self.source(chunk) };
+            let place = if writes {
+                self.places.home(chunk)
+            } else {
+                self.source(chunk)
+            };
             let bytes = place.bytes;
             // The input is never written: nothing waits for its readers.
             let is_input = !writes && self.is_input(chunk);

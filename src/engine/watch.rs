@@ -172,9 +172,8 @@ fn counts_disagree(
     let expected = expected.salt.checked_sub(1)?;
     is_its_length.then(|| {
         Error::Mismatch(format!(
-            "rank {peer} sends {sent} elements to rank {rank} in {call}, where rank {rank} receives \
-             {expected} of it; what rank {peer} sends to rank {rank} must be what rank {rank} \
-             receives from rank {peer}"
+            "rank {peer} sends {sent} elements to rank {rank} in {call}, but rank {rank} receives \
+             {expected} of it; the counts of two ranks must agree"
         ))
     })
 }

@@ -32,10 +32,6 @@ pub struct Transfer {
 
 /// Every transfer of `plans` (one a rank, in rank order), in rounds.
 ///
-/// Where content moves between blocks (all-to-all), a rank has its chunks twice here: those it
-/// reads first, then those it writes, and scratch after both. So the replay needs to know nothing
-/// of what a chunk holds when.
-///
 /// # Errors
 /// A sentence, when the plans do not fit together: a receive without its send in the same round,
 /// a send without a receive, or lengths that differ. [`super::verify`] explains more.
@@ -54,6 +50,67 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
         }
     }
     Ok(list.transfers)
+}
+
+/// The transfers as other programs get them, and how many chunks a rank has in them before its
+/// scratch.
+///
+/// Where content moves between blocks (all-to-all), a rank has its chunks twice: those that it
+/// reads, then those that it writes. So a replay need not know what a chunk holds when.
+///
+/// # Errors
+/// Those of [`transfers`].
+pub fn exported(plans: &[Plan]) -> Result<(Vec<Transfer>, usize), String> {
+    let listed = transfers(plans)?;
+    let Some(first) = plans.first() else {
+        return Ok((listed, 0));
+    };
+    if !first.request.collective.moves_blocks() {
+        return Ok((listed, first.chunks));
+    }
+    let chunks = first.chunks;
+    let mut is_written = vec![vec![false; chunks]; plans.len()];
+    let mut apart = Vec::new();
+    for round in listed.chunk_by(|one, next| one.round == next.round) {
+        let single = |one: &Transfer| {
+            let Transfer { chunks, .. } = *one;
+            let one = *one;
+            (0..chunks).map(move |at| Transfer {
+                from_chunk: one.from_chunk + at,
+                to_chunk: one.to_chunk + at,
+                chunks: 1,
+                ..one
+            })
+        };
+        let singles: Vec<Transfer> = round.iter().flat_map(single).collect();
+        apart.extend(singles.iter().map(|one| {
+            let is_input = one.from_chunk < chunks && !is_written[one.from][one.from_chunk];
+            Transfer {
+                from_chunk: one.from_chunk + if is_input { 0 } else { chunks },
+                to_chunk: one.to_chunk + chunks,
+                ..*one
+            }
+        }));
+        for one in singles.iter().filter(|one| one.to_chunk < chunks) {
+            is_written[one.to][one.to_chunk] = true;
+        }
+    }
+    // What no message has written is where it was: the block of a rank for itself.
+    let round = apart.last().map_or(0, |last| last.round + 1);
+    for (rank, is_written) in is_written.iter().enumerate() {
+        let left = is_written.iter().enumerate().filter(|(_, is)| !**is);
+        apart.extend(left.map(|(chunk, _)| Transfer {
+            round,
+            message: None,
+            from: rank,
+            from_chunk: chunk,
+            to: rank,
+            to_chunk: chunk + chunks,
+            chunks: 1,
+            reduce: false,
+        }));
+    }
+    Ok((apart, 2 * chunks))
 }
 
 #[derive(Default)]

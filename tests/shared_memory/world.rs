@@ -124,7 +124,13 @@ impl Case {
         };
         let element_bytes = self.dtype.size();
         let is_local = |_| form.is_local;
-        let program = Program::bind(&plan, self.count(world_size), element_bytes, form.placement, &is_local);
+        let program = Program::bind(
+            &plan,
+            self.count(world_size),
+            element_bytes,
+            form.placement,
+            &is_local,
+        );
         Arc::new(Prepared {
             digest: call.digest(),
             call,

@@ -7,7 +7,7 @@ use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, VERIFY_RANKS_MAX, WORLD_SIZE
 use ringtree::plan::algorithms::required;
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
-use ringtree::plan::export::{Report, transfers};
+use ringtree::plan::export::{Report, exported};
 use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{TuningTable, choose, predicted_s};
 use ringtree::plan::topology::{Sharing, Topology};
@@ -229,7 +229,9 @@ impl Inquiry {
             prove(&mut report, &plans);
         }
         if is_listed && self.output == Output::Json && report.why_not.is_none() {
-            report.sends = Some(transfers(&plans)?);
+            let (sends, chunks) = exported(&plans)?;
+            report.sends = Some(sends);
+            report.chunks = Some(chunks);
         }
         let caption = Caption {
             bytes: self.bytes,

@@ -81,7 +81,14 @@ fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
         pieces,
         ..
     } = *request;
-    move |first, count| circle(real_rank(first, root, world_size), count, world_size, pieces)
+    move |first, count| {
+        circle(
+            real_rank(first, root, world_size),
+            count,
+            world_size,
+            pieces,
+        )
+    }
 }
 
 /// The part of a rank in the round in which the virtual ranks `stride` apart meet.

@@ -59,9 +59,7 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<T, B> {
             }
             (Collective::AllGather, false) => comm.all_gather_into(&input[block], output),
             (Collective::Gather, false) => comm.gather_into(&input[block], output, case.root),
-            (Collective::Scatter, false) => {
-                comm.scatter_into(input, &mut output[block], case.root)
-            }
+            (Collective::Scatter, false) => comm.scatter_into(input, &mut output[block], case.root),
             (Collective::AllToAll, false) => {
                 comm.all_to_all_into(input, Layout::Even, output, Layout::Even)
             }
