@@ -65,7 +65,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.
+    /// [`Error::usage`] if `root` is no rank, or another thread is in the communicator.
     pub fn preview(
         &self,
         collective: Collective,

@@ -118,7 +118,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if a length does not fit the layout.
+    /// Any of [`Error`]; [`Error::usage`] if a length does not fit the layout.
     pub fn gather_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -174,7 +174,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if a length does not fit the layout.
+    /// Any of [`Error`]; [`Error::usage`] if a length does not fit the layout.
     pub fn scatter_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -205,7 +205,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if the ranks do not divide the length.
+    /// Any of [`Error`]; [`Error::usage`] if the ranks do not divide the length.
     #[doc(alias = "MPI_Alltoall")]
     pub fn all_to_all<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
         let call = Call::new(Collective::AllToAll, buffer.memory().count());
@@ -231,8 +231,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if counts are given on one side only, do not fit the
-    /// buffers, or differ for the own block; [`Error::Mismatch`] if those of two ranks disagree.
+    /// Any of [`Error`]; [`Error::usage`] if counts are given on one side only, do not fit the
+    /// buffers, or differ for the own block; [`Error::mismatch`] if those of two ranks disagree.
     #[doc(alias = "MPI_Alltoallv")]
     pub fn all_to_all_into<'a, I, O>(
         &self,
@@ -250,8 +250,8 @@ impl Communicator {
         let call = Call::new(Collective::AllToAll, input.len());
         let (Layout::Counts(sent), Layout::Counts(received)) = (send, receive) else {
             if send != receive {
-                return Err(Error::Usage(
-                    "all_to_all_into takes counts for both sides, or for neither".into(),
+                return Err(Error::usage(
+                    "all_to_all_into takes counts for both sides, or for neither",
                 ));
             }
             check_length("output", output.len(), input.len())?;
@@ -265,7 +265,7 @@ impl Communicator {
         }
         let rank = self.rank();
         if sent[rank] != received[rank] {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "rank {rank} sends itself {} elements, but receives {} of itself",
                 sent[rank], received[rank]
             )));
@@ -293,9 +293,8 @@ impl Communicator {
                 check_length(what, own, block.len()).map(|()| count)
             }
             Layout::Even => own.checked_mul(n).ok_or_else(too_many),
-            Layout::Ceil => Err(Error::Usage(
-                "one block does not say how long the others are: give counts, or call in place"
-                    .into(),
+            Layout::Ceil => Err(Error::usage(
+                "one block does not say how long the others are: give counts, or call in place",
             )),
         }
     }
@@ -304,7 +303,7 @@ impl Communicator {
     fn total(&self, layout: Layout, count: usize) -> Result<usize> {
         let n = self.world_size();
         match layout {
-            Layout::Counts(counts) if counts.len() != n => Err(Error::Usage(format!(
+            Layout::Counts(counts) if counts.len() != n => Err(Error::usage(format!(
                 "there are {} counts for {n} ranks",
                 counts.len()
             ))),
@@ -323,12 +322,12 @@ impl Communicator {
         match layout {
             _ if collective.moves_blocks() => {
                 if matches!(layout, Layout::Counts(_)) {
-                    return Err(Error::Usage(
-                        "an all-to-all by counts is not in place: use all_to_all_into".into(),
+                    return Err(Error::usage(
+                        "an all-to-all by counts is not in place: use all_to_all_into",
                     ));
                 }
                 if !count.is_multiple_of(n) {
-                    return Err(Error::Usage(format!(
+                    return Err(Error::usage(format!(
                         "{n} ranks do not divide {count} elements into equal blocks; pad them, or \
                          use all_to_all_into with counts"
                     )));
@@ -396,7 +395,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`]; [`Error::Usage`] if the ranks do not divide the
+    /// As [`Communicator::all_reduce_async`]; [`Error::usage`] if the ranks do not divide the
     /// length.
     pub fn all_to_all_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
         self.start(Call::new(Collective::AllToAll, buffer.len()), buffer)
@@ -404,5 +403,5 @@ impl Communicator {
 }
 
 fn too_many() -> Error {
-    Error::Usage("no memory holds so many elements".into())
+    Error::usage("no memory holds so many elements")
 }

@@ -89,7 +89,7 @@ impl Cache {
     /// bound anew for each call, from a plan that is kept.
     ///
     /// # Errors
-    /// [`Error::Usage`] if no algorithm carries out the call, or no memory holds so much.
+    /// [`Error::usage`] if no algorithm carries out the call, or no memory holds so much.
     #[inline]
     pub fn laid(&mut self, key: Key, lengths: Lengths) -> Result<&Arc<Prepared>> {
         if key.call.split == Split::Counts {
@@ -122,7 +122,7 @@ impl Cache {
             is_exposed,
         } = key;
         let Some(collective) = call.collective() else {
-            return Err(Error::Usage("a message is prepared by `message`".into()));
+            return Err(Error::usage("a message is prepared by `message`"));
         };
         let bytes = bytes_of(call.count, call.dtype)?;
         let algorithm = match call.is_counted_by_pairs() {
@@ -137,7 +137,7 @@ impl Cache {
             &self.tuning,
             algorithm,
         );
-        let choice = choice.map_err(Error::Usage)?;
+        let choice = choice.map_err(Error::usage)?;
         let call = Call {
             algorithm: Some(choice.algorithm),
             pieces: choice.pieces,
@@ -170,11 +170,11 @@ impl Cache {
     /// them read what one of them writes.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the algorithm does not carry out the call.
+    /// [`Error::usage`] if the algorithm does not carry out the call.
     pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
         let program = |rank| {
             let (count, element_bytes) = (call.count, call.dtype.size());
-            let plan = plan(&self.request(call, rank)?).map_err(Error::Usage)?;
+            let plan = plan(&self.request(call, rank)?).map_err(Error::usage)?;
             let is_local = |peer| peer != rank;
             Ok(Program::bind(
                 &plan,
@@ -195,7 +195,7 @@ impl Cache {
         if self.plans.len() >= PROGRAMS_CACHED_MAX {
             self.plans.clear();
         }
-        let plan = Arc::new(plan(request).map_err(Error::Usage)?);
+        let plan = Arc::new(plan(request).map_err(Error::usage)?);
         self.plans.insert(*request, Arc::clone(&plan));
         Ok(plan)
     }
@@ -204,7 +204,7 @@ impl Cache {
     fn request(&self, call: &Call, rank: usize) -> Result<Request> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
-            return Err(Error::Usage("no algorithm was chosen".into()));
+            return Err(Error::usage("no algorithm was chosen"));
         };
         Ok(Request {
             collective,
@@ -220,7 +220,7 @@ impl Cache {
     /// A message of `count` elements that this rank sends to `peer`, or receives from it.
     ///
     /// # Errors
-    /// [`Error::Usage`] if no memory holds so much.
+    /// [`Error::usage`] if no memory holds so much.
     pub fn message(
         &self,
         sends: bool,
@@ -285,12 +285,12 @@ fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))
+        .ok_or_else(|| Error::usage(format!("no memory holds {count} elements of {dtype}")))
 }
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
-        Error::Usage(format!(
+        Error::usage(format!(
             "{op} is not defined for {dtype}; bit operators are for integers"
         ))
     })

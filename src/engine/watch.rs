@@ -4,7 +4,7 @@
 use super::group::{Group, Order, Queue, Slot};
 use super::medium::Broken;
 use crate::error::Error;
-use crate::limits::WAITING_NOTICE_AFTER;
+use crate::limits::{SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER};
 use crate::link::LinkError;
 use crate::link::frame::Header;
 use crate::protocol::call::Call;
@@ -55,15 +55,19 @@ impl Group {
         match error {
             LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
             LinkError::Unexpected(header) => match disagreement {
-                Some(error) => self.session.failed(error),
+                Some(error) => self.session.failed(call.mark(error)),
                 None => self.session.mismatched(peer, &call, header.sequence),
             },
-            LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
-                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
-                 library the same version on all ranks?",
-                self.rank,
-                call.name()
-            ))),
+            LinkError::Garbage(why) => {
+                let error = Error::protocol(format!(
+                    "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is \
+                     the library the same version on all ranks?",
+                    self.rank,
+                    call.name()
+                ));
+                let error = error.with_rank(self.rank).with_peer(peer);
+                self.session.failed(call.mark(error));
+            }
         }
     }
 
@@ -167,14 +171,16 @@ fn counts_disagree(
     let expected = &prepared.program.steps[*lane.steps.get(header.message as usize)?];
     // The digest of the same call, changed by another number of elements.
     let sent = (header.digest ^ prepared.digest).checked_sub(1)? as usize;
-    let bytes = sent.max(1) * call.dtype.size();
-    let is_its_length = header.bytes as usize <= bytes;
+    let (bytes, segment) = (sent.max(1) * call.dtype.size(), header.bytes as usize);
+    let is_full = segment.is_multiple_of(SHARED_SEGMENT_BYTES);
+    let is_its_length = segment == bytes || (segment < bytes && is_full);
     let expected = expected.salt.checked_sub(1)?;
     is_its_length.then(|| {
-        Error::Mismatch(format!(
+        let error = Error::mismatch(format!(
             "rank {peer} sends {sent} elements to rank {rank} in {call}, but rank {rank} receives \
              {expected} of it; the counts of two ranks must agree"
-        ))
+        ));
+        error.with_rank(rank).with_peer(peer)
     })
 }
 
@@ -193,7 +199,8 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         };
         let awaited = slot.awaited();
         if is_overdue {
-            session.failed(overdue(rank, &call, slot, &awaited, session));
+            let error = overdue(rank, &call, slot, &awaited, session);
+            session.failed(error.with_elapsed(now.saturating_sub(since)));
             return;
         }
         session.waited(&call, &awaited, slot.notices as usize);
@@ -205,16 +212,21 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    Error::Deadline(format!(
+    let has_come = slot.has_come();
+    let error = Error::deadline(format!(
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
          is merely slow",
         slot.timeout.as_secs_f64(),
-        if !slot.has_come() {
+        if !has_come {
             "the buffer's stream has not come to it, held up by earlier work".into()
         } else if who.is_empty() {
             "no rank holds it up".into()
         } else {
             who.join(", ")
         }
-    ))
+    ));
+    // A stream that has not come to the call holds it up on this rank.
+    let missing = places.iter().filter(|_| has_come);
+    let error = error.with_missing(missing.map(|one| one.rank as usize));
+    call.mark(error.with_rank(rank))
 }

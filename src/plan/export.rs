@@ -52,21 +52,21 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     Ok(list.transfers)
 }
 
-/// The transfers as other programs get them, and how many chunks a rank has in them before its
-/// scratch.
+/// The transfers as other programs get them.
 ///
 /// Where content moves between blocks (all-to-all), a rank has its chunks twice: those that it
-/// reads, then those that it writes. So a replay need not know what a chunk holds when.
+/// reads, then those that it writes, then its scratch. So a replay need not know what a chunk holds
+/// when.
 ///
 /// # Errors
 /// Those of [`transfers`].
-pub fn exported(plans: &[Plan]) -> Result<(Vec<Transfer>, usize), String> {
+pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     let listed = transfers(plans)?;
     let Some(first) = plans.first() else {
-        return Ok((listed, 0));
+        return Ok(listed);
     };
     if !first.request.collective.moves_blocks() {
-        return Ok((listed, first.chunks));
+        return Ok(listed);
     }
     let chunks = first.chunks;
     let mut is_written = vec![vec![false; chunks]; plans.len()];
@@ -110,7 +110,7 @@ pub fn exported(plans: &[Plan]) -> Result<(Vec<Transfer>, usize), String> {
             reduce: false,
         }));
     }
-    Ok((apart, 2 * chunks))
+    Ok(apart)
 }
 
 #[derive(Default)]
@@ -328,7 +328,7 @@ impl Report {
         time_s: f64,
     ) -> Self {
         Self {
-            chunks: Some(traffic.chunks),
+            chunks: Some(traffic.chunks * if names.0.moves_blocks() { 2 } else { 1 }),
             scratch: Some(traffic.scratch),
             rounds: Some(traffic.rounds),
             messages: traffic.messages,

@@ -2,6 +2,7 @@
 //! with it, its digest travels with every message, and errors print it.
 
 use crate::dtype::Dtype;
+use crate::error::Error;
 use crate::op::ReduceOp;
 use crate::plan::spec::{Algorithm, Collective};
 use serde::{Deserialize, Serialize};
@@ -205,6 +206,12 @@ impl Call {
     #[must_use]
     pub fn is_counted_by_pairs(&self) -> bool {
         self.split == Split::Counts && self.collective().is_some_and(Collective::moves_blocks)
+    }
+
+    /// `error`, which was seen in this call.
+    #[must_use]
+    pub fn mark(&self, error: Error) -> Error {
+        error.with_call(self.collective(), self.sequence)
     }
 
     /// The short name, such as `all-reduce #12`.

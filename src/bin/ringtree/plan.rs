@@ -229,9 +229,7 @@ impl Inquiry {
             prove(&mut report, &plans);
         }
         if is_listed && self.output == Output::Json && report.why_not.is_none() {
-            let (sends, chunks) = exported(&plans)?;
-            report.sends = Some(sends);
-            report.chunks = Some(chunks);
+            report.sends = Some(exported(&plans)?);
         }
         let caption = Caption {
             bytes: self.bytes,
