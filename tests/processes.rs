@@ -30,6 +30,7 @@ fn child_entry() {
         "stream" => stream(),
         "crossed" => crossed(),
         "disagree" => disagree(),
+        "miscount" => miscount(),
         "sizes" => sizes(),
         "early" => early(),
         "training" => training(),
@@ -139,6 +140,22 @@ fn disagree() -> Result<String> {
     comm.all_reduce(&mut [1u8; 100], op)?;
     comm.barrier()?;
     Ok("nobody noticed".into())
+}
+
+/// Rank 0 sends rank 1 nothing, which expects some.
+fn miscount() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let (mut send, mut receive) = ([2; 3], [2; 3]);
+    match comm.rank() {
+        0 => send[1] = 0,
+        1 => receive[0] = 40_000,
+        _ => {}
+    }
+    let input = vec![1.0f32; send.iter().sum()];
+    let mut output = vec![0.0f32; receive.iter().sum()];
+    comm.all_to_all_into(&input, &send, &mut output, &receive)?;
+    comm.barrier()?;
+    Ok("no rank noticed".into())
 }
 
 /// Rank 1 allocates a little less than the others.
@@ -290,6 +307,16 @@ fn get_the_same_mismatch(links: Links) {
         assert!(said[0].contains(&call), "{}", said[0]);
     }
     assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+#[test]
+fn all_processes_hear_whose_counts_disagree() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "miscount", 3, &[]).hear(&[0, 1, 2]);
+        let counts = "rank 0 sends 0 elements to rank 1";
+        assert!(said[0].contains(counts), "{}", said[0]);
+        assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+    }
 }
 
 /// Who shares memory with rank 1 sees it, and the others hear the same.

@@ -7,8 +7,8 @@
 //! Both ends of an exchange send in the same round, so what a rank receives can take the place of
 //! what it has sent, and the call works in place without scratch. Of an even number of ranks the
 //! last round has one exchange. A rank sends to one side, then to the other, so each port has one
-//! stream at a time. Every block travels once, straight to its receiver, which is why the blocks may
-//! have any lengths: (n−1)α + (n−1)/n·mβ.
+//! stream at a time. Every block travels once, straight to its receiver, so the blocks may have
+//! any lengths: (n−1)α + (n−1)/n·mβ.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 //! MPICH" (IJHPCA 2005), §5 (the long-message algorithm of all-to-all); two distances a round are
