@@ -65,7 +65,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank, or another thread is in the communicator.
+    /// [`Error::usage`] if `root` is no rank.
     pub fn preview(
         &self,
         collective: Collective,
@@ -79,7 +79,7 @@ impl Communicator {
             Collective::Barrier => Call::barrier(),
             _ => Call::new(collective, count).dtype(dtype).root(root),
         };
-        let issued = &mut *self.enter()?;
+        let issued = &mut *self.enter();
         let key = Key {
             call: Call {
                 algorithm: forced(issued.algorithm, call),

@@ -6,8 +6,7 @@
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::collectives::check_length;
-use super::work::Work;
-use crate::dtype::Element;
+use super::work::{Failed, Work};
 use crate::engine::bind::Lengths;
 use crate::error::{Error, Result};
 use crate::plan::layout::Layout;
@@ -317,7 +316,6 @@ impl Communicator {
         let Some(collective) = collective else {
             return Ok(call);
         };
-        let n = self.world_size();
         let Call { count, .. } = call;
         match layout {
             _ if collective.moves_blocks() => {
@@ -325,12 +323,6 @@ impl Communicator {
                     return Err(Error::usage(
                         "an all-to-all by counts is not in place: use all_to_all_into",
                     ));
-                }
-                if !count.is_multiple_of(n) {
-                    return Err(Error::usage(format!(
-                        "{n} ranks do not divide {count} elements into equal blocks; pad them, or \
-                         use all_to_all_into with counts"
-                    )));
                 }
                 Ok(call)
             }
@@ -362,9 +354,11 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
-    pub fn gather_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
-        let call = Call::new(Collective::Gather, buffer.len());
-        self.start(call.root(root), buffer)
+    pub fn gather_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::Gather, 0).root(root), buffer)
     }
 
     /// Starts a scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -379,9 +373,11 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
-    pub fn scatter_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
-        let call = Call::new(Collective::Scatter, buffer.len());
-        self.start(call.root(root), buffer)
+    pub fn scatter_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
     }
 
     /// Starts an all-to-all, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -397,8 +393,34 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce_async`]; [`Error::usage`] if the ranks do not divide the
     /// length.
-    pub fn all_to_all_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
-        self.start(Call::new(Collective::AllToAll, buffer.len()), buffer)
+    pub fn all_to_all_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::AllToAll, 0), buffer)
+    }
+}
+
+/// A layout apart from the buffer that it comes with.
+pub(super) enum Kept {
+    Plain(Layout<'static>),
+    Counts(Vec<usize>),
+}
+
+impl Kept {
+    pub(super) fn of(layout: Layout) -> Self {
+        match layout {
+            Layout::Even => Kept::Plain(Layout::Even),
+            Layout::Ceil => Kept::Plain(Layout::Ceil),
+            Layout::Counts(counts) => Kept::Counts(counts.to_vec()),
+        }
+    }
+
+    pub(super) fn layout(&self) -> Layout<'_> {
+        match self {
+            Kept::Plain(layout) => *layout,
+            Kept::Counts(counts) => Layout::Counts(counts),
+        }
     }
 }
 
