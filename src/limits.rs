@@ -112,6 +112,12 @@ pub const TUNING_FACTOR_MAX_TCP: f64 = 1e5;
 /// Likewise in shared memory: 75 µs a message, 67 MB/s. Where ranks outnumber cores by a few
 /// times, a message takes some 10 µs; where two ranks that spin share a core, 100.
 pub const TUNING_FACTOR_MAX_SHM: f64 = 500.0;
+/// Scratch of a plan that needs more than one buffer of it: gathering every rank's contribution is
+/// for short buffers, and ranks of one host have their scratch in the same memory.
+pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
+/// After so many operations in a row that need less than a quarter of the scratch that their
+/// communicator keeps, it keeps no more than the last of them needs.
+pub const SCRATCH_KEPT_FOR: u32 = 64;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a

@@ -68,6 +68,8 @@ names! {
         Dissemination "dissemination",
         /// Inside the hosts first, then between them, then inside again.
         Hierarchical "hierarchical",
+        /// Every contribution to every rank at doubling distance, then one fold.
+        BruckFold "bruck-fold",
     }
 }
 

@@ -125,6 +125,8 @@ fn a_step_with_another_peer_is_refused() {
                 let n = mutant.len();
                 match step_at(mutant, place) {
                     Step::Send { peers, .. } => peers[0] = (peers[0] + shift) % n,
+                    // It has no peer.
+                    Step::Copy { .. } | Step::Reduce { .. } => {}
                     Step::Receive { sources, .. } => {
                         for source in sources {
                             if let Source::Peer(peer) = source {
@@ -133,7 +135,6 @@ fn a_step_with_another_peer_is_refused() {
                             }
                         }
                     }
-                    _ => panic!("no plan has local steps yet"),
                 }
             });
         }
@@ -145,12 +146,13 @@ fn a_message_of_other_chunks_is_refused() {
     for_each_step(|plans, place| {
         for (first, count) in [(0, 1), (0, -1), (1, 0), (-1, 0), (1, -1), (-1, 1)] {
             refused(plans, place, |mutant| {
-                let (Step::Send { ranges, .. } | Step::Receive { ranges, .. }) =
-                    step_at(mutant, place)
-                else {
-                    panic!("no plan has local steps yet");
+                let range = match step_at(mutant, place) {
+                    Step::Send { ranges, .. } | Step::Receive { ranges, .. } => {
+                        ranges.last_mut().unwrap()
+                    }
+                    Step::Copy { from, .. } => from,
+                    Step::Reduce { from, .. } => from.last_mut().unwrap(),
                 };
-                let range = ranges.last_mut().unwrap();
                 range.first = range.first.wrapping_add_signed(first);
                 range.count = range.count.wrapping_add_signed(count);
             });
@@ -162,7 +164,9 @@ fn a_message_of_other_chunks_is_refused() {
 fn a_wrong_word_on_completeness_is_refused() {
     for_each_step(|plans, place| {
         refused(plans, place, |mutant| {
-            if let Step::Receive { completes, .. } = step_at(mutant, place) {
+            if let Step::Receive { completes, .. } | Step::Reduce { completes, .. } =
+                step_at(mutant, place)
+            {
                 *completes = !*completes;
             }
         });

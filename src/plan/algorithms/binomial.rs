@@ -15,7 +15,7 @@
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
 
 use super::Entry;
-use super::blocks::{FREE, ceil_log2, real_rank, two_at_once, virtual_rank, whole};
+use super::blocks::{FREE, ceil_log2, real_rank, virtual_rank, whole};
 use crate::plan::ir::{Request, Round, Step};
 use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
@@ -29,17 +29,10 @@ pub(super) const ENTRY: Entry = Entry {
         Collective::AllReduce,
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, _, pieces| pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -1,10 +1,7 @@
-//! What the algorithms share: logarithms, runs of blocks on a circle, virtual ranks, and how many
-//! operands a reduce has.
+//! What the algorithms share: logarithms, runs of blocks on a circle, virtual ranks.
 
 use crate::plan::ir::ChunkRange;
 use crate::plan::price::Cost;
-use crate::plan::spec::Collective;
-use crate::plan::topology::Topology;
 
 /// What a plan without messages costs.
 pub(super) const FREE: Cost = Cost {
@@ -59,18 +56,4 @@ pub(super) fn virtual_rank(rank: usize, root: usize, n: usize) -> usize {
 /// The rank whose virtual number is `virtual_rank`.
 pub(super) fn real_rank(virtual_rank: usize, root: usize, n: usize) -> usize {
     (virtual_rank + root) % n
-}
-
-/// The fan-in of an algorithm that reduces what it holds with one message at a time.
-pub(super) fn two_at_once(collective: Collective, _: Topology) -> usize {
-    if collective.reduces() { 2 } else { 1 }
-}
-
-/// The fan-in of an algorithm that reduces the contributions of all ranks at once.
-pub(super) fn all_at_once(collective: Collective, topology: Topology) -> usize {
-    if collective.reduces() {
-        topology.world_size
-    } else {
-        1
-    }
 }

@@ -10,7 +10,7 @@
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
 use super::Entry;
-use super::blocks::{ceil_log2, two_at_once, whole};
+use super::blocks::{ceil_log2, whole};
 use crate::plan::ir::{Request, Round, Step};
 use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
@@ -21,16 +21,10 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, _, _| 1,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -39,12 +39,6 @@ pub(super) const ENTRY: Entry = Entry {
         Collective::Reduce,
     ],
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: |collective, topology| match collective.reduces() {
-        true => topology.ranks_per_host.max(2),
-        false => 1,
-    },
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces
@@ -52,14 +46,12 @@ pub(super) const ENTRY: Entry = Entry {
             world_size * pieces
         }
     },
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
     stages: Some(stages),
     // On one host, or with one rank a host, it is one of its stages by another name.
-    is_offered: |_, sharing| sharing == Sharing::Some,
+    is_offered: |offer| offer.topology.sharing() == Sharing::Some,
+    ..Entry::PLAIN
 };
 
 /// What is done inside a host, and what between hosts.

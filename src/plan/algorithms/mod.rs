@@ -5,6 +5,7 @@
 
 mod binomial;
 mod blocks;
+mod bruck_fold;
 mod circulant;
 mod dissemination;
 mod extras;
@@ -19,7 +20,7 @@ mod two_shot;
 use super::ir::{Plan, Request, Round};
 use super::price::Cost;
 use super::spec::{Algorithm, Collective};
-use super::topology::{Sharing, Topology};
+use super::topology::Topology;
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
 #[derive(Debug)]
@@ -36,12 +37,10 @@ pub struct Entry {
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
-    /// How many operands one reduce of a plan has at most, the rank's own among them; 1 where the
-    /// collective reduces nothing. A kernel that takes fewer cannot carry the plan out.
-    pub fan_in: fn(Collective, Topology) -> usize,
     /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
     pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
-    /// How many chunks of scratch a rank needs.
+    /// How many chunks of scratch a rank needs: those of the buffer times the ranks at most, and no
+    /// more than the buffer's where the algorithm is to serve buffers of any size.
     pub scratch: fn(&Request) -> usize,
     /// The rounds of one rank.
     pub build: fn(&Request) -> Vec<Round>,
@@ -54,9 +53,39 @@ pub struct Entry {
     pub is_pipelined: fn(Collective) -> bool,
     /// What is done inside hosts and what between them, where the algorithm is hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
-    /// Whether `auto` considers it for ranks that share hosts like this; by name it may be asked
-    /// for anywhere.
-    pub is_offered: fn(Collective, Sharing) -> bool,
+    /// Whether `auto` considers it for such a call; by name it may be asked for anywhere.
+    pub is_offered: fn(&Offer) -> bool,
+}
+
+impl Entry {
+    /// What most algorithms have in common. The rest is for each to say: its name, its collectives
+    /// and their source, its chunks, its rounds and their cost.
+    pub const PLAIN: Self = Self {
+        algorithm: Algorithm::Flat,
+        collectives: &[],
+        source: "",
+        is_symmetric: |_| false,
+        has_one_sender: false,
+        chunks: |_, _, pieces| pieces,
+        scratch: |_| 0,
+        build: |_| Vec::new(),
+        cost: |_| blocks::FREE,
+        pieces: |_| 1,
+        is_pipelined: |_| false,
+        stages: None,
+        is_offered: |_| true,
+    };
+}
+
+/// What an algorithm is considered for.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// What is to be done.
+    pub collective: Collective,
+    /// How many ranks there are, and which share a host.
+    pub topology: Topology,
+    /// Bytes of the whole buffer.
+    pub bytes: usize,
 }
 
 /// The two collectives that one is made of, where ranks share hosts.
@@ -82,6 +111,7 @@ pub const REGISTRY: &[&Entry] = &[
     &circulant::ENTRY,
     &dissemination::ENTRY,
     &hierarchical::ENTRY,
+    &bruck_fold::ENTRY,
 ];
 
 /// The entry of `algorithm` if it carries out `collective`.

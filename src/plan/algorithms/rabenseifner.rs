@@ -15,7 +15,7 @@
 //! Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, two_at_once};
+use super::blocks::{FREE, all_but_one};
 use super::extras;
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
@@ -26,17 +26,10 @@ pub(super) const ENTRY: Entry = Entry {
     algorithm: Algorithm::Rabenseifner,
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, world_size, pieces| pieces << extras::levels(world_size),
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -12,7 +12,7 @@
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, two_at_once, whole};
+use super::blocks::{FREE, whole};
 use super::extras;
 use crate::plan::ir::{Request, Round, Step};
 use crate::plan::price::Cost;
@@ -23,17 +23,10 @@ pub(super) const ENTRY: Entry = Entry {
     algorithm: Algorithm::RecursiveDoubling,
     collectives: &[Collective::AllReduce],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, _, pieces| pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
