@@ -118,6 +118,9 @@ pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
 /// After so many operations in a row that need less than a quarter of the scratch that their
 /// communicator keeps, it keeps no more than the last of them needs.
 pub const SCRATCH_KEPT_FOR: u32 = 64;
+/// The largest radix of an algorithm: a rank exchanges one message less in a round, and a launch on
+/// a device reduces as many operands.
+pub const RADIX_MAX: usize = 64;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a

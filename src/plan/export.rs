@@ -189,7 +189,7 @@ pub struct Report {
     /// What is done.
     pub collective: &'static str,
     /// How.
-    pub algorithm: &'static str,
+    pub algorithm: String,
     /// How many ranks.
     pub ranks: usize,
     /// The root; 0 where the collective has none.
@@ -227,7 +227,7 @@ impl Report {
     ) -> Self {
         Self {
             collective: collective.name(),
-            algorithm: algorithm.name(),
+            algorithm: algorithm.to_string(),
             ranks,
             root,
             chunks: None,

@@ -123,27 +123,13 @@ pub fn choose(
         dtype_size,
     };
     if let Some(algorithm) = forced {
-        let mut choice = offers.of(required(collective, algorithm)?)?;
+        let mut choice = offers.of(required(collective, algorithm)?, algorithm)?;
         offers.scratch_bytes(&choice)?;
         choice.is_forced = true;
         return Ok(choice);
     }
     let sharing = topology.sharing();
-    let offer = Offer {
-        collective,
-        topology,
-        bytes,
-    };
-    let mut candidates = REGISTRY
-        .iter()
-        .filter(|entry| entry.collectives.contains(&collective))
-        .filter(|entry| (entry.is_offered)(&offer))
-        .map(|entry| offers.of(entry))
-        .filter(|choice| {
-            let has_room = |choice| offers.scratch_bytes(choice).is_ok();
-            choice.as_ref().map_or(true, has_room)
-        })
-        .collect::<Result<Vec<Choice>, String>>()?;
+    let mut candidates = offers.candidates()?;
     let least = |candidates: &[Choice]| {
         let times = candidates
             .iter()
@@ -272,20 +258,37 @@ impl Offers<'_> {
         scratch_bytes(&request, self.question.bytes)
     }
 
-    /// What `entry` would make of it.
-    fn of(&self, entry: &Entry) -> Result<Choice, String> {
+    /// What each algorithm that `auto` considers would make of it.
+    fn candidates(&self) -> Result<Vec<Choice>, String> {
+        let offer = Offer {
+            collective: self.question.collective,
+            topology: self.topology,
+            bytes: self.question.bytes,
+        };
+        let has_room = |choice: &Choice| self.scratch_bytes(choice).is_ok();
+        REGISTRY
+            .iter()
+            .filter(|entry| entry.collectives.contains(&offer.collective))
+            .filter(|entry| (entry.is_offered)(&offer))
+            .map(|entry| self.of(entry, entry.algorithm))
+            .filter(|choice| choice.as_ref().map_or(true, has_room))
+            .collect()
+    }
+
+    /// What `entry` would make of it as `algorithm`, which has a radix.
+    fn of(&self, entry: &Entry, algorithm: Algorithm) -> Result<Choice, String> {
         let world_size = self.topology.world_size;
         let Question {
             collective, bytes, ..
         } = self.question;
-        let mut request = self.request(entry.algorithm, 1);
+        let mut request = self.request(algorithm, 1);
         request.pieces = self.pieces(entry, &request);
         let is_alone = world_size == 1;
         Ok(Choice {
             collective,
             world_size,
             bytes,
-            algorithm: entry.algorithm,
+            algorithm,
             pieces: request.pieces,
             rounds: if is_alone {
                 0

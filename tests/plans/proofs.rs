@@ -8,6 +8,9 @@ use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Source, Ste
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+/// The radixes of the sweep; the last makes all rounds one.
+const RADIXES: [usize; 6] = [2, 3, 4, 5, 8, 64];
+
 /// Proves an algorithm for every world, root and number of pieces the sweep has.
 fn sweep(algorithm: Algorithm) {
     for collective in Collective::ALL.iter().copied() {
@@ -134,7 +137,7 @@ fn every_algorithm_of_the_registry_is_proven() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(entry) = take() {
-                    sweep(entry.algorithm);
+                    entry.forms(&RADIXES).into_iter().for_each(sweep);
                 }
             });
         }

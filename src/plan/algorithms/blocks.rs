@@ -17,6 +17,27 @@ pub(super) fn ceil_log2(n: usize) -> usize {
     n.next_power_of_two().trailing_zeros() as usize
 }
 
+/// The distances 1, k, k², … below n: ⌈log_k n⌉ of them.
+pub(super) fn distances(n: usize, radix: usize) -> Vec<usize> {
+    let next = |distance: &usize| distance.checked_mul(radix);
+    std::iter::successors(Some(1), next)
+        .take_while(|distance| *distance < n)
+        .collect()
+}
+
+/// The multiples of a distance that are below n, the first k − 1 at most: a round of radix k.
+pub(super) fn multiples(distance: usize, n: usize, radix: usize) -> impl Iterator<Item = usize> {
+    (1..radix)
+        .map(move |factor| factor * distance)
+        .take_while(move |multiple| *multiple < n)
+}
+
+/// How many messages a rank sends in all rounds of [`distances`] and [`multiples`].
+pub(super) fn messages(n: usize, radix: usize) -> usize {
+    let of_round = |distance: usize| (radix - 1).min((n - 1) / distance);
+    distances(n, radix).into_iter().map(of_round).sum()
+}
+
 /// (n − 1)/n: what is left of a buffer when one of n blocks is taken away.
 pub(super) fn all_but_one(n: usize) -> f64 {
     (n - 1) as f64 / n as f64

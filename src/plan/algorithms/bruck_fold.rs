@@ -9,7 +9,8 @@
 //! The contributions lie in scratch, in the order in which they come: slot i is that of rank r + i.
 //! As few rounds as there can be, for *every* number of ranks, and the fold is that of [`flat`]: one
 //! rounding, in rank order, for every chunk on every rank. But every rank receives all there is, so
-//! this is for small buffers: ⌈log₂ n⌉α + (n−1)m(β + γ).
+//! this is for small buffers: ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k there are ⌈log_k n⌉ rounds of k−1
+//! messages.
 //!
 //! [`flat`]: super::flat
 //!
@@ -17,18 +18,19 @@
 //! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation.
 
 use super::Entry;
-use super::blocks::FREE;
+use super::blocks::{FREE, distances, messages, multiples};
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use crate::plan::topology::Sharing;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::BruckFold,
+    name: "bruck-fold",
     collectives: &[Collective::AllReduce],
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, and a fold",
     is_symmetric: |_| true,
+    has_radix: true,
     scratch: |request| match request.world_size {
         1 => 0,
         n => n * request.pieces,
@@ -65,12 +67,12 @@ fn build(request: &Request) -> Vec<Round> {
         from: own,
         to: slots(0, 1),
     }]];
-    for distance in distances(n) {
-        let count = distance.min(n - distance);
-        rounds.push(vec![
-            Step::send((rank + n - distance) % n, vec![slots(0, count)]),
-            Step::store((rank + distance) % n, vec![slots(distance, count)]),
-        ]);
+    let radix = request.algorithm.radix();
+    for distance in distances(n, radix) {
+        let skips = || multiples(distance, n, radix).map(|skip| (skip, distance.min(n - skip)));
+        let send = |(skip, count)| Step::send((rank + n - skip) % n, vec![slots(0, count)]);
+        let store = |(skip, count)| Step::store((rank + skip) % n, vec![slots(skip, count)]);
+        rounds.push(skips().map(send).chain(skips().map(store)).collect());
     }
     rounds.push(vec![Step::Reduce {
         from: (0..n).map(|of| slots((of + n - rank) % n, 1)).collect(),
@@ -80,22 +82,16 @@ fn build(request: &Request) -> Vec<Round> {
     rounds
 }
 
-/// 1, 2, 4, …
-fn distances(world_size: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(1), |distance| Some(2 * distance))
-        .take_while(move |distance| *distance < world_size)
-}
-
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
     if n == 1 {
         return FREE;
     }
-    let rounds = distances(n).count();
+    let radix = request.algorithm.radix();
     let others = (n - 1) as f64;
     Cost {
-        rounds,
-        messages_on_path: rounds as f64,
+        rounds: distances(n, radix).len(),
+        messages_on_path: messages(n, radix) as f64,
         volume_on_path: others,
         folded_on_path: others,
         max_sent_per_rank: others,

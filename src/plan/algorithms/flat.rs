@@ -19,12 +19,12 @@ use super::Entry;
 use super::blocks::{FREE, all_but_one, block, whole};
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use std::ops::Range;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Flat,
+    name: "flat",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,

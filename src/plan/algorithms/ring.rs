@@ -16,11 +16,11 @@ use super::Entry;
 use super::blocks::{FREE, all_but_one, circle};
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Ring,
+    name: "ring",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,

@@ -18,11 +18,11 @@ use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::ScatterAllgather,
+    name: "scatter-allgather",
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
     chunks: |_, world_size, pieces| world_size * pieces,

@@ -22,12 +22,12 @@ use super::blocks::{FREE, all_but_one, block};
 use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
 use crate::plan::ir::{Request, Round};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use crate::plan::topology::Sharing;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::TwoShot,
+    name: "two-shot",
     collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),

@@ -31,12 +31,12 @@ use super::blocks::{FREE, all_but_one, ceil_log2};
 use crate::limits::PIECES_MAX;
 use crate::plan::ir::{Request, Round};
 use crate::plan::price::{Cost, Question};
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use exchange::Circle;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Circulant,
+    name: "circulant",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,
