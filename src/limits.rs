@@ -118,6 +118,9 @@ pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
 /// After so many operations in a row that need less than a quarter of the scratch that their
 /// communicator keeps, it keeps no more than the last of them needs.
 pub const SCRATCH_KEPT_FOR: u32 = 64;
+/// A program's own algorithm is proven for up to so many ranks when it is registered: a mistake
+/// shows with few, and the proof takes milliseconds.
+pub const OWN_ALGORITHM_PROVEN_RANKS: usize = 8;
 /// The largest radix of an algorithm: a rank exchanges one message less in a round, and a launch on
 /// a device reduces as many operands.
 pub const RADIX_MAX: usize = 64;

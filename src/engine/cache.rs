@@ -5,8 +5,11 @@ use super::medium::host::Arithmetic;
 use super::program::Program;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
+use crate::limits::{
+    EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX, VERIFY_RANKS_MAX,
+};
 use crate::op::ReduceOp;
+use crate::plan::algorithms::prove;
 use crate::plan::ir::{ChunkRange, Request, Step};
 use crate::plan::select::{self, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
@@ -118,6 +121,9 @@ impl Cache {
             pieces: choice.pieces,
             ..call
         };
+        if choice.algorithm.is_own() {
+            self.prove(&call)?;
+        }
         let plan = self.plan(&call, self.rank)?;
         let kernel = call.op.map(|op| kernel(call.dtype, op)).transpose()?;
         let mut program = self.bind(&plan, &call, placement);
@@ -159,13 +165,27 @@ impl Cache {
         (0..self.topology.world_size).map(program).collect()
     }
 
+    /// What a program's own algorithm makes of the call is trusted once it is proven.
+    fn prove(&self, call: &Call) -> Result<()> {
+        if self.topology.world_size > VERIFY_RANKS_MAX {
+            let problem =
+                format!("plans of a program's own are proven up to {VERIFY_RANKS_MAX} ranks");
+            return Err(Error::Usage(problem));
+        }
+        prove(&self.request(call, 0)?).map_err(Error::Usage)
+    }
+
     /// The plan of `rank` in a collective of which the algorithm has been chosen.
     fn plan(&self, call: &Call, rank: usize) -> Result<Plan> {
+        plan(&self.request(call, rank)?).map_err(Error::Usage)
+    }
+
+    fn request(&self, call: &Call, rank: usize) -> Result<Request> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
             return Err(Error::Usage("no algorithm was chosen".into()));
         };
-        plan(&Request {
+        Ok(Request {
             collective,
             algorithm,
             world_size: self.topology.world_size,
@@ -174,7 +194,6 @@ impl Cache {
             pieces: call.pieces,
             ranks_per_host: self.topology.ranks_per_host,
         })
-        .map_err(Error::Usage)
     }
 
     fn bind(&self, plan: &Plan, call: &Call, placement: Placement) -> Program {

@@ -1,6 +1,6 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
-use super::algorithms::REGISTRY;
+use super::algorithms::own;
 use crate::limits::RADIX_MAX;
 use crate::named::named;
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,7 @@ impl Algorithm {
     /// The name without the radix.
     #[must_use]
     pub fn name(self) -> &'static str {
-        REGISTRY[self.number()].name
+        own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
     }
 
     /// The radix k; 2 where none was named.
@@ -114,7 +114,8 @@ impl Algorithm {
             radix: radix as u8,
             ..self
         };
-        if !REGISTRY[self.number()].has_radix && wanted != Self::numbered(self.number) {
+        let has_radix = own::entry_of(self).is_some_and(|entry| entry.has_radix);
+        if !has_radix && wanted != Self::numbered(self.number) {
             return Err(format!("{} has no radix", self.name()));
         }
         Ok(wanted)
@@ -145,8 +146,7 @@ impl FromStr for Algorithm {
             Some((name, radix)) => (name, Some(radix)),
             None => (text, None),
         };
-        let found = Self::ALL.iter().find(|one| one.name() == name);
-        let found = *found.ok_or_else(|| {
+        let found = own::named(name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
             format!(
                 "no algorithm is called '{name}'; there are {}",
@@ -173,9 +173,10 @@ impl TryFrom<(u8, u8)> for Algorithm {
     type Error = String;
 
     fn try_from((number, radix): (u8, u8)) -> Result<Self, String> {
-        match Self::ALL.get(usize::from(number)) {
-            Some(found) => found.with_radix(usize::from(radix)),
-            None => Err(format!("no algorithm has the number {number}")),
+        // What a peer has registered may be unknown here.
+        match (2..=RADIX_MAX).contains(&usize::from(radix)) {
+            true => Ok(Self { number, radix }),
+            false => Err(format!("no algorithm has the radix {radix}")),
         }
     }
 }

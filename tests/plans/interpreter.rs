@@ -219,7 +219,9 @@ impl<'a> Machine<'a> {
                 operands.push(self.chunks[rank][chunk]);
                 continue;
             };
-            let parcel = self.links.remove(&(peer, rank)).unwrap();
+            let Some(parcel) = self.links.remove(&(peer, rank)) else {
+                return wrong("one message for two operands");
+            };
             let is_expected = (parcel.message_chunks, parcel.index) == (work.chunks, at);
             if !is_expected || parcel.place != place(target) {
                 return wrong("a message that is not expected");

@@ -8,6 +8,7 @@ mod formulas;
 mod interpreter;
 mod mutants;
 mod mutations;
+mod own;
 mod proofs;
 mod replay;
 

@@ -208,7 +208,7 @@ fn the_interpreter_knows_a_right_plan_from_a_wrong_one_and_from_a_hang() {
     let plans = drawn((Collective::AllReduce, Algorithm::Ring), &mut Random(7));
     assert_eq!(interpret(&plans, 1), Ok(()));
     let mut lost = plans.clone();
-    lost[1].rounds[0].remove(0);
+    lost[1].rounds.last_mut().unwrap().remove(0);
     assert_eq!(interpret(&lost, 1), Err(Failure::Hang));
     let mut twice = plans.clone();
     for step in &mut twice[0].rounds[0] {

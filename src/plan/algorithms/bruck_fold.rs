@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The contributions lie in scratch, in the order in which they come: slot i is that of rank r + i.
-//! As few rounds as there can be, for *every* number of ranks, and the fold is that of [`flat`]: one
-//! rounding, in rank order, for every chunk on every rank. But every rank receives all there is, so
-//! this is for small buffers: ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k there are ⌈log_k n⌉ rounds of k−1
-//! messages.
+//! As few rounds as there can be, for *every* number of ranks, and the fold is that of [`flat`]:
+//! one rounding, in rank order, for every chunk on every rank. But every rank receives all there
+//! is, so this is for small buffers: ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k there are ⌈log_k n⌉
+//! rounds of k−1 messages.
 //!
 //! [`flat`]: super::flat
 //!

@@ -10,9 +10,8 @@
 //! ```
 //!
 //! A reduce is the same towards the root, folded on the way; an all-reduce a reduce to 0 and a
-//! broadcast from 0, in which the first pieces come back while the last ones are still on their way
-//! there. With d = n−1: broadcast (d+b−1)(α + mβ/b), reduce (d+b−1)(α + m(β + γ)/b), all-reduce
-//! 2d+b−1 rounds, in b−1 of which (n, b ≥ 3) a rank sends both ways. The best b is √((n−2)·mβ/α).
+//! broadcast from 0. Broadcast (n+b−2)(α + mβ/b), reduce (n+b−2)(α + m(β + γ)/b). The best b is
+//! √((n−2)·mβ/α), with β + γ for the reduce.
 //!
 //! A rank receives from one rank all the time, and the rounds grow with n: for few ranks and large
 //! buffers.
@@ -46,103 +45,91 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// What a rank of the line does in the rounds, one after the other.
-struct Line<'a> {
-    request: &'a Request,
-    /// How far from the root the rank stands.
-    place: usize,
-    rounds: Vec<Round>,
-}
-
-impl Line<'_> {
-    fn rank(&self, place: usize) -> usize {
-        real_rank(place, self.request.root, self.request.world_size)
-    }
-
-    /// Receives the pieces from the far end and hands them on; piece 0 leaves the far end in round
-    /// `begin`.
-    fn reduce(&mut self, begin: usize) {
-        let far = self.request.world_size - 1;
-        for piece in 0..self.request.pieces {
-            let round = begin + far - self.place + piece;
-            if self.place > 0 {
-                let send = Step::send(self.rank(self.place - 1), block(piece, 1));
-                self.rounds[round].insert(0, send);
-            }
-            if self.place < far {
-                let (peer, completes) = (self.rank(self.place + 1), self.place == 0);
-                self.rounds[round - 1].push(Step::reduce(peer, block(piece, 1), completes));
-            }
-        }
-    }
-
-    /// Receives the pieces from the root and hands them on; piece 0 leaves the root in round
-    /// `begin`.
-    fn broadcast(&mut self, begin: usize) {
-        let far = self.request.world_size - 1;
-        for piece in 0..self.request.pieces {
-            let round = begin + self.place + piece;
-            if self.place < far {
-                let send = Step::send(self.rank(self.place + 1), block(piece, 1));
-                self.rounds[round].insert(0, send);
-            }
-            if self.place > 0 {
-                let peer = self.rank(self.place - 1);
-                self.rounds[round - 1].push(Step::store(peer, block(piece, 1)));
-            }
-        }
-    }
-}
-
 fn build(request: &Request) -> Vec<Round> {
-    let n = request.world_size;
-    if n == 1 {
+    if request.world_size == 1 {
         return Vec::new();
     }
-    let mut line = Line {
-        request,
-        place: virtual_rank(request.rank, request.root, n),
-        rounds: vec![Vec::new(); rounds(request)],
-    };
     match request.collective {
-        Collective::Broadcast => line.broadcast(0),
-        Collective::Reduce => line.reduce(0),
+        Collective::Broadcast => broadcast(request),
+        Collective::Reduce => reduce(request),
         _ => {
-            line.reduce(0);
-            line.broadcast(n - 1);
+            let mut rounds = reduce(request);
+            rounds.extend(broadcast(request));
+            rounds
         }
     }
-    line.rounds
 }
 
+/// The rounds of one way.
 fn rounds(request: &Request) -> usize {
-    let ways = match request.collective {
-        Collective::Broadcast | Collective::Reduce => 1,
-        _ => 2,
-    };
-    ways * (request.world_size - 1) + request.pieces - 1
+    request.world_size + request.pieces - 2
+}
+
+/// The ranks next to this one, if any: towards the root, and away from it; and how far it is.
+fn neighbours(request: &Request) -> (Option<usize>, Option<usize>, usize) {
+    let (n, root) = (request.world_size, request.root);
+    let place = virtual_rank(request.rank, root, n);
+    let before = (place > 0).then(|| real_rank(place - 1, root, n));
+    let after = (place + 1 < n).then(|| real_rank(place + 1, root, n));
+    (before, after, place)
+}
+
+fn broadcast(request: &Request) -> Vec<Round> {
+    let (before, after, place) = neighbours(request);
+    let mut plan = vec![Vec::new(); rounds(request)];
+    for piece in 0..request.pieces {
+        let sent_in = place + piece;
+        if let Some(peer) = before {
+            plan[sent_in - 1].push(Step::store(peer, block(piece, 1)));
+        }
+        if let Some(peer) = after {
+            plan[sent_in].insert(0, Step::send(peer, block(piece, 1)));
+        }
+    }
+    plan
+}
+
+/// The broadcast backwards.
+fn reduce(request: &Request) -> Vec<Round> {
+    let (before, after, place) = neighbours(request);
+    let mut plan = vec![Vec::new(); rounds(request)];
+    for piece in 0..request.pieces {
+        let sent_in = request.world_size - 1 - place + piece;
+        if let Some(peer) = after {
+            let completes = before.is_none();
+            plan[sent_in - 1].push(Step::reduce(peer, block(piece, 1), completes));
+        }
+        if let Some(peer) = before {
+            plan[sent_in].insert(0, Step::send(peer, block(piece, 1)));
+        }
+    }
+    plan
 }
 
 fn cost(request: &Request) -> Cost {
-    let (n, pieces) = (request.world_size, request.pieces);
+    let n = request.world_size;
     if n == 1 {
         return FREE;
     }
     let rounds = rounds(request);
-    let one_way = n - 2 + pieces;
-    let (messages, folding, sent) = match request.collective {
-        Collective::Broadcast => (rounds, 0, 1.0),
-        Collective::Reduce => (rounds, one_way, 1.0),
-        _ if n == 2 => (rounds, one_way, 1.0),
-        _ if pieces < 3 => (rounds, one_way, 2.0),
-        _ => (rounds + pieces - 1, one_way, 2.0),
-    };
-    Cost {
+    let passed = rounds as f64 / request.pieces as f64;
+    let one_way = |folded| Cost {
         rounds,
-        messages_on_path: messages as f64,
-        volume_on_path: messages as f64 / pieces as f64,
-        folded_on_path: folding as f64 / pieces as f64,
-        max_sent_per_rank: sent,
+        messages_on_path: rounds as f64,
+        volume_on_path: passed,
+        folded_on_path: folded,
+        max_sent_per_rank: 1.0,
+    };
+    match request.collective {
+        Collective::Broadcast => one_way(0.0),
+        Collective::Reduce => one_way(passed),
+        _ => Cost {
+            rounds: 2 * rounds,
+            messages_on_path: 2.0 * rounds as f64,
+            volume_on_path: 2.0 * passed,
+            folded_on_path: passed,
+            max_sent_per_rank: if n == 2 { 1.0 } else { 2.0 },
+        },
     }
 }
 

@@ -8,11 +8,11 @@
 //!
 //! The ranks but the root, 1 to p, stand in the order of a binary search tree; in the second tree
 //! that order is turned round (p even) or shifted by one (p odd). In a round every edge of a level
-//! passes one piece, so a rank sends two messages and receives two; the source colours the edges, so
-//! that each of the two has a round of its own, which saves one message at most. A reduce is a
+//! passes one piece, so a rank sends two messages and receives two. The source colours the edges,
+//! so that each of the two has a round of its own, which saves one message at most. A reduce is a
 //! broadcast backwards, an all-reduce a reduce to 0 and a broadcast from 0. With b pieces a tree,
-//! R = ⌊log₂ p⌋ + b rounds: broadcast 2R(α + mβ/2b), reduce 2R(α + m(β + γ)/2b), and a message less
-//! where the last rank but one of each tree has a single child and nothing else is under way.
+//! R = ⌊log₂ p⌋ + b rounds: broadcast 2R(α + mβ/2b), reduce 2R(α + m(β + γ)/2b); a message less
+//! among three ranks, and with one piece if p is a power of two.
 //!
 //! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan" (Parallel Computing 2009), §2 and §3.
@@ -105,9 +105,8 @@ impl Tree {
 
     /// How many edges lie between a node and the root of the collective.
     fn depth(&self, node: usize) -> usize {
-        std::iter::successors(Some(node), |node| Some(self.parent(*node)))
-            .take_while(|node| *node != 0)
-            .count()
+        let above = |node: &usize| (*node != 0).then(|| self.parent(*node));
+        std::iter::successors(Some(node), above).count() - 1
     }
 
     /// The round of the broadcast in which a piece reaches the children of a node of this depth.

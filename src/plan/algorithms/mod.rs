@@ -14,11 +14,14 @@ mod double_tree;
 mod extras;
 mod flat;
 mod hierarchical;
+pub(super) mod own;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod scatter_allgather;
 mod two_shot;
+
+pub use own::prove;
 
 use super::ir::{Plan, Request, Round};
 use super::price::Cost;
@@ -26,7 +29,7 @@ use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The name used on the command line, in messages and in results.
     pub name: &'static str,
@@ -183,8 +186,7 @@ registry! {
 /// The entry of `algorithm` if it carries out `collective`.
 #[must_use]
 pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static Entry> {
-    let entry = REGISTRY[algorithm.number()];
-    entry.collectives.contains(&collective).then_some(entry)
+    own::entry_of(algorithm).filter(|entry| entry.collectives.contains(&collective))
 }
 
 /// The entry of `algorithm`, which must carry out `collective`.

@@ -1,5 +1,5 @@
-//! Recursive doubling: pairs exchange whole buffers, at distance 1, 2, 4, …; with radix k (recursive
-//! multiplying) groups of k do, at distance 1, k, k², …
+//! Recursive doubling: pairs exchange whole buffers, at distance 1, 2, 4, …; with radix k groups of
+//! k do, at distance 1, k, k², …
 //!
 //! ```text
 //! 4 ranks   round 0   0↔1  2↔3      round 1   0↔2  1↔3
