@@ -134,8 +134,9 @@ pub const VERIFY_RANKS_MAX: usize = 1024;
 /// Ranks that share a host: what one launcher starts there, each with three threads and a process
 /// group, and what plans in shared memory are priced for.
 pub const RANKS_PER_HOST_MAX: usize = 1024;
-/// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.
-pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
+/// Pricing a plan counts every rank's rounds up to this many, which takes a fraction of a second;
+/// above it the closed form answers.
+pub const TRAFFIC_STEPS_MAX: usize = 1 << 20;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
 /// Duplicates of one communicator, in its whole life: each takes a digit of the group's number.

@@ -130,13 +130,18 @@ pub fn prove(request: &Request) -> Result<(), String> {
     let plans: Vec<Plan> = (0..request.world_size)
         .map(of_rank)
         .collect::<Result<_, _>>()?;
-    verify(&plans).map(drop).map_err(|fault| {
-        let Request {
-            collective,
-            algorithm,
-            world_size,
-            ..
-        } = request;
-        format!("{collective} by {algorithm} over {world_size} ranks is not proven: {fault}")
-    })
+    let why = match verify(&plans) {
+        Ok(proof) if proof.bits_agree => return Ok(()),
+        Ok(_) => "not all ranks would end with the same bits".to_owned(),
+        Err(fault) => fault.to_string(),
+    };
+    let Request {
+        collective,
+        algorithm,
+        world_size,
+        ..
+    } = request;
+    Err(format!(
+        "{collective} by {algorithm} over {world_size} ranks is not proven: {why}"
+    ))
 }
