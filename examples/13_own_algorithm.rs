@@ -117,7 +117,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         comm.use_algorithm(Some(two_rows))?;
         let mut numbers = vec![comm.rank() as f32; BYTES / 4];
         comm.all_reduce(&mut numbers, ReduceOp::Sum)?;
-        Ok(numbers)
+        Ok::<_, ringtree::Error>(numbers)
     });
     let expected = (0..RANKS).sum::<usize>() as f32;
     for (rank, numbers) in sums.into_iter().enumerate() {

@@ -5,9 +5,7 @@ use super::medium::host::Arithmetic;
 use super::program::Program;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::limits::{
-    EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX, VERIFY_RANKS_MAX,
-};
+use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::algorithms::prove;
 use crate::plan::ir::{ChunkRange, Request, Step};
@@ -75,7 +73,7 @@ impl Cache {
     /// The call's program, made if need be.
     ///
     /// # Errors
-    /// [`Error::Usage`] if no algorithm carries out the call, or no memory holds so much.
+    /// [`Error::usage`] if no algorithm carries out the call, or no memory holds so much.
     #[inline]
     pub fn get(&mut self, key: Key) -> Result<&Arc<Prepared>> {
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == key);
@@ -104,7 +102,7 @@ impl Cache {
             is_exposed,
         } = key;
         let Some(collective) = call.collective() else {
-            return Err(Error::Usage("a message is prepared by `message`".into()));
+            return Err(Error::usage("a message is prepared by `message`"));
         };
         let bytes = bytes_of(call.count, call.dtype)?;
         let choice = select::choose(
@@ -115,14 +113,15 @@ impl Cache {
             &self.tuning,
             call.algorithm,
         );
-        let choice = choice.map_err(Error::Usage)?;
+        let choice = choice.map_err(Error::usage)?;
         let call = Call {
             algorithm: Some(choice.algorithm),
             pieces: choice.pieces,
             ..call
         };
+        // What a program's own algorithm makes of the call is trusted once it is proven.
         if choice.algorithm.is_own() {
-            self.prove(&call)?;
+            prove(&self.request(&call, self.rank)?).map_err(Error::usage)?;
         }
         let plan = self.plan(&call, self.rank)?;
         let kernel = call.op.map(|op| kernel(call.dtype, op)).transpose()?;
@@ -148,7 +147,7 @@ impl Cache {
     /// them read what one of them writes.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the algorithm does not carry out the call.
+    /// [`Error::usage`] if the algorithm does not carry out the call.
     pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
         let program = |rank| {
             let (count, element_bytes) = (call.count, call.dtype.size());
@@ -165,25 +164,15 @@ impl Cache {
         (0..self.topology.world_size).map(program).collect()
     }
 
-    /// What a program's own algorithm makes of the call is trusted once it is proven.
-    fn prove(&self, call: &Call) -> Result<()> {
-        if self.topology.world_size > VERIFY_RANKS_MAX {
-            let problem =
-                format!("plans of a program's own are proven up to {VERIFY_RANKS_MAX} ranks");
-            return Err(Error::Usage(problem));
-        }
-        prove(&self.request(call, 0)?).map_err(Error::Usage)
-    }
-
     /// The plan of `rank` in a collective of which the algorithm has been chosen.
     fn plan(&self, call: &Call, rank: usize) -> Result<Plan> {
-        plan(&self.request(call, rank)?).map_err(Error::Usage)
+        plan(&self.request(call, rank)?).map_err(Error::usage)
     }
 
     fn request(&self, call: &Call, rank: usize) -> Result<Request> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
-            return Err(Error::Usage("no algorithm was chosen".into()));
+            return Err(Error::usage("no algorithm was chosen"));
         };
         Ok(Request {
             collective,
@@ -204,7 +193,7 @@ impl Cache {
     /// A message of `count` elements that this rank sends to `peer`, or receives from it.
     ///
     /// # Errors
-    /// [`Error::Usage`] if no memory holds so much.
+    /// [`Error::usage`] if no memory holds so much.
     pub fn message(
         &self,
         sends: bool,
@@ -259,12 +248,12 @@ fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))
+        .ok_or_else(|| Error::usage(format!("no memory holds {count} elements of {dtype}")))
 }
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
-        Error::Usage(format!(
+        Error::usage(format!(
             "{op} is not defined for {dtype}; bit operators are for integers"
         ))
     })

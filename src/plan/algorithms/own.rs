@@ -1,7 +1,7 @@
 //! Algorithms of a program's own, beside those of the registry.
 
 use super::{Entry, REGISTRY, plan};
-use crate::limits::OWN_ALGORITHM_PROVEN_RANKS;
+use crate::limits::{OWN_ALGORITHM_PROVEN_RANKS, VERIFY_RANKS_MAX};
 use crate::plan::ir::{Plan, Request};
 use crate::plan::spec::Algorithm;
 use crate::plan::verify::verify;
@@ -64,7 +64,7 @@ impl Algorithm {
     ///     comm.use_algorithm(Some(there_and_back))?;
     ///     let mut number = [comm.rank() as f32];
     ///     comm.all_reduce(&mut number, ReduceOp::Sum)?;
-    ///     Ok(number[0])
+    ///     Ok::<_, ringtree::Error>(number[0])
     /// });
     /// assert!(sums.into_iter().all(|sum| sum.unwrap() == 10.0));
     /// # Ok::<(), String>(())
@@ -124,8 +124,15 @@ impl Algorithm {
 /// Proves the plans of a request for all ranks.
 ///
 /// # Errors
-/// A sentence: there is no such plan, or what is wrong with it, and where.
+/// A sentence: there is no such plan, or what is wrong with it, and where, or there are more ranks
+/// than [`VERIFY_RANKS_MAX`].
 pub fn prove(request: &Request) -> Result<(), String> {
+    if request.world_size > VERIFY_RANKS_MAX {
+        return Err(format!(
+            "plans are proven for up to {VERIFY_RANKS_MAX} ranks, not for {}",
+            request.world_size
+        ));
+    }
     let of_rank = |rank| plan(&Request { rank, ..*request });
     let plans: Vec<Plan> = (0..request.world_size)
         .map(of_rank)
