@@ -323,7 +323,7 @@ fn work_of(plan: &Plan) -> Result<Vec<Work>, Failure> {
         let mut push = |reads: Vec<Vec<usize>>, writes: Vec<usize>, send_to, sources, completes| {
             let chunks = writes.len().max(reads.first().map_or(0, Vec::len));
             let fits = |one: &Vec<usize>| one.len() == chunks;
-            if !reads.iter().all(fits) || !(writes.is_empty() || fits(&writes)) {
+            if !reads.iter().all(fits) || (send_to.is_none() && !fits(&writes)) {
                 return wrong("operands of other lengths");
             }
             all.push(Work {

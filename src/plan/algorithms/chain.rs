@@ -16,8 +16,8 @@
 //! A rank receives from one rank all the time, and the rounds grow with n: for few ranks and large
 //! buffers.
 //!
-//! Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel, Dongarra, "Performance Analysis of MPI
-//! Collective Operations" (Cluster Computing 2007), §3, pipeline.
+//! Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel, Dongarra, "Performance Analysis of
+//! MPI Collective Operations" (Cluster Computing 2007), §3, pipeline.
 
 use super::Entry;
 use super::blocks::{FREE, block, real_rank, virtual_rank};

@@ -5,9 +5,9 @@
 //! radix 3   round 0   r → r+1, r+2      round 1   r → r+3
 //! ```
 //!
-//! ⌈log₂ n⌉α for every n; with radix k there are ⌈log_k n⌉ rounds of k − 1 tokens. A token may count
-//! a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this is a
-//! barrier only.
+//! ⌈log₂ n⌉α for every n; with radix k there are ⌈log_k n⌉ rounds of k − 1 tokens. A token may
+//! count a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this is
+//! a barrier only.
 //!
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
