@@ -6,8 +6,8 @@
 //! ```
 //!
 //! ⌈log₂ n⌉α for every n; with radix k there are ⌈log_k n⌉ rounds of k − 1 tokens. A token may
-//! count a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this is
-//! a barrier only.
+//! count a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this
+//! is a barrier only.
 //!
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
