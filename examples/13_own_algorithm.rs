@@ -27,7 +27,7 @@ const TWO_ROWS: Entry = Entry {
 /// others and folds theirs into its own, in the order of the coordinate.
 fn build(request: &Request) -> Vec<Round> {
     let (n, rank) = (request.world_size, request.rank);
-    let rows = if n % 2 == 0 { 2 } else { 1 };
+    let rows = if n.is_multiple_of(2) { 2 } else { 1 };
     let columns = n / rows;
     let (row, column) = (rank / columns, rank % columns);
     let in_column: Vec<usize> = (0..rows).map(|row| row * columns + column).collect();
@@ -61,7 +61,7 @@ fn build(request: &Request) -> Vec<Round> {
 /// What it costs, in units of the whole buffer, for any number of ranks.
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    let rows = if n % 2 == 0 { 2 } else { 1 };
+    let rows = if n.is_multiple_of(2) { 2 } else { 1 };
     let exchanged = (rows - 1 + n / rows - 1) as f64;
     Cost {
         rounds: usize::from(rows > 1) + usize::from(n / rows > 1),
