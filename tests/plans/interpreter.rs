@@ -320,7 +320,11 @@ fn work_of(plan: &Plan) -> Result<Vec<Work>, Failure> {
     let limit = plan.chunks + plan.scratch;
     let mut all = Vec::new();
     for step in plan.rounds.iter().flatten() {
-        let mut push = |reads: Vec<Vec<usize>>, writes: Vec<usize>, send_to, sources, completes| {
+        let mut push = |reads: Vec<Vec<usize>>,
+                        writes: Vec<usize>,
+                        send_to: Option<usize>,
+                        sources,
+                        completes| {
             let chunks = writes.len().max(reads.first().map_or(0, Vec::len));
             let fits = |one: &Vec<usize>| one.len() == chunks;
             if !reads.iter().all(fits) || (send_to.is_none() && !fits(&writes)) {
