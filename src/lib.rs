@@ -127,6 +127,7 @@ pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use comm::{
     Communicator,
+    blocks::Blocks,
     buffer::{Buffer, BufferMut},
     builder::Builder,
     device_buffer::DeviceBuffer,
@@ -143,7 +144,7 @@ pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use op::ReduceOp;
 #[doc(inline)]
-pub use plan::{Algorithm, Collective, select::TuningTable};
+pub use plan::{Algorithm, Collective, layout::Layout, select::TuningTable};
 pub use protocol::handshake::Secret;
 #[doc(inline)]
 pub use sim::simulate::simulate;

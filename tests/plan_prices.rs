@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::cost::{Traffic, payload_bytes, shared, simulate_rounds};
-use ringtree::plan::layout::Layout;
+use ringtree::plan::layout::Division;
 use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, Topology, plan};
@@ -208,8 +208,8 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
             let optimum = match collective {
                 Collective::Barrier => continue,
                 Collective::AllReduce => 2.0 * (n - 1.0) / n,
-                Collective::ReduceScatter | Collective::AllGather => (n - 1.0) / n,
-                Collective::Broadcast | Collective::Reduce => 1.0,
+                _ if collective.is_blocked() => (n - 1.0) / n,
+                _ => 1.0,
             };
             let least_s = optimum * f64::from(1 << 30) * table.tcp.beta_s_per_byte;
             let folding_s = f64::from(1 << 30) * table.tcp.gamma_s_per_byte;
@@ -261,7 +261,7 @@ fn in_shared_memory_messages_fit_segments() {
                 let Ok(choice) = choice else { continue };
                 let is_pipelined = (entry.is_pipelined)(collective);
                 let chunks = (entry.chunks)(collective, world_size, choice.pieces);
-                let layout = Layout::new(collective, world_size, chunks, count);
+                let layout = Division::new(collective, world_size, chunks, count);
                 let longest = (0..chunks).map(|one| layout.start(one + 1) - layout.start(one));
                 let fits = longest.max() <= Some(SHARED_SEGMENT_BYTES / 8);
                 assert!(fits || !is_pipelined, "{}", choice.explain());

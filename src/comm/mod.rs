@@ -13,7 +13,9 @@
 
 #![forbid(unsafe_code)]
 
+mod any;
 pub mod attach;
+pub mod blocks;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;

@@ -153,18 +153,78 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::AllGather, 0), buffer)
     }
 
+    /// Starts a gather of `buffer`, as [`Communicator::gather`].
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(2, |comm| {
+    ///     let mut ranks = [10 + comm.rank() as u8; 2];
+    ///     comm.scope(|scope| scope.gather(&mut ranks, 1)?.wait()).map(|()| ranks)
+    /// });
+    /// assert_eq!(gathered[1], Ok([10, 11]));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::gather_async`].
+    pub fn gather<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        root: usize,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Call::new(Collective::Gather, 0).root(root), buffer)
+    }
+
+    /// Starts a scatter of `buffer`, as [`Communicator::scatter`].
+    ///
+    /// ```
+    /// let dealt = ringtree::simulate(2, |comm| {
+    ///     let mut numbers = [comm.rank() as f32; 2];
+    ///     comm.scope(|scope| scope.scatter(&mut numbers, 1)?.wait()).map(|()| numbers)
+    /// });
+    /// assert_eq!(dealt[0].as_ref().map(|numbers| numbers[0]), Ok(1.0));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::scatter_async`].
+    pub fn scatter<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        root: usize,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
+    }
+
+    /// Starts an all-to-all of `buffer`, as [`Communicator::all_to_all`].
+    ///
+    /// ```
+    /// let transposed = ringtree::simulate(2, |comm| {
+    ///     let mut row = [comm.rank() as u8; 2];
+    ///     comm.scope(|scope| scope.all_to_all(&mut row)?.wait()).map(|()| row)
+    /// });
+    /// assert_eq!(transposed, [Ok([0, 1]), Ok([0, 1])]);
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_all_async`].
+    pub fn all_to_all<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
+        self.start(Call::new(Collective::AllToAll, 0), buffer)
+    }
+
     fn start<B: BufferMut + ?Sized>(
         &self,
         call: Call,
         buffer: &'buffers mut B,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers>> {
-        let slice = buffer.memory_mut().on_host()?;
+        let (layout, memory) = buffer.laid_mut();
+        let slice = memory.on_host()?;
         let call = Call {
             count: slice.len(),
             ..call
         };
         let region = self.lender.lend(slice);
-        match self.comm.start_region(call, region) {
+        match self.comm.start_region(call, layout, region) {
             Ok(ticket) => {
                 self.pending.borrow_mut().push(ticket);
                 Ok(ScopedWork {

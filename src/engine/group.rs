@@ -104,6 +104,10 @@ impl Slot {
         Some(prepared.call.numbered(self.sequence))
     }
 
+    pub(super) fn prepared(&self) -> Option<&Prepared> {
+        self.prepared.as_deref()
+    }
+
     pub(super) fn program(&self) -> Option<&Program> {
         self.prepared.as_ref().map(|prepared| &prepared.program)
     }

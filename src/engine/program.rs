@@ -151,6 +151,9 @@ pub struct ProgramStep {
     pub bytes: usize,
     /// The plan's round.
     pub round: usize,
+    /// What the digest of the message is changed by. Where two ranks alone know how long a message
+    /// is, it is one more than its elements, so that the receiver finds out if the ranks disagree.
+    pub salt: u32,
     /// What the bytes wait for, by increasing `at`.
     pub dependencies: Vec<Dependency>,
 }

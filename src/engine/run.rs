@@ -134,6 +134,7 @@ impl Run {
         let part = Part {
             message_bytes: step.bytes,
             offset,
+            salt: step.salt,
         };
         match &step.action {
             Action::Send { to, exposed } => medium.send(to, part, piece, exposed.is_some()),

@@ -51,6 +51,67 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     Ok(list.transfers)
 }
 
+/// The transfers as other programs get them.
+///
+/// Where content moves between blocks (all-to-all), a rank has its chunks twice: those that it
+/// reads, then those that it writes, then its scratch. So a replay need not know what a chunk holds
+/// when.
+///
+/// # Errors
+/// Those of [`transfers`].
+pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
+    let listed = transfers(plans)?;
+    let Some(first) = plans.first() else {
+        return Ok(listed);
+    };
+    if !first.request.collective.moves_blocks() {
+        return Ok(listed);
+    }
+    let chunks = first.chunks;
+    let mut is_written = vec![vec![false; chunks]; plans.len()];
+    let mut apart = Vec::new();
+    for round in listed.chunk_by(|one, next| one.round == next.round) {
+        let single = |one: &Transfer| {
+            let Transfer { chunks, .. } = *one;
+            let one = *one;
+            (0..chunks).map(move |at| Transfer {
+                from_chunk: one.from_chunk + at,
+                to_chunk: one.to_chunk + at,
+                chunks: 1,
+                ..one
+            })
+        };
+        let singles: Vec<Transfer> = round.iter().flat_map(single).collect();
+        apart.extend(singles.iter().map(|one| {
+            let is_input = one.from_chunk < chunks && !is_written[one.from][one.from_chunk];
+            Transfer {
+                from_chunk: one.from_chunk + if is_input { 0 } else { chunks },
+                to_chunk: one.to_chunk + chunks,
+                ..*one
+            }
+        }));
+        for one in singles.iter().filter(|one| one.to_chunk < chunks) {
+            is_written[one.to][one.to_chunk] = true;
+        }
+    }
+    // What no message has written is where it was: the block of a rank for itself.
+    let round = apart.last().map_or(0, |last| last.round + 1);
+    for (rank, is_written) in is_written.iter().enumerate() {
+        let left = is_written.iter().enumerate().filter(|(_, is)| !**is);
+        apart.extend(left.map(|(chunk, _)| Transfer {
+            round,
+            message: None,
+            from: rank,
+            from_chunk: chunk,
+            to: rank,
+            to_chunk: chunk + chunks,
+            chunks: 1,
+            reduce: false,
+        }));
+    }
+    Ok(apart)
+}
+
 #[derive(Default)]
 struct List {
     round: usize,
@@ -252,7 +313,7 @@ impl Report {
         time_s: f64,
     ) -> Self {
         Self {
-            chunks: Some(traffic.chunks),
+            chunks: Some(traffic.chunks * if names.0.moves_blocks() { 2 } else { 1 }),
             scratch: Some(traffic.scratch),
             rounds: Some(traffic.rounds),
             messages: traffic.messages,

@@ -44,6 +44,12 @@ names! {
         ReduceScatter "reduce-scatter",
         /// Every rank ends with every rank's block.
         AllGather "all-gather",
+        /// The root ends with every rank's block.
+        Gather "gather",
+        /// Every rank ends with its block of the root's buffer.
+        Scatter "scatter",
+        /// Block j of rank i's buffer becomes block i of rank j's.
+        AllToAll "all-to-all",
         /// No rank leaves before every rank has entered.
         Barrier "barrier",
     }
@@ -185,20 +191,44 @@ impl Collective {
     /// Whether the collective has a root.
     #[must_use]
     pub const fn is_rooted(self) -> bool {
-        matches!(self, Collective::Broadcast | Collective::Reduce)
+        matches!(
+            self,
+            Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
+        )
     }
 
     /// Whether the collective combines contributions.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        !matches!(self, Collective::Broadcast | Collective::AllGather)
+        matches!(
+            self,
+            Collective::AllReduce
+                | Collective::Reduce
+                | Collective::ReduceScatter
+                | Collective::Barrier
+        )
     }
 
-    /// Whether chunks `i·b..(i+1)·b` are rank i's own block, so that the layout splits the buffer
-    /// into one block a rank first and each block into pieces second.
+    /// Whether chunks `i·b..(i+1)·b` are rank i's own block (in an all-to-all, the block for rank
+    /// i, and at the end the one from rank i), so that the layout splits the buffer into one block
+    /// a rank first and each block into pieces second.
     #[must_use]
     pub const fn is_blocked(self) -> bool {
-        matches!(self, Collective::ReduceScatter | Collective::AllGather)
+        matches!(
+            self,
+            Collective::ReduceScatter
+                | Collective::AllGather
+                | Collective::Gather
+                | Collective::Scatter
+                | Collective::AllToAll
+        )
+    }
+
+    /// Whether content moves to a block of another number. Then all blocks are equally long, unless
+    /// the caller gives the length of each one that it sends and of each one that it receives.
+    #[must_use]
+    pub const fn moves_blocks(self) -> bool {
+        matches!(self, Collective::AllToAll)
     }
 }
 
@@ -207,20 +237,31 @@ impl Collective {
 pub enum Demand {
     /// Whatever is there.
     Anything,
-    /// The contribution of this rank, untouched.
+    /// The contribution of this rank, untouched; of an all-to-all, its block for the rank that
+    /// demands it.
     Of(usize),
     /// The combination of every rank's contribution.
     Everyone,
 }
 
 impl Collective {
+    /// The most elements, up to `count`, that the collective takes where no lengths are given.
+    #[must_use]
+    pub const fn whole_count(self, count: usize, world_size: usize) -> usize {
+        if self.moves_blocks() {
+            count - count % world_size
+        } else {
+            count
+        }
+    }
+
     /// Whether `rank` contributes to a chunk of `block` when the collective begins. `block` matters
     /// to blocked collectives only.
     #[must_use]
     pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
         match self {
-            Collective::Broadcast => rank == root,
-            Collective::AllGather => rank == block,
+            Collective::Broadcast | Collective::Scatter => rank == root,
+            Collective::AllGather | Collective::Gather => rank == block,
             _ => true,
         }
     }
@@ -233,8 +274,13 @@ impl Collective {
             Collective::Broadcast => Demand::Of(root),
             Collective::Reduce if rank == root => Demand::Everyone,
             Collective::ReduceScatter if rank == block => Demand::Everyone,
-            Collective::Reduce | Collective::ReduceScatter => Demand::Anything,
-            Collective::AllGather => Demand::Of(block),
+            Collective::Gather if rank == root => Demand::Of(block),
+            Collective::Scatter if rank == block => Demand::Of(root),
+            Collective::Reduce
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter => Demand::Anything,
+            Collective::AllGather | Collective::AllToAll => Demand::Of(block),
         }
     }
 

@@ -69,6 +69,12 @@ impl Inputs {
         }
     }
 
+    /// The type of the elements.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// Writes the elements `first_index`.. of `rank`'s input over all of `bytes`.
     pub fn fill(&self, rank: usize, first_index: usize, bytes: &mut [u8]) {
         let tile = self.tile(first_index, bytes.len(), |draw| draw.input(rank));

@@ -188,7 +188,7 @@ impl<'a> Machine<'a> {
     /// Moves the next chunk of a step.
     fn step(&mut self, rank: usize, step: usize) -> Result<Vec<usize>, Failure> {
         let plan = &self.plans[rank];
-        let place = |chunk: usize| chunk % plan.chunks;
+        let place = |chunk: usize| place_of(plan, chunk);
         let work = &self.work[rank][step];
         let at = work.done;
         if let Some(peer) = work.send_to {
@@ -273,6 +273,11 @@ impl<'a> Machine<'a> {
                 let held = self.chunks[rank][chunk];
                 let is_right = match request.collective.demands(rank, request.root, block) {
                     Demand::Anything => true,
+                    Demand::Of(owner) if request.collective.moves_blocks() => {
+                        let pieces = plan.chunks / request.world_size;
+                        let left = rank * pieces + chunk % pieces;
+                        held == Some(contribution(plan, owner, left))
+                    }
                     Demand::Of(owner) => held == Some(contribution(plan, owner, chunk)),
                     Demand::Everyone => held.is_some_and(|held| {
                         Some(held.number) == all()
@@ -298,6 +303,15 @@ fn peers(work: &Work) -> impl Iterator<Item = usize> {
         Source::Peer(peer) => Some(peer),
         Source::Own => None,
     })
+}
+
+/// Chunks of one place are equally long.
+fn place_of(plan: &Plan, chunk: usize) -> usize {
+    let request = &plan.request;
+    match request.collective.moves_blocks() {
+        true => chunk % (plan.chunks / request.world_size),
+        false => chunk % plan.chunks,
+    }
 }
 
 fn block_of(plan: &Plan, chunk: usize) -> usize {

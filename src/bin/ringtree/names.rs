@@ -4,8 +4,7 @@
 
 use ringtree::plan::{Algorithm, Collective};
 
-const COLLECTIVES_TO_COME: &[&str] = &["gather", "scatter", "all-to-all", "send-recv"];
-const ALGORITHMS_TO_COME: &[&str] = &["pairwise"];
+const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
 
 /// Which algorithms a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX,
 use ringtree::plan::algorithms::required;
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
-use ringtree::plan::export::{Report, transfers};
+use ringtree::plan::export::{Report, exported};
 use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{TuningTable, choose, predicted_s, scratch_bytes};
 use ringtree::plan::topology::{Sharing, Topology};
@@ -246,7 +246,7 @@ impl Inquiry {
             prove(&mut report, &plans);
         }
         if is_listed && self.output == Output::Json && report.why_not.is_none() {
-            report.sends = Some(transfers(&plans)?);
+            report.sends = Some(exported(&plans)?);
         }
         let caption = Caption {
             bytes: self.bytes,

@@ -309,7 +309,7 @@ impl HostMedium<'_> {
     fn message(&self, number: u32, part: Part) -> Message {
         Message {
             sequence: self.sequence,
-            digest: self.digest,
+            digest: self.digest ^ part.salt,
             number,
             bytes: part.message_bytes,
         }

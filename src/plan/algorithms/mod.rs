@@ -15,6 +15,7 @@ mod extras;
 mod flat;
 mod hierarchical;
 pub(super) mod own;
+mod pairwise;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -44,6 +45,9 @@ pub struct Entry {
     pub is_symmetric: fn(Collective) -> bool,
     /// Whether a rank may exchange more than one message a round, so that there are fewer rounds.
     pub has_radix: bool,
+    /// Whether every block of an all-to-all goes straight from its sender to its receiver, so that
+    /// blocks may have any lengths.
+    pub is_direct: bool,
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
@@ -77,6 +81,7 @@ impl Entry {
         source: "",
         is_symmetric: |_| false,
         has_radix: false,
+        is_direct: false,
         has_one_sender: false,
         chunks: |_, _, pieces| pieces,
         scratch: |_| 0,
@@ -171,6 +176,8 @@ registry! {
     Circulant circulant,
     /// Token exchange at doubling distance.
     Dissemination dissemination,
+    /// Exchanges with the two ranks at every distance, one distance after the other.
+    Pairwise pairwise,
     /// Inside the hosts first, then between them, then inside again.
     Hierarchical hierarchical,
     /// Blocks at doubling distance.
