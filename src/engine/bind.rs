@@ -203,10 +203,10 @@ impl Places {
     fn home(&self, chunk: usize) -> Piece {
         let starts = &self.starts;
         if chunk >= self.chunks {
-            let piece = self.piece(Space::Scratch, starts, chunk - self.chunks, 0);
+            let scratch = chunk - self.chunks;
             return Piece {
-                offset: self.scratch_start + piece.offset,
-                ..piece
+                offset: self.scratch_start + periodic(starts, scratch),
+                ..self.piece(Space::Scratch, starts, scratch % self.chunks, 0)
             };
         }
         match self.output {
@@ -230,6 +230,12 @@ impl Places {
         let bytes: usize = filled.map(|piece| piece.bytes).sum();
         (bytes / self.element_bytes) as u32 + 1
     }
+}
+
+/// Where chunk `index` begins if buffers with these `starts` follow one another.
+fn periodic(starts: &[usize], index: usize) -> usize {
+    let chunks = starts.len() - 1;
+    (index / chunks) * starts[chunks] + starts[index % chunks]
 }
 
 /// The steps that touched a chunk last: (step, byte of its stream).
@@ -326,19 +332,19 @@ impl Binder<'_> {
             Step::Copy { from, to } => {
                 let from = std::slice::from_ref(from);
                 let action = Action::Copy(self.sources(from));
-                self.local(round, action, from, *to, false);
+                self.local(round, action, from, *to);
             }
             Step::Reduce {
                 from,
                 to,
                 completes,
             } => {
-                let from = std::slice::from_ref(from);
-                let action = Action::Accumulate {
-                    from: self.sources(from),
+                let operands = from.iter().map(|one| self.sources(&[*one]));
+                let action = Action::Fold {
+                    from: operands.collect(),
                     completes: *completes,
                 };
-                self.local(round, action, from, *to, true);
+                self.local(round, action, from, *to);
             }
         }
     }
@@ -394,15 +400,8 @@ impl Binder<'_> {
         self.push(round, action, places, dependencies);
     }
 
-    fn local(
-        &mut self,
-        round: usize,
-        action: Action,
-        from: &[ChunkRange],
-        to: ChunkRange,
-        reads_own: bool,
-    ) {
-        let places = self.destinations(&[to], reads_own);
+    fn local(&mut self, round: usize, action: Action, from: &[ChunkRange], to: ChunkRange) {
+        let places = self.destinations(&[to], false);
         if places.0.is_empty() {
             return;
         }
@@ -410,7 +409,9 @@ impl Binder<'_> {
         self.program.locals.push(index);
         let mut dependencies = Vec::new();
         self.touch(index, &[to], true, &mut dependencies);
-        self.touch(index, from, false, &mut dependencies);
+        for one in from.iter().filter(|one| **one != to) {
+            self.touch(index, &[*one], false, &mut dependencies);
+        }
         self.push(round, action, places, dependencies);
     }
 
@@ -431,7 +432,7 @@ impl Binder<'_> {
             if self.is_input(chunk) && demand != Demand::Anything {
                 let from = [ChunkRange::new(chunk, 1)];
                 let action = Action::Copy(self.sources(&from));
-                self.local(round, action, &[], from[0], false);
+                self.local(round, action, &[], from[0]);
             }
         }
     }
@@ -506,16 +507,19 @@ impl Binder<'_> {
 
 /// How much scratch the steps use.
 fn scratch_bytes(steps: &[ProgramStep]) -> usize {
-    let pieces = |step: &'_ ProgramStep| {
-        let from: &[Piece] = match &step.action {
-            Action::Copy(from) | Action::Accumulate { from, .. } => from,
-            _ => &[],
-        };
-        let used = [&step.pieces, &step.own, from].into_iter().flatten();
-        let used = used.filter(|piece| piece.space == Space::Scratch);
-        used.map(|piece| piece.offset + piece.bytes).max()
+    let end = |pieces: &Vec<Piece>| {
+        let used = pieces.iter().filter(|one| one.space == Space::Scratch);
+        used.map(|one| one.offset + one.bytes).max().unwrap_or(0)
     };
-    steps.iter().filter_map(pieces).max().unwrap_or(0)
+    let of = |step: &ProgramStep| {
+        let read = match &step.action {
+            Action::Copy(from) => end(from),
+            Action::Fold { from, .. } => from.iter().map(end).max().unwrap_or(0),
+            _ => 0,
+        };
+        end(&step.pieces).max(end(&step.own)).max(read)
+    };
+    steps.iter().map(of).max().unwrap_or(0)
 }
 
 fn chunks(ranges: &[ChunkRange]) -> impl Iterator<Item = usize> + '_ {

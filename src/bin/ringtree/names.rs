@@ -5,7 +5,6 @@
 use ringtree::plan::{Algorithm, Collective};
 
 const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
-const ALGORITHMS_TO_COME: &[&str] = &["chain", "double-tree", "bruck"];
 
 /// Which algorithms a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,29 +15,23 @@
 //! for the exchange in place.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, block, two_at_once};
+use super::blocks::{FREE, all_but_one, block};
 use super::flat::exchange_round;
 use crate::plan::ir::{Request, Round};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Pairwise,
+    name: "pairwise",
     collectives: &[Collective::AllToAll],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §5",
     is_symmetric: |_| true,
     is_direct: true,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
