@@ -135,9 +135,9 @@ pub use comm::{
     builder::Builder,
     device_buffer::DeviceBuffer,
     joining::Joining,
-    scope::{Scope, ScopedWork},
+    scope::{Exchange, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
-    work::Work,
+    work::{Failed, Work},
 };
 #[doc(inline)]
 pub use device::{Device, Stream};
