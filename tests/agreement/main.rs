@@ -8,8 +8,11 @@ mod concurrency;
 mod deadlines;
 mod death;
 mod leaving;
+mod messages;
 mod mismatch;
+mod pipeline;
 mod steps;
+mod threads;
 mod usage;
 
 use ringtree::Communicator;
