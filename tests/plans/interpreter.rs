@@ -6,8 +6,9 @@ use ringtree::plan::spec::Demand;
 use ringtree::plan::{ChunkRange, Plan, Source, Step};
 use std::collections::HashMap;
 
-/// Steps of a rank beyond its first unfinished one that may be under way.
-const WINDOW: usize = 12;
+/// Steps of a rank from its first unfinished one on that may be under way: a round among 16 ranks
+/// and more.
+const WINDOW: usize = 40;
 
 /// What went wrong.
 #[derive(Debug, PartialEq, Eq)]
