@@ -238,6 +238,7 @@ impl Program {
             own: Vec::new(),
             bytes,
             round: 0,
+            salt: 0,
             dependencies: Vec::new(),
         });
         program.order.push(0);
