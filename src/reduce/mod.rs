@@ -31,7 +31,8 @@ use crate::sys::simd::Level;
 use fold::{Entry, Task};
 use std::fmt;
 
-/// So few bytes are folded before a wide vector unit is ready.
+/// So few bytes are folded before a wide vector unit is ready, unless they are to be converted:
+/// without the instructions for that, a conversion takes longer.
 const FEW_BYTES: usize = 64;
 
 /// The kernel of one element type and one operator, chosen once per operation.
@@ -128,7 +129,8 @@ impl Kernel {
                     sources,
                     divisor,
                 };
-                let level = if task.destination.len() <= FEW_BYTES {
+                let converts = matches!(self.dtype, Dtype::F16 | Dtype::Bf16);
+                let level = if task.destination.len() <= FEW_BYTES && !converts {
                     Level::portable()
                 } else {
                     self.level

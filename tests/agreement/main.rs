@@ -11,6 +11,7 @@ mod leaving;
 mod mismatch;
 mod steps;
 mod usage;
+mod values;
 
 use ringtree::Communicator;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
