@@ -17,7 +17,7 @@ pub(super) fn broadcast_entries(
     let names = serde_json::to_vec(&names).expect("invariant: names and numbers are valid JSON");
     let names = broadcast_bytes(comm, names, 0)?;
     let names: Vec<(String, usize)> = serde_json::from_slice(&names)
-        .map_err(|error| Error::Protocol(format!("rank 0 sent no list of states: {error}")))?;
+        .map_err(|error| Error::protocol(format!("rank 0 sent no list of states: {error}")))?;
     let mut mine = entries.into_iter().map(|(_, values)| values);
     let one = |(name, count): (String, usize)| {
         let own = mine.next().filter(|_| comm.rank() == 0);
@@ -35,7 +35,7 @@ pub(super) fn broadcast_entries(
 fn room(name: &str, count: usize) -> Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| {
-        Error::System(format!(
+        Error::system(format!(
             "no memory for the state '{name}' of {count} values, which rank 0 has"
         ))
     })?;
@@ -46,7 +46,7 @@ fn room(name: &str, count: usize) -> Result<Vec<f32>> {
 /// Compares `lines` over the ranks.
 ///
 /// # Errors
-/// [`Error::Mismatch`] on every rank, with the first line that differs from rank 0's.
+/// [`Error::mismatch`] on every rank, with the first line that differs from rank 0's.
 pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let own = lines.join("\n").into_bytes();
     let expected = broadcast_bytes(comm, own, 0)?;
@@ -68,12 +68,14 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let at = usize::try_from(first[0] / world_size).unwrap_or(usize::MAX);
     let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
     let its = broadcast_bytes(comm, line(at).into(), culprit)?;
-    Err(Error::Mismatch(format!(
+    Err(Error::mismatch(format!(
         "rank {culprit} registered {}, rank 0 {}; all ranks must register the same parameters in \
          the same order, with the same options",
         String::from_utf8_lossy(&its),
         expected.get(at).copied().unwrap_or("nothing"),
-    )))
+    ))
+    .with_rank(0)
+    .with_peer(culprit))
 }
 
 #[cfg(test)]

@@ -50,12 +50,16 @@ impl Group {
             LinkError::Unexpected(header) => {
                 self.session.mismatched(peer, &call, header.sequence);
             }
-            LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
-                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
-                 library the same version on all ranks?",
-                self.rank,
-                call.name()
-            ))),
+            LinkError::Garbage(why) => {
+                let error = Error::protocol(format!(
+                    "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is \
+                     the library the same version on all ranks?",
+                    self.rank,
+                    call.name()
+                ));
+                let error = error.with_rank(self.rank).with_peer(peer);
+                self.session.failed(call.mark(error));
+            }
         }
     }
 
@@ -156,7 +160,8 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         };
         let awaited = slot.awaited();
         if is_overdue {
-            session.failed(overdue(rank, &call, slot, &awaited, session));
+            let error = overdue(rank, &call, slot, &awaited, session);
+            session.failed(error.with_elapsed(now.saturating_sub(since)));
             return;
         }
         session.waited(&call, &awaited, slot.notices as usize);
@@ -168,16 +173,21 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    Error::Deadline(format!(
+    let has_come = slot.has_come();
+    let error = Error::deadline(format!(
         "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
          is merely slow",
         slot.timeout.as_secs_f64(),
-        if !slot.has_come() {
+        if !has_come {
             "the buffer's stream has not come to it, held up by earlier work".into()
         } else if who.is_empty() {
             "no rank holds it up".into()
         } else {
             who.join(", ")
         }
-    ))
+    ));
+    // A stream that has not come to the call holds it up on this rank.
+    let missing = places.iter().filter(|_| has_come);
+    let error = error.with_missing(missing.map(|one| one.rank as usize));
+    call.mark(error.with_rank(rank))
 }

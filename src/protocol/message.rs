@@ -62,10 +62,8 @@ impl Message {
                     && held_up_by.len() <= PLACES_MAX
                     && held_up_by.iter().all(|one| is_rank(one.rank as usize))
             }
-            Message::Report(Error::PeerLost { rank, .. })
-            | Message::FirstError(Error::PeerLost { rank, .. }) => is_rank(*rank),
+            Message::Report(error) | Message::FirstError(error) => error.is_possible(world_size),
             Message::Ended(rank) => is_rank(*rank as usize),
-            Message::Report(_) | Message::FirstError(_) => true,
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
         }
     }

@@ -3,7 +3,7 @@
 use super::{registry, run_timed};
 use ringtree::plan::Algorithm;
 use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Collective, Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,15 +25,24 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
         comm.all_reduce(&mut [1u8; 9], ReduceOp::Sum)
     });
     assert!(took < 5 * TIMEOUT, "it took {took:?}");
-    let Err(Error::Deadline(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no deadline: {ends:?}");
     };
+    assert!(error.is_timeout(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains("rank 3 has made no call after #11"), "{text}");
     assert!(
         text.contains("gave up on all-reduce #12 of 9 u8, sum"),
         "{text}"
     );
     assert!(text.contains("after 5.0 s"), "{text}");
+    let call = (error.collective(), error.sequence());
+    assert_eq!(call, (Some(Collective::AllReduce), Some(12)));
+    assert_eq!(error.missing(), [3], "{error:?}");
+    assert!(
+        error.rank().is_some() && error.elapsed() >= Some(TIMEOUT),
+        "{error:?}"
+    );
     // The late rank too, when it comes at last.
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
@@ -53,9 +62,11 @@ fn no_algorithm_waits_longer_than_its_timeout() {
                 comm.barrier()
             });
             assert!(took < 3 * TIMEOUT, "it took {took:?}");
-            let Err(Error::Deadline(text)) = &ends[0] else {
+            let Err(error) = &ends[0] else {
                 panic!("no deadline: {ends:?}");
             };
+            assert!(error.is_timeout(), "{error:?}");
+            let text = error.to_string();
             let named = format!("rank {missing} has made no call yet");
             assert!(text.contains(&named), "{algorithm}: {text}");
             assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
@@ -79,9 +90,11 @@ fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
         comm.barrier()
     });
     assert!(took < 2 * TIMEOUT, "it took {took:?}");
-    let Err(Error::Deadline(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no deadline: {ends:?}");
     };
+    assert!(error.is_timeout(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains("rank 2 gave up on send-recv #1"), "{text}");
     assert!(text.contains("rank 0 is still in call #5"), "{text}");
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
