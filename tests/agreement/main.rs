@@ -9,6 +9,7 @@ mod deadlines;
 mod death;
 mod leaving;
 mod mismatch;
+mod own_operator;
 mod steps;
 mod usage;
 mod values;

@@ -10,7 +10,11 @@ fn last_that_speaks(left: u32, right: u32) -> u32 {
 
 fn contribution(rank: usize, index: usize) -> u32 {
     let speaks = (rank * 7 + index) % 3 != 0;
-    if speaks { (rank * 1_000_000 + index + 1) as u32 } else { 0 }
+    if speaks {
+        (rank * 1_000_000 + index + 1) as u32
+    } else {
+        0
+    }
 }
 
 #[test]
