@@ -9,7 +9,7 @@ fn last_that_speaks(left: u32, right: u32) -> u32 {
 }
 
 fn contribution(rank: usize, index: usize) -> u32 {
-    let speaks = (rank * 7 + index) % 3 != 0;
+    let speaks = !(rank * 7 + index).is_multiple_of(3);
     if speaks {
         (rank * 1_000_000 + index + 1) as u32
     } else {
