@@ -24,7 +24,8 @@ impl Communicator {
     /// version may fold in another order.
     ///
     /// Every rank receives every other rank's whole buffer, in pieces: n − 1 times the bytes,
-    /// where a sum by [`Communicator::all_reduce`] takes twice.
+    /// where a sum by [`Communicator::all_reduce`] takes twice. This takes several calls, between
+    /// which no other thread may call the communicator.
     ///
     /// ```
     /// // The element that is largest in magnitude, with its sign:

@@ -19,7 +19,8 @@ impl Communicator {
     /// The value that `root` passes, on every rank. What other ranks pass is dropped.
     ///
     /// For values of some kilobytes that are made once or now and then; tensors travel faster by
-    /// [`Communicator::broadcast`]. At most 100 MB are taken. Floats keep every bit. A type must
+    /// [`Communicator::broadcast`]. At most 100 MB are taken. Floats keep every bit. A value takes
+    /// several calls, between which no other thread may call the communicator. A type must
     /// decode without being told what comes, as derived ones do but for `serde(untagged)`,
     /// `serde(flatten)` and `serde_json::Value`: send those as text. All ranks name the same type,
     /// by the same path: two programs take it from a crate that both use.

@@ -117,7 +117,7 @@ impl Group {
     /// meanwhile can have stopped needing one.
     pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
         let needs = |slot: &&Slot| {
-            let program = slot.program();
+            let program = slot.program().filter(|_| slot.unmatched().is_none());
             program.is_some_and(|program| program.peers().any(|peer| peer == rank))
         };
         let mut all = self.collectives.operations().chain(self.pairs.operations());

@@ -12,6 +12,7 @@ use crate::protocol::session::To;
 use crate::runtime::Runtime;
 use crate::runtime::host::{Host, Waited};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::Duration;
 
 /// The one group of a simulated world.
@@ -170,6 +171,11 @@ impl Host for SimHost {
     fn wake(&self) {}
 
     fn background_work(&self) {}
+
+    fn await_in_task(&self, waker: &Waker) {
+        self.give_way(0);
+        waker.wake_by_ref();
+    }
 
     fn links(
         &self,

@@ -8,9 +8,12 @@ mod concurrency;
 mod deadlines;
 mod death;
 mod leaving;
+mod messages;
 mod mismatch;
 mod own_operator;
+mod pipeline;
 mod steps;
+mod threads;
 mod usage;
 mod values;
 
