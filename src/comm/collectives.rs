@@ -180,6 +180,12 @@ impl Communicator {
         let output = output.memory_mut().on_host()?;
         let block = self.block(input.len());
         check_length("output", output.len(), block.len())?;
+        if op.factor().is_some() {
+            return Err(Error::usage(format!(
+                "reduce_scatter_into takes no {op}, for which its output has no room; multiply a \
+                 copy and take reduce_scatter"
+            )));
+        }
         let call = Call::new(Collective::ReduceScatter, input.len());
         self.into(call.op(op), input, output)
     }
@@ -376,6 +382,12 @@ impl Communicator {
 
     /// Runs a collective from `input` into `output` to its end.
     fn into<T: Element>(&self, call: Call, input: &[T], output: &mut [T]) -> Result<()> {
+        if call.op.is_some_and(|op| op.factor().is_some()) && T::DTYPE.is_float() {
+            self.check_peer("root", call.root)?;
+            // What is sent is the product, which only the output has room for.
+            output.copy_from_slice(input);
+            return self.in_place(call, output);
+        }
         let call = call.dtype(T::DTYPE);
         let mut issued = self.enter()?;
         lend_both(input, output, |input, output| {
@@ -398,6 +410,7 @@ impl Communicator {
     ) -> Result<()> {
         let parts = &self.0.parts;
         let (sequence, prepared) = self.issue(issued, call, placement, memory)?;
+        memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
             prepared,
             sequence,
@@ -428,6 +441,7 @@ impl Communicator {
         let posted = self.enter().and_then(|mut issued| {
             let (sequence, prepared) =
                 self.issue(&mut issued, call, Placement::InPlace, &memory)?;
+            memory.scale(call.op.and_then(ReduceOp::factor));
             let parts = &self.0.parts;
             let mut start = Start {
                 prepared,
@@ -456,6 +470,7 @@ impl Communicator {
         let key = Key {
             call: Call {
                 algorithm: forced(issued.algorithm, call),
+                op: call.op.map(ReduceOp::agreed),
                 ..call
             },
             placement,
