@@ -21,7 +21,8 @@ impl Communicator {
     /// For values of some kilobytes that are made once or now and then; tensors travel faster by
     /// [`Communicator::broadcast`]. At most 100 MB are taken. Floats keep every bit. A type must
     /// decode without being told what comes, as derived ones do but for `serde(untagged)`,
-    /// `serde(flatten)` and `serde_json::Value`: send those as text.
+    /// `serde(flatten)` and `serde_json::Value`: send those as text. All ranks name the same type,
+    /// by the same path: two programs take it from a crate that both use.
     ///
     /// ```
     /// let settings = ringtree::simulate(3, |comm| {
@@ -113,7 +114,7 @@ impl Communicator {
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     let what = type_name::<T>();
-    let bytes = postcard::to_stdvec(value)
+    let bytes = postcard::to_extend(value, mark::<T>().to_vec())
         .map_err(|error| Error::usage(format!("a value of {what} cannot be encoded: {error}")))?;
     if bytes.len() > VALUE_BYTES_MAX {
         let bytes = bytes.len();
@@ -126,15 +127,25 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
 }
 
 fn decode<T: DeserializeOwned>(rank: usize, bytes: &[u8]) -> Result<T> {
-    match postcard::take_from_bytes(bytes) {
-        Ok((value, [])) => Ok(value),
-        end => Err(Error::usage(format!(
-            "what rank {rank} sent is no {} ({}); all ranks must name one type in one call",
-            type_name::<T>(),
-            end.err()
-                .map_or("it is longer".into(), |error| error.to_string()),
-        ))),
-    }
+    let of_type = bytes.strip_prefix(&mark::<T>()[..]);
+    let value = of_type.and_then(|bytes| postcard::from_bytes(bytes).ok());
+    value.ok_or_else(|| {
+        Error::usage(format!(
+            "what rank {rank} sent is no {}; all ranks must name one type in one call",
+            type_name::<T>()
+        ))
+    })
+}
+
+/// What a value's bytes begin with, as they do not say themselves what they are: the hash (FNV-1a)
+/// of its type's name.
+fn mark<T>() -> [u8; 4] {
+    let hash = type_name::<T>()
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+    hash.to_le_bytes()
 }
 
 /// `bytes` of `root`, on every rank.
@@ -164,6 +175,9 @@ fn broadcast(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<V
     let mut announced = [announcement(&own)];
     comm.broadcast(&mut announced, root)?;
     let mut bytes = own?;
+    if comm.rank() != root {
+        bytes.clear();
+    }
     let length = length(announced[0], root)?;
     for piece in pieces(length) {
         grow(&mut bytes, piece.end)?;

@@ -3,7 +3,7 @@
 
 use super::run_timed;
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Result};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
