@@ -1,7 +1,7 @@
 //! The loops: one generic source, compiled per element type, operator and instruction set.
 
 use super::cell::Cell;
-use super::number::{Number, Operator};
+use super::number::{Number, Operator, Scale};
 use crate::sys::simd::{Body, Isa, Level};
 use std::marker::PhantomData;
 
@@ -22,6 +22,45 @@ pub(super) fn fold<C: Cell, O: Operator<C::Wide>>(level: Level, task: Task<'_>) 
         task,
         types: PhantomData,
     });
+}
+
+/// Multiplies `bytes` by `factor`, in place.
+pub(super) fn scale<C: Cell>(level: Level, bytes: &mut [u8], factor: f64)
+where
+    C::Wide: Scale,
+{
+    level.run(Scaling::<C> {
+        bytes,
+        factor,
+        types: PhantomData,
+    });
+}
+
+struct Scaling<'a, C> {
+    bytes: &'a mut [u8],
+    factor: f64,
+    types: PhantomData<C>,
+}
+
+impl<C: Cell> Body for Scaling<'_, C>
+where
+    C::Wide: Scale,
+{
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let factor = self.factor;
+        let scaled = |cell| C::store(isa, C::load(isa, cell).scale(factor));
+        let whole = self.bytes.len() - self.bytes.len() % size_of::<C::Bytes>();
+        let (whole, rest) = self.bytes.split_at_mut(whole);
+        for cell in bytemuck::cast_slice_mut(whole) {
+            *cell = scaled(*cell);
+        }
+        if !rest.is_empty() {
+            let mut cell: C::Bytes = bytemuck::Zeroable::zeroed();
+            bytemuck::bytes_of_mut(&mut cell)[..rest.len()].copy_from_slice(rest);
+            rest.copy_from_slice(&bytemuck::bytes_of(&scaled(cell))[..rest.len()]);
+        }
+    }
 }
 
 struct Fold<'a, C, O> {

@@ -218,6 +218,40 @@ macro_rules! floats {
 
 floats! { f32 f64 }
 
+/// Arithmetic of the floats alone.
+pub(super) trait Scale: Number {
+    /// The product with `factor`, which is rounded first where this is less than an f64.
+    fn scale(self, factor: f64) -> Self;
+}
+
+impl Scale for f32 {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        self * factor as f32
+    }
+}
+
+impl Scale for f64 {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        self * factor
+    }
+}
+
+impl<const LANES: usize> Scale for [f32; LANES] {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        from_fn(|lane| self[lane].scale(factor))
+    }
+}
+
+impl<T: Scale> Scale for Pair<T> {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        Pair(self.0.scale(factor), self.1.scale(factor))
+    }
+}
+
 /// Operands that are converted together.
 impl<const LANES: usize> Number for [f32; LANES] {
     #[inline(always)]

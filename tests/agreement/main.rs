@@ -7,6 +7,7 @@
 mod concurrency;
 mod deadlines;
 mod death;
+mod factors;
 mod leaving;
 mod messages;
 mod mismatch;
