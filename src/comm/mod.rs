@@ -19,6 +19,7 @@ pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub mod device_buffer;
+pub mod joining;
 mod measure;
 mod on_device;
 mod own_operator;
