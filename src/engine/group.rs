@@ -13,6 +13,7 @@ use crate::limits::SCRATCH_KEPT_FOR;
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
 use crate::protocol::session::Session;
+use crate::reduce::scale;
 use crate::sys::memory::Region;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +38,13 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Multiplies this rank's contribution by `factor`, before a call in place.
+    pub fn scale(&mut self, factor: Option<f64>) {
+        if let (Some(factor), Some(output)) = (factor, &mut self.output) {
+            scale(output.dtype(), output.bytes_mut(), factor);
+        }
+    }
+
     /// A buffer that is both.
     #[must_use]
     pub fn in_place(buffer: Region) -> Self {
