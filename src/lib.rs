@@ -123,13 +123,19 @@ pub mod sys;
 #[allow(unreachable_pub, dead_code, unused_imports)]
 mod sys;
 
+#[doc(inline)]
+pub use bootstrap::store::{Store, StoreError};
+#[doc(inline)]
+pub use bootstrap::unique_id::UniqueId;
 pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use comm::{
     Communicator,
+    blocks::Blocks,
     buffer::{Buffer, BufferMut},
     builder::Builder,
     device_buffer::DeviceBuffer,
+    joining::Joining,
     scope::{Exchange, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
     work::{Failed, Work},
@@ -143,7 +149,7 @@ pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use op::ReduceOp;
 #[doc(inline)]
-pub use plan::{Algorithm, Collective, select::TuningTable};
+pub use plan::{Algorithm, Collective, layout::Layout, select::TuningTable};
 pub use protocol::handshake::Secret;
 #[doc(inline)]
 pub use sim::simulate::simulate;

@@ -180,7 +180,7 @@ fn operations_in_flight_together_never_block_each_other() {
         let ranks = 2 + chance.below(11) as usize;
         let mut call = || {
             let (collective, algorithm) = all[chance.below(all.len() as u64) as usize];
-            let count = chance.below(400) as usize;
+            let count = collective.whole_count(chance.below(400) as usize, ranks);
             let root = chance.below(ranks as u64) as usize;
             let call = Call::new(collective, count).root(root).by(algorithm);
             match collective {
@@ -224,9 +224,8 @@ fn killed(pair: (Collective, Algorithm), seed: u64) -> Outcome {
     let mut chance = SplitMix64::new(seed);
     let ranks = 2 + chance.below(9) as usize;
     let root = chance.below(ranks as u64) as usize;
-    let call = Call::new(collective, 1 + chance.below(200) as usize)
-        .root(root)
-        .by(algorithm);
+    let count = collective.whole_count(ranks + chance.below(200) as usize, ranks);
+    let call = Call::new(collective, count).root(root).by(algorithm);
     let mut cluster = Cluster::new(rough(ranks, seed));
     for _ in 0..1 + chance.below(2) {
         let moment = match chance.below(3) {

@@ -37,8 +37,10 @@ fn child_entry() {
         "stream" => stream(),
         "crossed" => crossed(),
         "disagree" => disagree(),
+        "miscount" => miscount(),
         "sizes" => sizes(),
         "early" => early(),
+        "values" => values(),
         "training" => training(),
         "messages" => messages(),
         "threads" => threads(),
@@ -53,7 +55,10 @@ fn cases() -> Result<String> {
     let comm = Communicator::from_env()?;
     let pairs: Vec<_> = REGISTRY
         .iter()
-        .flat_map(|one| one.collectives.iter().map(|each| (*each, one.algorithm)))
+        .flat_map(|one| {
+            let forms = one.forms(&[2, 3]).into_iter();
+            forms.flat_map(|form| one.collectives.iter().map(move |each| (*each, form)))
+        })
         .collect();
     let strategy = (
         prop::sample::select(pairs),
@@ -149,6 +154,22 @@ fn disagree() -> Result<String> {
     comm.all_reduce(&mut [1u8; 100], op)?;
     comm.barrier()?;
     Ok("nobody noticed".into())
+}
+
+/// Rank 0 sends rank 1 nothing, which expects some.
+fn miscount() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let (mut send, mut receive) = ([2; 3], [2; 3]);
+    match comm.rank() {
+        0 => send[1] = 0,
+        1 => receive[0] = 40_000,
+        _ => {}
+    }
+    let input = vec![1.0f32; send.iter().sum()];
+    let mut output = vec![0.0f32; receive.iter().sum()];
+    comm.all_to_all_into(&input, &send, &mut output, &receive)?;
+    comm.barrier()?;
+    Ok("no rank noticed".into())
 }
 
 /// Rank 1 allocates a little less than the others.
@@ -303,6 +324,26 @@ fn early() -> Result<String> {
     Ok("left".into())
 }
 
+/// Values of every length around a piece, from rank to rank.
+fn values() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    for bytes in [0, 1, 1000, 65_530, 200_000] {
+        let of = |rank: usize| (format!("rank {rank}"), vec![rank as u8; bytes / (rank + 1)]);
+        let everything: Vec<_> = (0..comm.world_size()).map(of).collect();
+        let own = of(comm.rank());
+        let root = bytes % comm.world_size();
+        let shared = comm.broadcast_value(Some(own.clone()), root)?;
+        let gathered = comm.gather_value(&own, root)?;
+        let is_right = shared == everything[root]
+            && comm.all_gather_value(&own)? == everything
+            && gathered == (comm.rank() == root).then_some(everything);
+        if !is_right {
+            return Ok(format!("wrong values of {bytes} bytes"));
+        }
+    }
+    Ok("all right".into())
+}
+
 // ---- the tests ----
 
 fn run_cases(world_size: usize) {
@@ -415,6 +456,16 @@ fn get_the_same_mismatch(links: Links) {
 }
 
 #[test]
+fn all_processes_hear_whose_counts_disagree() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "miscount", 3, &[]).hear(&[0, 1, 2]);
+        let counts = "rank 0 sends 0 elements to rank 1";
+        assert!(said[0].contains(counts), "{}", said[0]);
+        assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+    }
+}
+
+#[test]
 fn messages_of_all_kinds_come_as_they_were_sent() {
     for links in ALL_LINKS {
         let (said, _) = Ranks::start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
@@ -458,6 +509,14 @@ fn all_processes_hear_that_one_allocates_another_size() {
             said[0]
         );
         assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+    }
+}
+
+#[test]
+fn processes_exchange_values() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::device::{self, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::plan::layout::Layout;
 use std::sync::Arc;
 
 /// Memory of a device that a collective works on.
@@ -68,7 +69,7 @@ impl<'a, T> MemoryMut<'a, T> {
 fn refused() -> Error {
     Error::usage(
         "device buffers take part in collectives in place (all_reduce, broadcast, reduce, \
-         reduce_scatter, all_gather), not in other calls",
+         reduce_scatter, all_gather, gather, scatter, all_to_all), not in other calls",
     )
 }
 
@@ -108,12 +109,22 @@ pub trait Buffer {
 
     /// Its memory.
     fn memory(&self) -> Memory<'_, Self::Element>;
+
+    /// How it is split where a call works on one block a rank.
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
+    }
 }
 
 /// A buffer whose elements can be read and written.
 pub trait BufferMut: Buffer {
     /// Its memory.
     fn memory_mut(&mut self) -> MemoryMut<'_, Self::Element>;
+
+    /// Its [layout](Buffer::layout), and its memory.
+    fn laid_mut(&mut self) -> (Layout<'_>, MemoryMut<'_, Self::Element>) {
+        (Layout::Even, self.memory_mut())
+    }
 }
 
 impl<T: Element> Buffer for [T] {

@@ -4,19 +4,21 @@
 //! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
 //! timeout; after an error other than [`Error::usage`] buffers are unspecified.
 
+use super::blocks::Kept;
 use super::buffer::{Buffer, BufferMut, MemoryMut};
 use super::work::{Failed, Work, release};
 use super::{Communicator, Issued};
-use crate::dtype::{Dtype, Element};
+use crate::dtype::Element;
 use crate::engine::Ticket;
-use crate::engine::bind::Placement;
+use crate::engine::bind::{Lengths, Placement};
 use crate::engine::cache::{Key, Prepared};
 use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::plan::algorithms::entry;
+use crate::plan::layout::Layout;
 use crate::plan::spec::{Algorithm, Collective};
-use crate::protocol::call::Call;
+use crate::protocol::call::{Call, Split};
 use crate::sys::memory::{Region, lend, lend_both};
 use std::sync::Arc;
 
@@ -62,6 +64,7 @@ impl Communicator {
             Call::new(Collective::AllReduce, input.len()).op(op),
             input,
             output,
+            Layout::Even,
         )
     }
 
@@ -132,7 +135,7 @@ impl Communicator {
         let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
         check_length("output", output.len(), input.len())?;
         let call = Call::new(Collective::Reduce, input.len());
-        self.into(call.op(op).root(root), input, output)
+        self.into(call.op(op).root(root), input, output, Layout::Even)
     }
 
     /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
@@ -176,12 +179,19 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
+        let layout = input.layout();
         let input = input.memory().on_host()?;
         let output = output.memory_mut().on_host()?;
-        let block = self.block(input.len());
+        let block = layout.block(self.rank(), self.world_size(), input.len());
         check_length("output", output.len(), block.len())?;
+        if op.factor().is_some() {
+            return Err(Error::usage(format!(
+                "reduce_scatter_into takes no {op}, for which its output has no room; multiply a \
+                 copy and take reduce_scatter"
+            )));
+        }
         let call = Call::new(Collective::ReduceScatter, input.len());
-        self.into(call.op(op), input, output)
+        self.into(call.op(op), input, output, layout)
     }
 
     /// Every rank's `buffer` becomes all ranks' own blocks, in rank order; before, only the own
@@ -221,14 +231,12 @@ impl Communicator {
         O: BufferMut<Element = I::Element> + ?Sized,
     {
         let input = input.memory().on_host()?;
-        let output = output.memory_mut().on_host()?;
-        let block = self.block(output.len());
+        let (layout, output) = output.laid_mut();
+        let output = output.on_host()?;
+        let block = layout.block(self.rank(), self.world_size(), output.len());
         check_length("input", input.len(), block.len())?;
-        self.into(
-            Call::new(Collective::AllGather, output.len()),
-            input,
-            output,
-        )
+        let call = Call::new(Collective::AllGather, output.len());
+        self.into(call, input, output, layout)
     }
 
     /// Returns on no rank before every rank has called it.
@@ -355,39 +363,71 @@ impl Communicator {
 /// Issuing.
 impl Communicator {
     /// Runs a collective on `buffer` to its end.
-    fn in_place<B>(&self, call: Call, buffer: &mut B) -> Result<()>
+    pub(super) fn in_place<B>(&self, call: Call, buffer: &mut B) -> Result<()>
     where
         B: BufferMut + ?Sized,
     {
         let call = call.dtype(B::Element::DTYPE);
-        match buffer.memory_mut() {
+        let (layout, memory) = buffer.laid_mut();
+        let call = self.laid(call, layout)?;
+        match memory {
             MemoryMut::Host(slice) => lend(slice, |region| {
                 let mut memory = Memory::in_place(region);
-                let end = self.run(call, Placement::InPlace, &mut memory);
+                let how = (Placement::InPlace, of_blocks(&call, layout));
+                let end = self.run(call, how, &mut memory);
                 (memory.output, end)
             }),
+            MemoryMut::Device(_) if call.split != Split::Even => Err(Error::usage(
+                "buffers of a device are split evenly; use host memory for another layout",
+            )),
             MemoryMut::Device(memory) => self.on_device(&mut self.enter(), call, memory),
         }
     }
 
-    /// Runs a collective from `input` into `output` to its end.
-    fn into<T: Element>(&self, call: Call, input: &[T], output: &mut [T]) -> Result<()> {
+    /// Runs a collective from `input` into `output`, of which the whole one has this layout, to its
+    /// end.
+    pub(super) fn into<T: Element>(
+        &self,
+        call: Call,
+        input: &[T],
+        output: &mut [T],
+        layout: Layout,
+    ) -> Result<()> {
+        let call = self.laid(call, layout)?;
+        self.run_into(call, input, output, of_blocks(&call, layout))
+    }
+
+    /// The same with blocks of these lengths.
+    pub(super) fn run_into<T: Element>(
+        &self,
+        call: Call,
+        input: &[T],
+        output: &mut [T],
+        lengths: Lengths,
+    ) -> Result<()> {
+        if call.op.is_some_and(|op| op.factor().is_some()) && T::DTYPE.is_float() {
+            self.check_peer("root", call.root)?;
+            // What is sent is the product, which only the output has room for.
+            output.copy_from_slice(input);
+            return self.in_place(call, output);
+        }
         let call = call.dtype(T::DTYPE);
         lend_both(input, output, |input, output| {
             let mut memory = Memory {
                 input: Some(input),
                 output: Some(output),
             };
-            let end = self.run(call, Placement::Into, &mut memory);
+            let end = self.run(call, (Placement::Into, lengths), &mut memory);
             (memory.input, memory.output, end)
         })
     }
 
     #[inline]
-    fn run(&self, call: Call, placement: Placement, memory: &mut Memory) -> Result<()> {
+    fn run(&self, call: Call, how: (Placement, Lengths), memory: &mut Memory) -> Result<()> {
         let parts = &self.0.parts;
         let mut issued = self.enter();
-        let (sequence, prepared) = self.issue(&mut issued, call, placement, memory)?;
+        let (sequence, prepared) = self.issue(&mut issued, call, how, memory)?;
+        memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
             prepared,
             sequence,
@@ -410,14 +450,15 @@ impl Communicator {
         end
     }
 
-    fn start<B>(&self, call: Call, buffer: B) -> Result<Work<B>, Failed<B>>
+    pub(super) fn start<B>(&self, call: Call, buffer: B) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
     {
+        let layout = Kept::of(buffer.layout());
         let held = Region::hold(buffer, |held: &mut B| held.memory_mut().on_host());
         let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
         let mut memory = Memory::in_place(region);
-        match self.post_collective(call, &mut memory) {
+        match self.post_collective(call, layout.layout(), &mut memory) {
             Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
             Err(error) => Err(Failed {
                 error,
@@ -426,18 +467,26 @@ impl Communicator {
         }
     }
 
-    /// Starts a collective on all elements of a buffer, and leaves it to the polling threads. If
-    /// it cannot, the memory stays where it is.
-    pub(super) fn post_collective(&self, call: Call, memory: &mut Memory) -> Result<Ticket> {
+    /// Starts a collective on all elements of a buffer of this layout, and leaves it to the polling
+    /// threads. If it cannot, the memory stays where it is.
+    pub(super) fn post_collective(
+        &self,
+        call: Call,
+        layout: Layout,
+        memory: &mut Memory,
+    ) -> Result<Ticket> {
         let buffer = memory.output.as_ref();
         let (count, dtype) = buffer.map_or((0, call.dtype), |one| (one.count(), one.dtype()));
         let call = Call {
             count,
             ..call.dtype(dtype)
         };
+        let call = self.laid(call, layout)?;
+        let how = (Placement::InPlace, of_blocks(&call, layout));
         let parts = &self.0.parts;
         let mut issued = self.enter();
-        let (sequence, prepared) = self.issue(&mut issued, call, Placement::InPlace, memory)?;
+        let (sequence, prepared) = self.issue(&mut issued, call, how, memory)?;
+        memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
             prepared,
             sequence,
@@ -456,71 +505,40 @@ impl Communicator {
         &self,
         issued: &'a mut Issued,
         call: Call,
-        placement: Placement,
+        (placement, lengths): (Placement, Lengths),
         memory: &Memory,
     ) -> Result<(u64, &'a Arc<Prepared>)> {
         self.check_peer("root", call.root)?;
         let key = Key {
             call: Call {
                 algorithm: forced(issued.algorithm, call),
+                op: call.op.map(ReduceOp::agreed),
                 ..call
             },
             placement,
             is_exposed: issued.exposes(memory),
         };
-        let prepared = issued.cache.get(key)?;
+        let prepared = issued.cache.laid(key, lengths)?;
         issued.collectives += 1;
         Ok((issued.collectives, prepared))
     }
+}
 
-    /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is
-    /// none), and the seconds it is expected to take.
-    ///
-    /// ```
-    /// use ringtree::Dtype;
-    /// use ringtree::plan::{Algorithm, Collective};
-    /// let previews = ringtree::simulate(2, |comm| {
-    ///     comm.use_algorithm(Some(Algorithm::Ring))?;
-    ///     comm.preview(Collective::AllReduce, 1000, Dtype::F32, 0)
-    /// });
-    /// let (algorithm, seconds) = previews[0].clone()?;
-    /// assert_eq!(algorithm, Algorithm::Ring);
-    /// assert!(seconds > 0.0);
-    /// # Ok::<(), ringtree::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::usage`] if `root` is no rank.
-    pub fn preview(
-        &self,
-        collective: Collective,
-        count: usize,
-        dtype: Dtype,
-        root: usize,
-    ) -> Result<(Algorithm, f64)> {
-        self.check_peer("root", root)?;
-        let call = match collective {
-            // A barrier has no data.
-            Collective::Barrier => Call::barrier(),
-            _ => Call::new(collective, count).dtype(dtype).root(root),
-        };
-        let issued = &mut *self.enter();
-        let key = Key {
-            call: Call {
-                algorithm: forced(issued.algorithm, call),
-                ..call
-            },
-            placement: Placement::InPlace,
-            is_exposed: false,
-        };
-        let prepared = issued.cache.get(key)?;
-        let algorithm = prepared.call.algorithm.unwrap_or(Algorithm::Flat);
-        Ok((algorithm, prepared.predicted_s))
+/// The lengths of the blocks of a call, which are the same on all ranks.
+fn of_blocks<'a>(call: &Call, layout: Layout<'a>) -> Lengths<'a> {
+    let layout = match call.split {
+        Split::Even => Layout::Even,
+        Split::Ceil | Split::Counts => layout,
+    };
+    Lengths {
+        count: call.count,
+        input: layout,
+        output: layout,
     }
 }
 
 /// A call on all elements of a buffer.
-fn call_on<B: Buffer + ?Sized>(collective: Collective, buffer: &B) -> Call {
+pub(super) fn call_on<B: Buffer + ?Sized>(collective: Collective, buffer: &B) -> Call {
     Call::new(collective, buffer.memory().count())
 }
 
@@ -530,7 +548,7 @@ pub(super) fn forced(algorithm: Option<Algorithm>, call: Call) -> Option<Algorit
     algorithm.filter(|algorithm| entry(collective, *algorithm).is_some())
 }
 
-fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
+pub(super) fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
     if length == wanted {
         return Ok(());
     }

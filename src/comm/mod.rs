@@ -2,7 +2,8 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
-//! [`work`] the handles of asynchronous ones, [`builder`] the ways to get a communicator; `measure`
+//! [`work`] the handles of asynchronous ones, `values` small values by serde, `own_operator` an
+//! all-reduce by a function of the program, [`builder`] the ways to get a communicator; `measure`
 //! finds what its links cost.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
@@ -13,17 +14,22 @@
 
 #![forbid(unsafe_code)]
 
+mod any;
 pub mod attach;
+pub mod blocks;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub mod device_buffer;
 mod groups;
+pub mod joining;
 mod measure;
 mod on_device;
+mod own_operator;
 pub mod pairs;
 pub mod scope;
 pub mod shared_buffer;
+pub(crate) mod values;
 pub mod work;
 
 use crate::bootstrap::settings::DevicePathChoice;

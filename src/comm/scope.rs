@@ -1,6 +1,7 @@
 //! Asynchronous operations on borrowed buffers.
 
 use super::Communicator;
+use super::blocks::Kept;
 use super::buffer::{Buffer, BufferMut};
 use super::pairs::sent;
 use crate::engine::Ticket;
@@ -198,6 +199,65 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::AllGather, 0), buffer)
     }
 
+    /// Starts a gather of `buffer`, as [`Communicator::gather`].
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(2, |comm| {
+    ///     let mut ranks = [10 + comm.rank() as u8; 2];
+    ///     comm.scope(|scope| scope.gather(&mut ranks, 1)?.wait()).map(|()| ranks)
+    /// });
+    /// assert_eq!(gathered[1], Ok([10, 11]));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::gather_async`].
+    pub fn gather<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        root: usize,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
+        self.start(Call::new(Collective::Gather, 0).root(root), buffer)
+    }
+
+    /// Starts a scatter of `buffer`, as [`Communicator::scatter`].
+    ///
+    /// ```
+    /// let dealt = ringtree::simulate(2, |comm| {
+    ///     let mut numbers = [comm.rank() as f32; 2];
+    ///     comm.scope(|scope| scope.scatter(&mut numbers, 1)?.wait()).map(|()| numbers)
+    /// });
+    /// assert_eq!(dealt[0].as_ref().map(|numbers| numbers[0]), Ok(1.0));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::scatter_async`].
+    pub fn scatter<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+        root: usize,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
+        self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
+    }
+
+    /// Starts an all-to-all of `buffer`, as [`Communicator::all_to_all`].
+    ///
+    /// ```
+    /// let transposed = ringtree::simulate(2, |comm| {
+    ///     let mut row = [comm.rank() as u8; 2];
+    ///     comm.scope(|scope| scope.all_to_all(&mut row)?.wait()).map(|()| row)
+    /// });
+    /// assert_eq!(transposed, [Ok([0, 1]), Ok([0, 1])]);
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_all_async`].
+    pub fn all_to_all<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &'buffers mut B,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
+        self.start(Call::new(Collective::AllToAll, 0), buffer)
+    }
+
     /// Starts sending `buffer` to `peer`, as [`Communicator::send_async`].
     ///
     /// ```
@@ -247,8 +307,10 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         call: Call,
         buffer: &'buffers mut B,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
+        let layout = Kept::of(buffer.layout());
         let (region, loan) = self.lend(buffer)?;
-        let posted = |memory: &mut Memory| self.comm.post_collective(call, memory);
+        let layout = layout.layout();
+        let posted = |memory: &mut Memory| self.comm.post_collective(call, layout, memory);
         let ticket = self.issue(Memory::in_place(region), posted)?;
         Ok(self.work(ticket, loan))
     }

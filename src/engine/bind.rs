@@ -3,9 +3,9 @@
 use super::program::{
     Action, Dependency, Endpoint, Lane, Piece, Program, ProgramStep, Space, in_order,
 };
-use crate::plan::layout::Layout;
+use crate::plan::layout::{Division, Layout};
 use crate::plan::spec::{Collective, Demand};
-use crate::plan::{ChunkRange, Plan, Source, Step};
+use crate::plan::{ChunkRange, Plan, Request, Source, Step};
 
 /// Where a call's elements come from and where its result goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -13,14 +13,36 @@ pub enum Placement {
     /// One buffer is both.
     #[default]
     InPlace,
-    /// From an input that is only read into an output. The input of an all-gather and the output
-    /// of a reduce-scatter are this rank's block alone.
+    /// From an input that is only read into an output. The input of an all-gather and of a gather,
+    /// and the output of a reduce-scatter and of a scatter, are this rank's block alone. Only the
+    /// root has an input of a scatter, and an output of a gather.
     Into,
 }
 
+/// How many elements a call is about, and how its blocks lie in the input and in the output. The
+/// two layouts differ in an all-to-all by counts alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lengths<'a> {
+    /// Elements of the whole buffer; with counts, their sum says it.
+    pub count: usize,
+    /// The blocks that are read.
+    pub input: Layout<'a>,
+    /// The blocks that are written.
+    pub output: Layout<'a>,
+}
+
+impl From<usize> for Lengths<'_> {
+    fn from(count: usize) -> Self {
+        Self {
+            count,
+            ..Self::default()
+        }
+    }
+}
+
 impl Program {
-    /// Binds `plan` to a buffer of `count` elements of `element_bytes` each. `is_local` tells which
-    /// ranks share this rank's host: what several of them are sent is written once.
+    /// Binds `plan` to buffers of such `lengths` in elements of `element_bytes` each. `is_local`
+    /// tells which ranks share this rank's host: what several of them are sent is written once.
     ///
     /// ```
     /// use ringtree::engine::bind::Placement;
@@ -44,18 +66,17 @@ impl Program {
     /// # Ok::<(), String>(())
     /// ```
     #[must_use]
-    pub fn bind(
+    pub fn bind<'a>(
         plan: &Plan,
-        count: usize,
+        lengths: impl Into<Lengths<'a>>,
         element_bytes: usize,
         placement: Placement,
         is_local: &dyn Fn(usize) -> bool,
     ) -> Self {
         let request = &plan.request;
-        let layout = Layout::new(request.collective, request.world_size, plan.chunks, count);
         let mut binder = Binder {
             plan,
-            places: Places::new(plan, &layout, element_bytes, placement),
+            places: Places::new(plan, lengths.into(), element_bytes, placement),
             is_local,
             program: Program::default(),
             send_lanes: vec![None; request.world_size],
@@ -69,7 +90,7 @@ impl Program {
         }
         binder.copy_what_is_left();
         let mut program = binder.program;
-        program.scratch_bytes = binder.places.scratch_bytes;
+        program.scratch_bytes = scratch_bytes(&program.steps);
         program.order = in_order(&program.steps);
         let is_whole = |step: &ProgramStep| step.pieces.len() == 1;
         let longest_bytes = program.steps.iter().map(|step| step.bytes).max();
@@ -80,88 +101,141 @@ impl Program {
 
 /// Where each chunk lies.
 struct Places {
-    /// The first byte of each chunk of the whole buffer, and one past the last.
+    /// The first byte of each chunk of the whole buffer, and one past the last, as it is written.
     starts: Vec<usize>,
+    /// The same, as it is read before a step has written it.
+    input_starts: Vec<usize>,
     /// How many chunks the buffer has; scratch chunks come after them.
     chunks: usize,
     placement: Placement,
-    /// The chunks whose result the caller has asked for, if not all.
-    block: Option<std::ops::Range<usize>>,
-    gathers: bool,
+    /// This rank's own chunks, if it has some: all of its input, all of its output, or neither.
+    block: std::ops::Range<usize>,
+    is_input_own: bool,
+    output: Output,
     /// Where the plan's own scratch starts.
     scratch_start: usize,
-    scratch_bytes: usize,
+    /// Where ranks know the lengths of their own messages alone, the bytes in scratch that stand
+    /// for a block without elements. So each of two ranks has a message for the other, whatever it
+    /// believes of the block's length.
+    empty: Option<Piece>,
+    element_bytes: usize,
+}
+
+/// Which chunks an output has room for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    All,
+    Own,
+    None,
 }
 
 impl Places {
-    fn new(plan: &Plan, layout: &Layout, element_bytes: usize, placement: Placement) -> Self {
-        let request = &plan.request;
-        let starts: Vec<_> = (0..=plan.chunks)
-            .map(|chunk| layout.start(chunk) * element_bytes)
-            .collect();
-        let pieces = plan.chunks / request.world_size.max(1);
-        let block = request.collective.is_blocked();
-        let block = block.then(|| request.rank * pieces..(request.rank + 1) * pieces);
-        let scatters = request.collective == Collective::ReduceScatter;
-        // What the output has no room for goes through scratch.
-        let scratch_start = match placement {
-            Placement::Into if scatters => starts[plan.chunks],
-            _ => 0,
+    fn new(plan: &Plan, lengths: Lengths, element_bytes: usize, placement: Placement) -> Self {
+        let Request {
+            collective,
+            world_size,
+            rank,
+            root,
+            ..
+        } = plan.request;
+        let division = Division::new(collective, world_size, plan.chunks, lengths.count);
+        let starts = |layout| {
+            let division = division.laid(layout);
+            let start = |chunk| division.start(chunk) * element_bytes;
+            (0..=plan.chunks).map(start).collect::<Vec<_>>()
         };
+        let (input_starts, starts) = (starts(lengths.input), starts(lengths.output));
+        let pieces = plan.chunks / world_size.max(1);
+        let output = match collective {
+            _ if placement == Placement::InPlace => Output::All,
+            Collective::ReduceScatter | Collective::Scatter => Output::Own,
+            Collective::Gather if rank != root => Output::None,
+            _ => Output::All,
+        };
+        // What the output has no room for goes through scratch.
+        let scratch_start = match output {
+            Output::All => 0,
+            Output::Own | Output::None => starts[plan.chunks],
+        };
+        let by_counts = matches!(lengths.input, Layout::Counts(_)) && collective.moves_blocks();
         Self {
-            scratch_bytes: scratch_start + layout.start(plan.scratch) * element_bytes,
             starts,
+            input_starts,
             chunks: plan.chunks,
             placement,
-            block,
-            gathers: request.collective == Collective::AllGather,
+            block: match collective.is_blocked() {
+                true => rank * pieces..(rank + 1) * pieces,
+                false => 0..plan.chunks,
+            },
+            is_input_own: matches!(collective, Collective::AllGather | Collective::Gather),
+            output,
             scratch_start,
+            empty: by_counts.then_some(Piece {
+                space: Space::Scratch,
+                offset: 0,
+                bytes: element_bytes,
+            }),
+            element_bytes,
         }
     }
 
-    fn piece(&self, space: Space, chunk: usize, base: usize) -> Piece {
-        Piece {
-            space,
-            offset: self.starts[chunk] - base,
-            bytes: self.starts[chunk + 1] - self.starts[chunk],
+    fn piece(&self, space: Space, starts: &[usize], chunk: usize, base: usize) -> Piece {
+        let (start, end) = (starts[chunk], starts[chunk + 1]);
+        match self.empty {
+            Some(empty) if start == end && !self.block.contains(&chunk) => empty,
+            _ => Piece {
+                space,
+                offset: start - base,
+                bytes: end - start,
+            },
         }
-    }
-
-    /// Where this rank's block starts in the whole buffer.
-    fn block_start(&self) -> usize {
-        self.block
-            .as_ref()
-            .map_or(0, |block| self.starts[block.start])
     }
 
     /// Where the chunk's first content is read, before a step has written it.
     fn input(&self, chunk: usize) -> Piece {
-        let base = if self.gathers { self.block_start() } else { 0 };
-        // Only this rank's block of an all-gather has content, and only it is read.
-        self.piece(Space::Input, chunk, base.min(self.starts[chunk]))
+        // Where the input is this rank's chunks, only they have content, and only they are read.
+        let start = self.input_starts[self.block.start].min(self.input_starts[chunk]);
+        let base = if self.is_input_own { start } else { 0 };
+        self.piece(Space::Input, &self.input_starts, chunk, base)
     }
 
     /// Where the chunk is written, and read once a step has written it.
     fn home(&self, chunk: usize) -> Piece {
+        let starts = &self.starts;
         if chunk >= self.chunks {
-            let piece = self.piece(Space::Scratch, chunk - self.chunks, 0);
+            let scratch = chunk - self.chunks;
             return Piece {
-                offset: self.scratch_start + piece.offset,
-                ..piece
+                offset: self.scratch_start + periodic(starts, scratch),
+                ..self.piece(Space::Scratch, starts, scratch % self.chunks, 0)
             };
         }
-        match (self.placement, &self.block) {
-            (Placement::InPlace, _) => self.piece(Space::Buffer, chunk, 0),
-            (Placement::Into, Some(block)) if !self.gathers => {
-                if block.contains(&chunk) {
-                    self.piece(Space::Output, chunk, self.block_start())
-                } else {
-                    self.piece(Space::Scratch, chunk, 0)
-                }
+        match self.output {
+            _ if self.placement == Placement::InPlace => {
+                self.piece(Space::Buffer, starts, chunk, 0)
             }
-            (Placement::Into, _) => self.piece(Space::Output, chunk, 0),
+            Output::All => self.piece(Space::Output, starts, chunk, 0),
+            Output::Own if self.block.contains(&chunk) => {
+                self.piece(Space::Output, starts, chunk, starts[self.block.start])
+            }
+            Output::Own | Output::None => self.piece(Space::Scratch, starts, chunk, 0),
         }
     }
+
+    /// By what the digest of a message of `pieces` is changed.
+    fn salt(&self, pieces: &[Piece]) -> u32 {
+        let Some(empty) = self.empty else {
+            return 0;
+        };
+        let filled = pieces.iter().filter(|piece| piece.space != empty.space);
+        let bytes: usize = filled.map(|piece| piece.bytes).sum();
+        (bytes / self.element_bytes) as u32 + 1
+    }
+}
+
+/// Where chunk `index` begins if buffers with these `starts` follow one another.
+fn periodic(starts: &[usize], index: usize) -> usize {
+    let chunks = starts.len() - 1;
+    (index / chunks) * starts[chunks] + starts[index % chunks]
 }
 
 /// The steps that touched a chunk last: (step, byte of its stream).
@@ -258,19 +332,19 @@ impl Binder<'_> {
             Step::Copy { from, to } => {
                 let from = std::slice::from_ref(from);
                 let action = Action::Copy(self.sources(from));
-                self.local(round, action, from, *to, false);
+                self.local(round, action, from, *to);
             }
             Step::Reduce {
                 from,
                 to,
                 completes,
             } => {
-                let from = std::slice::from_ref(from);
-                let action = Action::Accumulate {
-                    from: self.sources(from),
+                let operands = from.iter().map(|one| self.sources(&[*one]));
+                let action = Action::Fold {
+                    from: operands.collect(),
                     completes: *completes,
                 };
-                self.local(round, action, from, *to, true);
+                self.local(round, action, from, *to);
             }
         }
     }
@@ -326,15 +400,8 @@ impl Binder<'_> {
         self.push(round, action, places, dependencies);
     }
 
-    fn local(
-        &mut self,
-        round: usize,
-        action: Action,
-        from: &[ChunkRange],
-        to: ChunkRange,
-        reads_own: bool,
-    ) {
-        let places = self.destinations(&[to], reads_own);
+    fn local(&mut self, round: usize, action: Action, from: &[ChunkRange], to: ChunkRange) {
+        let places = self.destinations(&[to], false);
         if places.0.is_empty() {
             return;
         }
@@ -342,7 +409,9 @@ impl Binder<'_> {
         self.program.locals.push(index);
         let mut dependencies = Vec::new();
         self.touch(index, &[to], true, &mut dependencies);
-        self.touch(index, from, false, &mut dependencies);
+        for one in from.iter().filter(|one| **one != to) {
+            self.touch(index, &[*one], false, &mut dependencies);
+        }
         self.push(round, action, places, dependencies);
     }
 
@@ -363,7 +432,7 @@ impl Binder<'_> {
             if self.is_input(chunk) && demand != Demand::Anything {
                 let from = [ChunkRange::new(chunk, 1)];
                 let action = Action::Copy(self.sources(&from));
-                self.local(round, action, &[], from[0], false);
+                self.local(round, action, &[], from[0]);
             }
         }
     }
@@ -376,7 +445,13 @@ impl Binder<'_> {
         mut dependencies: Vec<Dependency>,
     ) {
         dependencies.sort_by_key(|dependency| dependency.at);
+        let is_message = matches!(action, Action::Send { .. } | Action::Store(_));
         self.program.steps.push(ProgramStep {
+            salt: if is_message {
+                self.places.salt(&pieces)
+            } else {
+                0
+            },
             action,
             bytes: pieces.iter().map(|piece| piece.bytes).sum(),
             pieces,
@@ -396,7 +471,12 @@ impl Binder<'_> {
     ) {
         let mut at = 0;
         for chunk in chunks(ranges) {
-            let bytes = self.places.home(chunk).bytes;
+            let place = if writes {
+                self.places.home(chunk)
+            } else {
+                self.source(chunk)
+            };
+            let bytes = place.bytes;
             // The input is never written: nothing waits for its readers.
             let is_input = !writes && self.is_input(chunk);
             let touch = &mut self.last[chunk];
@@ -423,6 +503,23 @@ impl Binder<'_> {
             at += bytes;
         }
     }
+}
+
+/// How much scratch the steps use.
+fn scratch_bytes(steps: &[ProgramStep]) -> usize {
+    let end = |pieces: &Vec<Piece>| {
+        let used = pieces.iter().filter(|one| one.space == Space::Scratch);
+        used.map(|one| one.offset + one.bytes).max().unwrap_or(0)
+    };
+    let of = |step: &ProgramStep| {
+        let read = match &step.action {
+            Action::Copy(from) => end(from),
+            Action::Fold { from, .. } => from.iter().map(end).max().unwrap_or(0),
+            _ => 0,
+        };
+        end(&step.pieces).max(end(&step.own)).max(read)
+    };
+    steps.iter().map(of).max().unwrap_or(0)
 }
 
 fn chunks(ranges: &[ChunkRange]) -> impl Iterator<Item = usize> + '_ {

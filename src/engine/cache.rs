@@ -1,16 +1,18 @@
 //! Choosing, building and remembering the programs of a communicator.
 
-use super::bind::Placement;
+use super::bind::{Lengths, Placement};
 use super::medium::host::Arithmetic;
 use super::program::Program;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
+use crate::plan::algorithms::{REGISTRY, prove};
 use crate::plan::ir::Request;
 use crate::plan::select::{self, TuningTable};
+use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
-use crate::protocol::call::Call;
+use crate::protocol::call::{Call, Split};
 use crate::reduce::Kernel;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,9 +64,14 @@ pub struct Cache {
     tuning: TuningTable,
     /// The other ranks of this host that memory is shared with.
     local: Vec<usize>,
+    /// Plans know blocks and no lengths.
+    plans: HashMap<Request, Arc<Plan>>,
+    /// Programs for even buffers, by their length among others.
     all: HashMap<Key, Arc<Prepared>>,
     /// The last one that was asked for: a loop asks for the same again and again.
     last: Option<(Key, Arc<Prepared>)>,
+    /// The last program whose lengths came with the call: the next call has others.
+    once: Option<Arc<Prepared>>,
 }
 
 impl Cache {
@@ -76,17 +83,32 @@ impl Cache {
             topology,
             tuning,
             local,
+            plans: HashMap::new(),
             all: HashMap::new(),
             last: None,
+            once: None,
         }
     }
 
-    /// The call's program, made if need be.
+    /// The program of the call on an even buffer, as [`Cache::laid`].
+    ///
+    /// # Errors
+    /// As [`Cache::laid`].
+    pub fn get(&mut self, key: Key) -> Result<&Arc<Prepared>> {
+        self.laid(key, Lengths::from(key.call.count))
+    }
+
+    /// The program of the call on blocks of such `lengths`, made if need be. One by counts is
+    /// bound anew for each call, from a plan that is kept.
     ///
     /// # Errors
     /// [`Error::usage`] if no algorithm carries out the call, or no memory holds so much.
     #[inline]
-    pub fn get(&mut self, key: Key) -> Result<&Arc<Prepared>> {
+    pub fn laid(&mut self, key: Key, lengths: Lengths) -> Result<&Arc<Prepared>> {
+        if key.call.split == Split::Counts {
+            let prepared = Arc::new(self.make(key, lengths)?);
+            return Ok(self.once.insert(prepared));
+        }
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == key);
         if !is_last {
             let prepared = match self.all.get(&key) {
@@ -95,7 +117,7 @@ impl Cache {
                     if self.all.len() >= PROGRAMS_CACHED_MAX {
                         self.all.clear();
                     }
-                    let prepared = Arc::new(self.make(key)?);
+                    let prepared = Arc::new(self.make(key, lengths)?);
                     self.all.insert(key, Arc::clone(&prepared));
                     prepared
                 }
@@ -106,7 +128,7 @@ impl Cache {
         Ok(last.expect("invariant: the last one was just set"))
     }
 
-    fn make(&self, key: Key) -> Result<Prepared> {
+    fn make(&mut self, key: Key, lengths: Lengths) -> Result<Prepared> {
         let Key {
             call,
             placement,
@@ -116,13 +138,25 @@ impl Cache {
             return Err(Error::usage("a message is prepared by `message`"));
         };
         let bytes = bytes_of(call.count, call.dtype)?;
+        let is_even = call.split == Split::Even;
+        if is_even && collective.whole_count(call.count, self.topology.world_size) != call.count {
+            return Err(Error::usage(format!(
+                "{} ranks do not divide {} elements into equal blocks; pad them, or use \
+                 all_to_all_into with counts",
+                self.topology.world_size, call.count
+            )));
+        }
+        let algorithm = match call.is_counted_by_pairs() {
+            true => direct(collective, call.algorithm),
+            false => call.algorithm,
+        };
         let choice = select::choose(
             collective,
             self.topology,
             bytes,
             call.dtype.size(),
             &self.tuning,
-            call.algorithm,
+            algorithm,
         );
         let choice = choice.map_err(Error::usage)?;
         let call = Call {
@@ -130,9 +164,12 @@ impl Cache {
             pieces: choice.pieces,
             ..call
         };
-        let plan = self.plan(&call, self.rank)?;
+        let request = self.request(&call, self.rank)?;
+        let plan = self.planned(&request)?;
         let kernel = call.op.map(|op| kernel(call.dtype, op)).transpose()?;
-        let mut program = self.bind(&plan, &call, placement);
+        let is_local = |peer| self.local.binary_search(&peer).is_ok();
+        let element_bytes = call.dtype.size();
+        let mut program = Program::bind(&plan, lengths, element_bytes, placement, &is_local);
         if is_exposed {
             let overwritten_too = bytes >= EXPOSED_OVERWRITTEN_BYTES_MIN;
             program = program.exposing(EXPOSED_BYTES_MIN, overwritten_too);
@@ -143,7 +180,7 @@ impl Cache {
             program,
             arithmetic: Arithmetic {
                 kernel,
-                element_bytes: call.dtype.size(),
+                element_bytes,
                 divisor: (call.op == Some(ReduceOp::Avg)).then_some(self.topology.world_size),
             },
             predicted_s: choice.predicted_s,
@@ -159,7 +196,7 @@ impl Cache {
     pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
         let program = |rank| {
             let (count, element_bytes) = (call.count, call.dtype.size());
-            let plan = self.plan(call, rank)?;
+            let plan = plan(&self.request(call, rank)?).map_err(Error::usage)?;
             let is_local = |peer| peer != rank;
             Ok(Program::bind(
                 &plan,
@@ -172,13 +209,30 @@ impl Cache {
         (0..self.topology.world_size).map(program).collect()
     }
 
-    /// The plan of `rank` in a collective of which the algorithm has been chosen.
-    fn plan(&self, call: &Call, rank: usize) -> Result<Plan> {
+    /// What this rank does, made if need be.
+    fn planned(&mut self, request: &Request) -> Result<Arc<Plan>> {
+        if let Some(plan) = self.plans.get(request) {
+            return Ok(Arc::clone(plan));
+        }
+        if self.plans.len() >= PROGRAMS_CACHED_MAX {
+            self.plans.clear();
+        }
+        // What a program's own algorithm makes of the request is trusted once it is proven.
+        if request.algorithm.is_own() {
+            prove(request).map_err(Error::usage)?;
+        }
+        let plan = Arc::new(plan(request).map_err(Error::usage)?);
+        self.plans.insert(*request, Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    /// What the plan of `rank` depends on in a collective of which the algorithm has been chosen.
+    fn request(&self, call: &Call, rank: usize) -> Result<Request> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
             return Err(Error::usage("no algorithm was chosen"));
         };
-        plan(&Request {
+        Ok(Request {
             collective,
             algorithm,
             world_size: self.topology.world_size,
@@ -187,12 +241,6 @@ impl Cache {
             pieces: call.pieces,
             ranks_per_host: self.topology.ranks_per_host,
         })
-        .map_err(Error::usage)
-    }
-
-    fn bind(&self, plan: &Plan, call: &Call, placement: Placement) -> Program {
-        let is_local = |peer| self.local.binary_search(&peer).is_ok();
-        Program::bind(plan, call.count, call.dtype.size(), placement, &is_local)
     }
 }
 
@@ -239,6 +287,16 @@ impl Prepared {
     }
 }
 
+/// The algorithm for blocks of which two ranks alone know the lengths: the one asked for, if every
+/// block goes straight to its receiver by it, else the first of that kind.
+fn direct(collective: Collective, asked: Option<Algorithm>) -> Option<Algorithm> {
+    let entries = REGISTRY.iter().filter(|entry| entry.is_direct);
+    let direct = entries.filter(|entry| entry.collectives.contains(&collective));
+    let mut direct = direct.map(|entry| entry.algorithm);
+    let first = direct.clone().next();
+    direct.find(|one| Some(*one) == asked).or(first)
+}
+
 fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())
@@ -249,7 +307,7 @@ fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
         Error::usage(format!(
-            "{op} is not defined for {dtype}; bit operators are for integers"
+            "{op} is not defined for {dtype}; bit operators are for integers, factors for floats"
         ))
     })
 }

@@ -9,10 +9,12 @@ use super::program::Program;
 use super::reservations::Reservations;
 use super::run::Run;
 use crate::error::{Error, Result};
+use crate::limits::SCRATCH_KEPT_FOR;
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
 use crate::protocol::members::Members;
 use crate::protocol::session::Session;
+use crate::reduce::scale;
 use crate::sys::memory::Region;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +39,13 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Multiplies this rank's contribution by `factor`, before a call in place.
+    pub fn scale(&mut self, factor: Option<f64>) {
+        if let (Some(factor), Some(output)) = (factor, &mut self.output) {
+            scale(output.dtype(), output.bytes_mut(), factor);
+        }
+    }
+
     /// A buffer that is both.
     #[must_use]
     pub fn in_place(buffer: Region) -> Self {
@@ -104,6 +113,10 @@ impl Slot {
     pub(super) fn call(&self) -> Option<Call> {
         let prepared = self.prepared.as_ref()?;
         Some(prepared.call.numbered(self.sequence))
+    }
+
+    pub(super) fn prepared(&self) -> Option<&Prepared> {
+        self.prepared.as_deref()
     }
 
     pub(super) fn program(&self) -> Option<&Program> {
@@ -194,6 +207,10 @@ pub(super) struct Queue {
     pub(super) order: VecDeque<usize>,
     /// Operations that have ended and bear no time yet.
     unstamped: usize,
+    /// Bytes of scratch of all places.
+    scratch_bytes: usize,
+    /// Operations in a row that needed much less of it.
+    small_ones: u32,
     reservations: Reservations,
     /// Whether a send that its link does not take holds up only later ones to the same peer.
     is_by_peer: bool,
@@ -210,6 +227,8 @@ impl Queue {
             free: Vec::new(),
             order: VecDeque::with_capacity(1),
             unstamped: 0,
+            scratch_bytes: 0,
+            small_ones: 0,
             reservations: Reservations::new(world_size),
             is_by_peer: order == Order::Pairs,
         }
@@ -239,10 +258,34 @@ impl Queue {
         });
         let slot = &mut self.slots[index];
         slot.run.start(program);
-        if slot.scratch.len() < program.scratch_bytes {
-            slot.scratch.resize(program.scratch_bytes, 0);
+        let (has, needs) = (slot.scratch.len(), program.scratch_bytes);
+        if has < needs {
+            slot.scratch.resize(needs, 0);
+            self.scratch_bytes += needs - has;
+        }
+        if needs < self.scratch_bytes / 4 {
+            self.shrink(index, needs);
+        } else {
+            self.small_ones = 0;
         }
         index
+    }
+
+    /// Once enough operations in a row were small, lets go of the scratch of large ones: `index` is
+    /// the place of the last, which needs so many bytes.
+    #[cold]
+    fn shrink(&mut self, index: usize, bytes: usize) {
+        self.small_ones += 1;
+        if self.small_ones < SCRATCH_KEPT_FOR {
+            return;
+        }
+        self.small_ones = 0;
+        for free in self.free.iter().copied().chain([index]) {
+            let scratch = &mut self.slots[free].scratch;
+            self.scratch_bytes -= scratch.len().saturating_sub(bytes);
+            scratch.truncate(bytes);
+            scratch.shrink_to_fit();
+        }
     }
 
     fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
@@ -530,5 +573,34 @@ impl Group {
     #[must_use]
     pub fn is_calling(&self) -> bool {
         !self.collectives.order.is_empty() || !self.pairs.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_shrinks_after_many_operations_that_need_little() {
+        let connect = Box::new(|_| -> Box<dyn crate::link::Link> { panic!("no link is used") });
+        let mut queue = Queue::new(Order::Collectives, Links::new(1, connect), 0, 1);
+        let needing = |scratch_bytes| Program {
+            scratch_bytes,
+            ..Program::default()
+        };
+        let mut run = |scratch_bytes| {
+            let index = queue.place(&needing(scratch_bytes));
+            queue.free.push(index);
+            queue.slots[index].scratch.capacity()
+        };
+        // A large operation now and then keeps its memory.
+        for _ in 0..3 {
+            assert_eq!(run(1 << 20), 1 << 20);
+            for _ in 1..SCRATCH_KEPT_FOR {
+                assert_eq!(run(100), 1 << 20);
+            }
+        }
+        assert_eq!(run(100), 100);
+        assert_eq!(run(0), 100);
     }
 }

@@ -4,8 +4,9 @@
 use super::group::{Group, Order, Queue, Slot};
 use super::medium::Broken;
 use crate::error::Error;
-use crate::limits::WAITING_NOTICE_AFTER;
+use crate::limits::{SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER};
 use crate::link::LinkError;
+use crate::link::frame::Header;
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use crate::protocol::session::{Agreement, Session, To};
@@ -41,15 +42,22 @@ impl Group {
     }
 
     pub(super) fn broken(&mut self, order: Order, slot: usize, Broken { peer, error }: Broken) {
+        let rank = self.rank;
+        let slot = &self.queue(order).slots[slot];
         // Every started operation has a call.
-        let Some(call) = self.queue(order).slots[slot].call() else {
+        let Some(call) = slot.call() else {
             return;
+        };
+        let disagreement = match &error {
+            LinkError::Unexpected(header) => counts_disagree(rank, peer, slot, &call, header),
+            _ => None,
         };
         match error {
             LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
-            LinkError::Unexpected(header) => {
-                self.session.mismatched(peer, &call, header.sequence);
-            }
+            LinkError::Unexpected(header) => match disagreement {
+                Some(error) => self.session.failed(call.mark(error)),
+                None => self.session.mismatched(peer, &call, header.sequence),
+            },
             LinkError::Garbage(why) => {
                 let error = Error::protocol(format!(
                     "{} got bytes from {} during {} that are no frame: {why}; is the library the \
@@ -160,6 +168,37 @@ impl Group {
     pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
         self.session.next_message()
     }
+}
+
+/// The error of a call by counts, if what came from `peer` is its message in the same call, as long
+/// as the peer says and not as this rank expects.
+fn counts_disagree(
+    rank: usize,
+    peer: usize,
+    slot: &Slot,
+    call: &Call,
+    header: &Header,
+) -> Option<Error> {
+    let prepared = slot.prepared()?;
+    if !call.is_counted_by_pairs() || header.sequence != call.sequence {
+        return None;
+    }
+    let lanes = &prepared.program.receives;
+    let lane = lanes.iter().find(|lane| lane.peer == peer)?;
+    let expected = &prepared.program.steps[*lane.steps.get(header.message as usize)?];
+    // The digest of the same call, changed by another number of elements.
+    let sent = (header.digest ^ prepared.digest).checked_sub(1)? as usize;
+    let (bytes, segment) = (sent.max(1) * call.dtype.size(), header.bytes as usize);
+    let is_full = segment.is_multiple_of(SHARED_SEGMENT_BYTES);
+    let is_its_length = segment == bytes || (segment < bytes && is_full);
+    let expected = expected.salt.checked_sub(1)?;
+    is_its_length.then(|| {
+        let error = Error::mismatch(format!(
+            "rank {peer} sends {sent} elements to rank {rank} in {call}, but rank {rank} receives \
+             {expected} of it; the counts of two ranks must agree"
+        ));
+        error.with_rank(rank).with_peer(peer)
+    })
 }
 
 /// Ends the first operation that is overdue; tells peers of the others that have waited long.

@@ -1,7 +1,11 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
+use super::algorithms::own;
+use crate::limits::RADIX_MAX;
 use crate::named::named;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 
 macro_rules! names {
     ($(#[$meta:meta])* $type:ident, $what:literal, {
@@ -40,34 +44,146 @@ names! {
         ReduceScatter "reduce-scatter",
         /// Every rank ends with every rank's block.
         AllGather "all-gather",
+        /// The root ends with every rank's block.
+        Gather "gather",
+        /// Every rank ends with its block of the root's buffer.
+        Scatter "scatter",
+        /// Block j of rank i's buffer becomes block i of rank j's.
+        AllToAll "all-to-all",
         /// No rank leaves before every rank has entered.
         Barrier "barrier",
     }
 }
 
-names! {
-    /// How a collective is carried out. What each does is in its file under `plan/algorithms/`.
-    Algorithm, "algorithm", {
-        /// Every contribution straight to the ranks that need it, one round.
-        Flat "flat",
-        /// Flat reduce-scatter, then flat all-gather.
-        TwoShot "two-shot",
-        /// Divide and conquer.
-        Binomial "binomial",
-        /// Scatter by a binomial tree, then all-gather.
-        ScatterAllgather "scatter-allgather",
-        /// Pairwise exchange of whole buffers at doubling distance.
-        RecursiveDoubling "recursive-doubling",
-        /// Recursive halving, then recursive doubling of blocks.
-        Rabenseifner "rabenseifner",
-        /// Neighbour to neighbour.
-        Ring "ring",
-        /// Circulant graphs: round-optimal and volume-optimal for every number of ranks.
-        Circulant "circulant",
-        /// Token exchange at doubling distance.
-        Dissemination "dissemination",
-        /// Inside the hosts first, then between them, then inside again.
-        Hierarchical "hierarchical",
+/// How a collective is carried out: an algorithm of the registry, whose constants
+/// (`Algorithm::Ring`) stand in `plan/algorithms/mod.rs`, and its radix k: in a round a rank of an
+/// algorithm that has one exchanges k − 1 messages instead of one, and there are ⌈log_k n⌉ rounds
+/// instead of ⌈log₂ n⌉.
+///
+/// ```
+/// use ringtree::plan::Algorithm;
+///
+/// let by_four: Algorithm = "recursive-doubling/4".parse()?;
+/// assert_eq!(by_four, Algorithm::RecursiveDoubling.with_radix(4)?);
+/// assert_eq!((by_four.name(), by_four.radix()), ("recursive-doubling", 4));
+/// assert_eq!(Algorithm::Ring.with_radix(4).unwrap_err(), "ring has no radix");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
+pub struct Algorithm {
+    /// The place in the registry.
+    number: u8,
+    radix: u8,
+}
+
+/// The radix of an algorithm that is named without one.
+const RADIX_DEFAULT: u8 = 2;
+
+impl Algorithm {
+    /// The one in this place of the registry, with the default radix.
+    pub(super) const fn numbered(number: u8) -> Self {
+        Self {
+            number,
+            radix: RADIX_DEFAULT,
+        }
+    }
+
+    /// The place in the registry.
+    pub(super) const fn number(self) -> usize {
+        self.number as usize
+    }
+
+    /// The name without the radix.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
+    }
+
+    /// The radix k; 2 where none was named.
+    #[must_use]
+    pub const fn radix(self) -> usize {
+        self.radix as usize
+    }
+
+    /// The same with the radix `radix`.
+    ///
+    /// # Errors
+    /// A sentence: the algorithm has none, or it must be another number.
+    pub fn with_radix(self, radix: usize) -> Result<Self, String> {
+        if !(2..=RADIX_MAX).contains(&radix) {
+            return Err(format!(
+                "a radix is a number from 2 to {RADIX_MAX}, not {radix}"
+            ));
+        }
+        let wanted = Self {
+            radix: radix as u8,
+            ..self
+        };
+        let has_radix = own::entry_of(self).is_some_and(|entry| entry.has_radix);
+        if !has_radix && wanted != Self::numbered(self.number) {
+            return Err(format!("{} has no radix", self.name()));
+        }
+        Ok(wanted)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())?;
+        match self.radix {
+            RADIX_DEFAULT => Ok(()),
+            radix => write!(formatter, "/{radix}"),
+        }
+    }
+}
+
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, radix) = match text.split_once('/') {
+            Some((name, radix)) => (name, Some(radix)),
+            None => (text, None),
+        };
+        let found = own::named(name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
+            format!(
+                "no algorithm is called '{name}'; there are {}",
+                names.join(" ")
+            )
+        })?;
+        match radix.map(|radix| (radix, radix.parse())) {
+            None => Ok(found),
+            Some((_, Ok(radix))) => found.with_radix(radix),
+            Some((radix, Err(_))) => Err(format!(
+                "a radix is a number from 2 to {RADIX_MAX}, not '{radix}'"
+            )),
+        }
+    }
+}
+
+impl From<Algorithm> for (u8, u8) {
+    fn from(algorithm: Algorithm) -> Self {
+        (algorithm.number, algorithm.radix)
+    }
+}
+
+impl TryFrom<(u8, u8)> for Algorithm {
+    type Error = String;
+
+    fn try_from((number, radix): (u8, u8)) -> Result<Self, String> {
+        // What a peer has registered may be unknown here.
+        match (2..=RADIX_MAX).contains(&usize::from(radix)) {
+            true => Ok(Self { number, radix }),
+            false => Err(format!("no algorithm has the radix {radix}")),
+        }
     }
 }
 
@@ -75,20 +191,44 @@ impl Collective {
     /// Whether the collective has a root.
     #[must_use]
     pub const fn is_rooted(self) -> bool {
-        matches!(self, Collective::Broadcast | Collective::Reduce)
+        matches!(
+            self,
+            Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
+        )
     }
 
     /// Whether the collective combines contributions.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        !matches!(self, Collective::Broadcast | Collective::AllGather)
+        matches!(
+            self,
+            Collective::AllReduce
+                | Collective::Reduce
+                | Collective::ReduceScatter
+                | Collective::Barrier
+        )
     }
 
-    /// Whether chunks `i·b..(i+1)·b` are rank i's own block, so that the layout splits the buffer
-    /// into one block a rank first and each block into pieces second.
+    /// Whether chunks `i·b..(i+1)·b` are rank i's own block (in an all-to-all, the block for rank
+    /// i, and at the end the one from rank i), so that the layout splits the buffer into one block
+    /// a rank first and each block into pieces second.
     #[must_use]
     pub const fn is_blocked(self) -> bool {
-        matches!(self, Collective::ReduceScatter | Collective::AllGather)
+        matches!(
+            self,
+            Collective::ReduceScatter
+                | Collective::AllGather
+                | Collective::Gather
+                | Collective::Scatter
+                | Collective::AllToAll
+        )
+    }
+
+    /// Whether content moves to a block of another number. Then all blocks are equally long, unless
+    /// the caller gives the length of each one that it sends and of each one that it receives.
+    #[must_use]
+    pub const fn moves_blocks(self) -> bool {
+        matches!(self, Collective::AllToAll)
     }
 }
 
@@ -97,20 +237,31 @@ impl Collective {
 pub enum Demand {
     /// Whatever is there.
     Anything,
-    /// The contribution of this rank, untouched.
+    /// The contribution of this rank, untouched; of an all-to-all, its block for the rank that
+    /// demands it.
     Of(usize),
     /// The combination of every rank's contribution.
     Everyone,
 }
 
 impl Collective {
+    /// The most elements, up to `count`, that the collective takes where no lengths are given.
+    #[must_use]
+    pub const fn whole_count(self, count: usize, world_size: usize) -> usize {
+        if self.moves_blocks() {
+            count - count % world_size
+        } else {
+            count
+        }
+    }
+
     /// Whether `rank` contributes to a chunk of `block` when the collective begins. `block` matters
     /// to blocked collectives only.
     #[must_use]
     pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
         match self {
-            Collective::Broadcast => rank == root,
-            Collective::AllGather => rank == block,
+            Collective::Broadcast | Collective::Scatter => rank == root,
+            Collective::AllGather | Collective::Gather => rank == block,
             _ => true,
         }
     }
@@ -123,8 +274,13 @@ impl Collective {
             Collective::Broadcast => Demand::Of(root),
             Collective::Reduce if rank == root => Demand::Everyone,
             Collective::ReduceScatter if rank == block => Demand::Everyone,
-            Collective::Reduce | Collective::ReduceScatter => Demand::Anything,
-            Collective::AllGather => Demand::Of(block),
+            Collective::Gather if rank == root => Demand::Of(block),
+            Collective::Scatter if rank == block => Demand::Of(root),
+            Collective::Reduce
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter => Demand::Anything,
+            Collective::AllGather | Collective::AllToAll => Demand::Of(block),
         }
     }
 

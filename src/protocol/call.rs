@@ -44,6 +44,18 @@ pub enum Medium {
     Device,
 }
 
+/// How the blocks of a call lie, as far as all ranks must agree on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Split {
+    /// As evenly as possible, or there are no blocks.
+    #[default]
+    Even,
+    /// Blocks of equal length, the last ones shorter or empty.
+    Ceil,
+    /// By counts that the caller gives.
+    Counts,
+}
+
 /// A call, as far as all ranks must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
@@ -51,8 +63,10 @@ pub struct Call {
     pub sequence: u64,
     /// What is done.
     pub kind: Kind,
-    /// Elements of the whole buffer.
+    /// Elements of the whole buffer; 0 in an all-to-all by counts, where no rank knows them.
     pub count: usize,
+    /// How its blocks lie.
+    pub split: Split,
     /// Type of the elements.
     pub dtype: Dtype,
     /// The operator, where the collective reduces.
@@ -92,6 +106,7 @@ impl Call {
             sequence: 0,
             kind: collective.into(),
             count,
+            split: Split::Even,
             dtype,
             op,
             root: 0,
@@ -114,6 +129,7 @@ impl Call {
             sequence: 0,
             kind: Kind::SendRecv,
             count,
+            split: Split::Even,
             dtype,
             op: None,
             root: to,
@@ -186,6 +202,12 @@ impl Call {
         self.kind == Kind::SendRecv
     }
 
+    /// Whether two ranks alone know how much one of them sends the other.
+    #[must_use]
+    pub fn is_counted_by_pairs(&self) -> bool {
+        self.split == Split::Counts && self.collective().is_some_and(Collective::moves_blocks)
+    }
+
     /// `error`, which was seen in this call.
     #[must_use]
     pub fn mark(&self, error: Error) -> Error {
@@ -205,6 +227,7 @@ impl fmt::Display for Call {
             sequence,
             kind,
             count,
+            split,
             dtype,
             op,
             root,
@@ -212,7 +235,16 @@ impl fmt::Display for Call {
             pieces,
             medium,
         } = self;
-        write!(formatter, "{} #{sequence} of {count} {dtype}", kind.name())?;
+        write!(formatter, "{} #{sequence} of ", kind.name())?;
+        if !self.is_counted_by_pairs() {
+            write!(formatter, "{count} ")?;
+        }
+        write!(formatter, "{dtype}")?;
+        match split {
+            Split::Even => {}
+            Split::Ceil => write!(formatter, " in blocks rounded up")?,
+            Split::Counts => write!(formatter, " by counts")?,
+        }
         let collective = self.collective();
         if let Some(op) = op.filter(|_| collective != Some(Collective::Barrier)) {
             write!(formatter, ", {op}")?;

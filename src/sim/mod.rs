@@ -5,7 +5,8 @@
 //! stalls, short reads and deaths happen on request. [`connector`] makes links of its byte
 //! streams. Two ways to run ranks: [`schedule`] lets ordinary blocking code run on up to a few
 //! hundred, one at a time; [`cluster`] drives a [`script`] on thousands, in one thread, and
-//! [`checkers`] say whether what came out is right.
+//! [`checkers`] say whether what came out is right. [`promise`] says what a collective leaves in
+//! buffers of known content.
 //!
 //! *Invariants.* Everything follows from the configuration and one seed: no real clock, no hash
 //! order, no race decides anything. Time moves only when the driver moves it, never backwards.
@@ -22,6 +23,7 @@ pub mod connector;
 pub mod faults;
 pub mod network;
 mod pipe;
+pub mod promise;
 pub mod schedule;
 pub mod script;
 pub mod simulate;

@@ -8,15 +8,8 @@ use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
-    let mut data = vec![1u8; 3000];
-    match collective {
-        Collective::AllReduce => comm.all_reduce(&mut data, ReduceOp::Sum),
-        Collective::Broadcast => comm.broadcast(&mut data, 0),
-        Collective::Reduce => comm.reduce(&mut data, ReduceOp::Sum, 0),
-        Collective::ReduceScatter => comm.reduce_scatter(&mut data, ReduceOp::Sum),
-        Collective::AllGather => comm.all_gather(&mut data),
-        Collective::Barrier => comm.barrier(),
-    }
+    let mut data = vec![1u8; collective.whole_count(3000, comm.world_size())];
+    comm.collective(collective, &mut data, ReduceOp::Sum, 0)
 }
 
 /// Calls without end, until `victim` dies at `at`; everybody must say so, soon after.

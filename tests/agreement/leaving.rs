@@ -1,7 +1,6 @@
 //! Ranks that leave: in peace, or too early.
 
 use super::{registry, run_timed};
-use ringtree::plan::Collective;
 use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Error, ReduceOp};
 use std::time::Duration;
@@ -18,15 +17,8 @@ fn who_has_finished_may_leave_while_others_still_receive() {
             world.network.window_bytes = 2000;
             world.network.faults.delay_max = Duration::from_millis(300);
             let ends = world.run(|comm| {
-                let mut data = vec![1u16 << comm.rank(); 5000];
-                match collective {
-                    Collective::AllReduce => comm.all_reduce(&mut data, ReduceOp::Sum),
-                    Collective::Broadcast => comm.broadcast(&mut data, 2),
-                    Collective::Reduce => comm.reduce(&mut data, ReduceOp::Sum, 2),
-                    Collective::ReduceScatter => comm.reduce_scatter(&mut data, ReduceOp::Sum),
-                    Collective::AllGather => comm.all_gather(&mut data),
-                    Collective::Barrier => comm.barrier(),
-                }
+                let mut data = vec![1u16 << comm.rank(); 5004];
+                comm.collective(collective, &mut data, ReduceOp::Sum, 2)
             });
             assert_eq!(ends, vec![Ok(()); 6], "{collective} by {algorithm}");
         }

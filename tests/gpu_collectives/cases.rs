@@ -3,10 +3,10 @@
 use crate::world::{Act, Rank};
 use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::plan::layout::part_start;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Dtype, Element, ReduceOp, Result};
+use ringtree::sim::promise::Promise;
+use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -44,14 +44,16 @@ fn check_all(rank: &Rank, cases: Vec<Case>) -> Result<String> {
 fn every_algorithm(world_size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in REGISTRY {
-        for collective in entry.collectives {
+        let forms = entry.forms(&[2, 3]).into_iter();
+        let pairs = forms.flat_map(|form| entry.collectives.iter().map(move |one| (one, form)));
+        for (collective, algorithm) in pairs {
             if *collective == Collective::Barrier {
                 continue;
             }
             for (nth, count) in [0, 1, 3, 1025, 30_001].into_iter().enumerate() {
                 cases.push(Case {
                     collective: *collective,
-                    algorithm: Some(entry.algorithm),
+                    algorithm: Some(algorithm),
                     dtype: Dtype::F32,
                     op: [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][nth % 3],
                     count,
@@ -82,16 +84,10 @@ fn every_type() -> Vec<Case> {
 }
 
 fn large(world_size: usize) -> Vec<Case> {
-    let all = [
-        Collective::AllReduce,
-        Collective::Broadcast,
-        Collective::Reduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-    ];
+    let all = Collective::ALL.iter().copied();
     let counts = [1_500_001, 3_000_005, 40_000_007];
     let pairs = all
-        .into_iter()
+        .filter(|one| *one != Collective::Barrier)
         .flat_map(|one| counts.map(|count| (one, count)));
     let case = |(collective, count)| Case {
         collective,
@@ -131,32 +127,22 @@ fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     } = rank;
     let (own, world_size) = (comm.rank(), comm.world_size());
     let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
-    let mut content = vec![T::zeroed(); case.count];
+    let count = case.collective.whole_count(case.count, world_size);
+    let mut content = vec![T::zeroed(); count];
     inputs.fill(own, 0, bytemuck::cast_slice_mut(&mut content));
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
-    match case.collective {
-        Collective::AllReduce => comm.all_reduce(&mut buffer, case.op)?,
-        Collective::Broadcast => comm.broadcast(&mut buffer, case.root)?,
-        Collective::Reduce => comm.reduce(&mut buffer, case.op, case.root)?,
-        Collective::ReduceScatter => comm.reduce_scatter(&mut buffer, case.op)?,
-        Collective::AllGather => comm.all_gather(&mut buffer)?,
-        Collective::Barrier => comm.barrier()?,
-    }
+    comm.collective(case.collective, &mut buffer, case.op, case.root)?;
     // The stream alone makes this wait for the result.
     let result = buffer.read()?;
     let result: &[u8] = bytemuck::cast_slice(&result);
-    let part = |rank| part_start(case.count, world_size, rank);
-    let size = size_of::<T>();
-    let block = |rank| &result[part(rank) * size..part(rank + 1) * size];
-    Ok(match case.collective {
-        Collective::AllReduce => inputs.count_wrong(0, result),
-        Collective::Reduce if own == case.root => inputs.count_wrong(0, result),
-        Collective::Reduce | Collective::Barrier => 0,
-        Collective::Broadcast => inputs.count_wrong_input(case.root, 0, result),
-        Collective::ReduceScatter => inputs.count_wrong(part(own), block(own)),
-        Collective::AllGather => (0..world_size)
-            .map(|from| inputs.count_wrong_input(from, part(from), block(from)))
-            .sum(),
-    })
+    let promise = Promise {
+        collective: case.collective,
+        root: case.root,
+        inputs,
+        rank: own,
+        world_size,
+        layout: Layout::Even,
+    };
+    Ok(promise.count_wrong(result))
 }

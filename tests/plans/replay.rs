@@ -39,8 +39,15 @@ pub(crate) fn replay(plans: &[Plan]) -> Result<(), String> {
                 Collective::Reduce if rank == request.root => all(),
                 Collective::ReduceScatter if rank == block_of(chunk) => all(),
                 Collective::Reduce | Collective::ReduceScatter => continue,
-                Collective::Broadcast => Some(input(request.root, chunk)),
-                Collective::AllGather => Some(input(block_of(chunk), chunk)),
+                Collective::Gather if rank != request.root => continue,
+                Collective::Scatter if rank != block_of(chunk) => continue,
+                Collective::Broadcast | Collective::Scatter => Some(input(request.root, chunk)),
+                Collective::AllGather | Collective::Gather => Some(input(block_of(chunk), chunk)),
+                Collective::AllToAll => {
+                    let pieces = chunks / plans.len();
+                    let place = rank * pieces + chunk % pieces;
+                    Some(input(block_of(chunk), place))
+                }
             };
             if expected != Some(number) {
                 return Err(format!("chunk {chunk} of rank {rank} is wrong"));
@@ -95,8 +102,9 @@ fn after_round(
                     }
                 }
                 Step::Reduce { from, to, .. } => {
-                    for (source, target) in flat(&[*from]).into_iter().zip(flat(&[*to])) {
-                        after[rank][target] = combine(after[rank][target], before[rank][source]);
+                    for (place, target) in flat(&[*to]).into_iter().enumerate() {
+                        let operands = from.iter().map(|one| before[rank][one.first + place]);
+                        after[rank][target] = operands.reduce(&combine).ok_or("no operands")?;
                     }
                 }
             }

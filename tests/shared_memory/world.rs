@@ -16,9 +16,10 @@ use ringtree::plan::{Algorithm, Collective, REGISTRY, Request, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
+use ringtree::sim::promise::Promise;
 use ringtree::sys::memory::{Region, lend, lend_both};
 use ringtree::sys::shared::OwnRegion;
-use ringtree::{Dtype, Error, ReduceOp};
+use ringtree::{Dtype, Error, Layout, ReduceOp};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,8 +36,8 @@ const UNDER_WAY_MAX: usize = 3;
 /// Every algorithm with every collective it carries out.
 pub(crate) fn pairs() -> Vec<(Collective, Algorithm)> {
     let all = REGISTRY.iter().flat_map(|entry| {
-        let collectives = entry.collectives.iter();
-        collectives.map(|collective| (*collective, entry.algorithm))
+        let forms = entry.forms(&[2, 4]).into_iter();
+        forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
     });
     all.collect()
 }
@@ -105,12 +106,17 @@ impl Case {
         }
     }
 
+    /// Elements of the whole buffer.
+    fn count(&self, world_size: usize) -> usize {
+        self.collective.whole_count(self.count, world_size)
+    }
+
     /// The call's program for `rank`.
     pub(crate) fn prepared(&self, rank: usize, world_size: usize, form: Form) -> Arc<Prepared> {
         let plan = plan(&self.request(rank, world_size)).expect("the registry has it");
         let call = Call {
             pieces: self.pieces,
-            ..Call::new(self.collective, self.count)
+            ..Call::new(self.collective, self.count(world_size))
                 .dtype(self.dtype)
                 .op(self.op)
                 .root(self.root % world_size)
@@ -118,7 +124,13 @@ impl Case {
         };
         let element_bytes = self.dtype.size();
         let is_local = |_| form.is_local;
-        let program = Program::bind(&plan, self.count, element_bytes, form.placement, &is_local);
+        let program = Program::bind(
+            &plan,
+            self.count(world_size),
+            element_bytes,
+            form.placement,
+            &is_local,
+        );
         Arc::new(Prepared {
             digest: call.digest(),
             call,
@@ -142,40 +154,38 @@ impl Case {
 
     /// What `rank` gives to the call.
     pub(crate) fn input(&self, rank: usize, world_size: usize) -> Vec<u8> {
-        let mut bytes = vec![0; self.count * self.dtype.size()];
+        let mut bytes = vec![0; self.count(world_size) * self.dtype.size()];
         self.inputs(world_size).fill(rank, 0, &mut bytes);
         bytes
     }
 
     /// Which bytes of the whole buffer the input of `rank` holds, and which its output.
     fn places(&self, placement: Placement, rank: usize, world_size: usize) -> [Range<usize>; 2] {
-        let whole = 0..self.count * self.dtype.size();
-        let start = |rank| part_start(self.count, world_size, rank) * self.dtype.size();
+        let whole = 0..self.count(world_size) * self.dtype.size();
+        let start = |rank| part_start(self.count(world_size), world_size, rank) * self.dtype.size();
         let block = start(rank)..start(rank + 1);
+        let root = self.root % world_size;
         match (placement, self.collective) {
             (Placement::Into, Collective::AllGather) => [block, whole],
+            (Placement::Into, Collective::Gather) if rank == root => [block, whole],
+            (Placement::Into, Collective::Gather) => [block, 0..0],
             (Placement::Into, Collective::ReduceScatter) => [whole, block],
+            (Placement::Into, Collective::Scatter) => [whole, block],
             _ => [whole.clone(), whole],
         }
     }
 
     /// Elements that are not what the collective promises `rank`, where it promises anything.
     pub(crate) fn count_wrong(&self, rank: usize, world_size: usize, bytes: &[u8]) -> usize {
-        let inputs = self.inputs(world_size);
-        let root = self.root % world_size;
-        let size = self.dtype.size();
-        let part = |rank| part_start(self.count, world_size, rank);
-        let block = |rank| &bytes[part(rank) * size..part(rank + 1) * size];
-        match self.collective {
-            Collective::AllReduce => inputs.count_wrong(0, bytes),
-            Collective::Reduce if rank == root => inputs.count_wrong(0, bytes),
-            Collective::Reduce | Collective::Barrier => 0,
-            Collective::Broadcast => inputs.count_wrong_input(root, 0, bytes),
-            Collective::ReduceScatter => inputs.count_wrong(part(rank), block(rank)),
-            Collective::AllGather => (0..world_size)
-                .map(|from| inputs.count_wrong_input(from, part(from), block(from)))
-                .sum(),
-        }
+        let promise = Promise {
+            collective: self.collective,
+            root: self.root % world_size,
+            inputs: self.inputs(world_size),
+            rank,
+            world_size,
+            layout: Layout::Even,
+        };
+        promise.count_wrong(bytes)
     }
 }
 

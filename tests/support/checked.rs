@@ -1,11 +1,11 @@
-//! One collective on inputs whose result is known exactly, in place and `_into`.
+//! One collective on inputs whose result is known exactly, in place and `_into`. A count that the
+//! collective does not take is rounded down.
 
 use half::{bf16, f16};
 use ringtree::plan::Collective;
-use ringtree::plan::layout::part_start;
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
-use std::ops::Range;
+use ringtree::sim::promise::Promise;
+use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result};
 
 /// What to call.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
         count,
         ..
     } = *case;
+    let count = collective.whole_count(count, comm.world_size());
     let rank = comm.rank();
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
     // Some calls are on memory that peers read where it lies, if they can.
@@ -56,49 +57,110 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     inputs.fill(rank, 0, bytemuck::cast_slice_mut(input));
     let input = &*input;
     data.copy_from_slice(input);
-    match collective {
-        Collective::AllReduce => comm.all_reduce(data, op)?,
-        Collective::Broadcast => comm.broadcast(data, root)?,
-        Collective::Reduce => comm.reduce(data, op, root)?,
-        Collective::ReduceScatter => comm.reduce_scatter(data, op)?,
-        Collective::AllGather => comm.all_gather(data)?,
-        Collective::Barrier => comm.barrier()?,
-    }
-    let mut wrong = count_wrong(comm, case, &inputs, data);
+    comm.collective(collective, data, op, root)?;
+    let promise = Promise {
+        collective,
+        root,
+        inputs,
+        rank,
+        world_size: comm.world_size(),
+        layout: Layout::Even,
+    };
+    let mut wrong = promise.count_wrong(bytemuck::cast_slice(data));
     data.fill(T::zeroed());
-    let block = comm.block(count);
     match collective {
+        Collective::Broadcast | Collective::Barrier => return Ok(wrong),
         Collective::AllReduce => comm.all_reduce_into(input, data, op)?,
         Collective::Reduce => comm.reduce_into(input, data, op, root)?,
-        Collective::ReduceScatter => comm.reduce_scatter_into(input, &mut data[block], op)?,
-        Collective::AllGather => comm.all_gather_into(&input[block], data)?,
-        Collective::Broadcast | Collective::Barrier => return Ok(wrong),
+        Collective::AllToAll => comm.all_to_all_into(input, Layout::Even, data, Layout::Even)?,
+        _ => {
+            let counts = counts(case.seed, comm.world_size(), count);
+            for layout in [Layout::Counts(&counts), Layout::Ceil] {
+                let promise = Promise { layout, ..promise };
+                data.copy_from_slice(input);
+                comm.collective(collective, &mut layout.of(&mut *data), op, root)?;
+                wrong += promise.count_wrong(bytemuck::cast_slice(data));
+            }
+            let layout = match case.seed % 2 {
+                0 if count.is_multiple_of(comm.world_size()) => Layout::Even,
+                _ => Layout::Counts(&counts),
+            };
+            data.fill(T::zeroed());
+            blocks_into(comm, case, (input, data), layout)?;
+            let promise = Promise { layout, ..promise };
+            wrong += promise.count_wrong(bytemuck::cast_slice(data));
+            return Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)));
+        }
     }
-    wrong += count_wrong(comm, case, &inputs, data);
+    wrong += promise.count_wrong(bytemuck::cast_slice(data));
+    if collective == Collective::AllToAll {
+        wrong += by_counts::<T>(comm, &inputs, case.seed, count)?;
+    }
     Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)))
 }
 
-/// Elements that are not what the collective promises, where it promises anything.
-fn count_wrong<T: Element>(comm: &Communicator, case: &Case, inputs: &Inputs, data: &[T]) -> usize {
-    let world_size = comm.world_size();
-    let start = |rank| part_start(case.count, world_size, rank);
-    let bytes = |part: Range<usize>| bytemuck::cast_slice::<T, u8>(&data[part]);
-    let whole = 0..case.count;
+/// The form from one buffer into another of a collective with blocks.
+fn blocks_into<T: Element>(
+    comm: &Communicator,
+    case: &Case,
+    (input, data): (&[T], &mut [T]),
+    layout: Layout,
+) -> Result<()> {
+    let Case { op, root, .. } = *case;
+    let block = layout.block(comm.rank(), comm.world_size(), input.len());
     match case.collective {
-        Collective::AllReduce => inputs.count_wrong(0, bytes(whole)),
-        Collective::Reduce if comm.rank() == case.root => inputs.count_wrong(0, bytes(whole)),
-        Collective::Reduce | Collective::Barrier => 0,
-        Collective::Broadcast => inputs.count_wrong_input(case.root, 0, bytes(whole)),
         Collective::ReduceScatter => {
-            let own = comm.block(case.count);
-            inputs.count_wrong(own.start, bytes(own))
+            comm.reduce_scatter_into(&layout.of(input), &mut data[block], op)
         }
-        Collective::AllGather => {
-            let wrong = |rank| {
-                let block = start(rank)..start(rank + 1);
-                inputs.count_wrong_input(rank, block.start, bytes(block))
-            };
-            (0..world_size).map(wrong).sum()
-        }
+        Collective::AllGather => comm.all_gather_into(&input[block], &mut layout.of(data)),
+        Collective::Gather => comm.gather_into(&input[block], &mut layout.of(data), root),
+        _ => comm.scatter_into(&layout.of(input), &mut data[block], root),
     }
+}
+
+/// An all-to-all whose blocks have lengths that their two ranks alone know, some of them 0.
+fn by_counts<T: Element>(
+    comm: &Communicator,
+    inputs: &Inputs,
+    seed: u64,
+    count: usize,
+) -> Result<usize> {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let length = |from: usize, to: usize| {
+        let most = 2 * count / ranks + 2;
+        (seed as usize)
+            .wrapping_mul(from * 31 + 7)
+            .wrapping_add(to * 5 + from)
+            % most
+    };
+    let first = |to: usize| 1000 * to;
+    let send: Vec<_> = (0..ranks).map(|to| length(rank, to)).collect();
+    let receive: Vec<_> = (0..ranks).map(|from| length(from, rank)).collect();
+    let mut input = vec![T::zeroed(); send.iter().sum()];
+    for to in 0..ranks {
+        let block = Layout::Counts(&send).block(to, ranks, 0);
+        inputs.fill(rank, first(to), bytemuck::cast_slice_mut(&mut input[block]));
+    }
+    let mut output = vec![T::zeroed(); receive.iter().sum()];
+    comm.all_to_all_into(&input, &send, &mut output, &receive)?;
+    let wrong = |from: usize| {
+        let block = Layout::Counts(&receive).block(from, ranks, 0);
+        inputs.count_wrong_input(from, first(rank), bytemuck::cast_slice(&output[block]))
+    };
+    Ok((0..ranks).map(wrong).sum())
+}
+
+/// Lengths of blocks without a pattern, `count` elements together, the same on all ranks.
+fn counts(seed: u64, ranks: usize, count: usize) -> Vec<usize> {
+    let mut left = count;
+    let mut counts: Vec<usize> = (1..ranks)
+        .map(|rank| {
+            let share = (seed as usize).wrapping_mul(rank * 17 + 3) % (2 * count / ranks + 1);
+            let share = share.min(left);
+            left -= share;
+            share
+        })
+        .collect();
+    counts.push(left);
+    counts
 }

@@ -8,7 +8,6 @@ mod doctor;
 mod gpu;
 mod names;
 mod plan;
-mod promise;
 mod quantity;
 mod run;
 

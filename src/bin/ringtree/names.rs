@@ -4,8 +4,7 @@
 
 use ringtree::plan::{Algorithm, Collective};
 
-const COLLECTIVES_TO_COME: &[&str] = &["gather", "scatter", "all-to-all", "send-recv"];
-const ALGORITHMS_TO_COME: &[&str] = &["chain", "double-tree", "bruck", "pairwise"];
+const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
 
 /// Which algorithms a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +34,15 @@ pub(crate) fn parse_collective(text: &str) -> Result<Collective, String> {
 /// `auto`, `all`, or the algorithm called `text`.
 ///
 /// # Errors
-/// One line: it is not built yet, or there is none of that name.
+/// One line: there is none of that name.
 pub(crate) fn parse_selection(text: &str) -> Result<Selection, String> {
     match text {
         "auto" => Ok(Selection::Auto),
         "all" => Ok(Selection::All),
-        _ => text.parse().map(Selection::One).map_err(|unknown: String| {
-            if ALGORITHMS_TO_COME.contains(&text) {
-                format!("the algorithm {text} is not built yet")
-            } else {
-                format!("{unknown} auto all")
-            }
-        }),
+        _ => text
+            .parse()
+            .map(Selection::One)
+            .map_err(|unknown: String| format!("{unknown} auto all")),
     }
 }
 
@@ -69,9 +65,6 @@ mod tests {
 
     #[test]
     fn what_is_to_come_is_not_there_already() {
-        for name in ALGORITHMS_TO_COME {
-            assert!(name.parse::<Algorithm>().is_err(), "{name} is built");
-        }
         for name in COLLECTIVES_TO_COME {
             assert!(name.parse::<Collective>().is_err(), "{name} is built");
         }

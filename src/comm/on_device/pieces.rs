@@ -128,8 +128,13 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
             .collect(),
     };
     let rows = all.clone();
+    let is_root = whole.rank == whole.root;
+    let if_any = |rows: Vec<Rows>, any: bool| if any { rows } else { Vec::new() };
     let (inputs, outputs) = match whole.collective {
         Collective::AllGather => (own, all),
+        Collective::Gather => (own, if_any(all, is_root)),
+        Collective::Scatter => (if_any(all, is_root), if_any(own, !is_root)),
+        Collective::AllToAll => (all.clone(), all),
         _ => (all, own),
     };
     let count = world_size * length + extra;

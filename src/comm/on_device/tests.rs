@@ -206,9 +206,18 @@ fn check(all: &[Rank], calls: &Calls) {
                 Collective::ReduceScatter => {
                     (part(rank)..part(rank + 1)).for_each(|at| is(at, sum(at)));
                 }
-                Collective::AllGather => (0..n).for_each(|from| {
+                Collective::Gather if rank != call.root => {}
+                Collective::AllGather | Collective::Gather => (0..n).for_each(|from| {
                     let bytes = part(from)..part(from + 1);
                     bytes.for_each(|at| is(at, input(operation, from, at)));
+                }),
+                Collective::Scatter => {
+                    let bytes = part(rank)..part(rank + 1);
+                    bytes.for_each(|at| is(at, input(operation, call.root, at)));
+                }
+                Collective::AllToAll => (0..n).for_each(|from| {
+                    let bytes = (part(from)..part(from + 1)).zip(part(rank)..);
+                    bytes.for_each(|(to, at)| is(to, input(operation, from, at)));
                 }),
                 Collective::Barrier => {}
             }
@@ -222,16 +231,21 @@ fn check_all(streams: usize) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (seed >> 33) as usize % below
     };
-    for entry in REGISTRY {
-        for collective in entry.collectives {
+    let forms = REGISTRY.iter().flat_map(|entry| {
+        let forms = entry.forms(&[2, 3]).into_iter();
+        forms.map(|algorithm| (entry.collectives, algorithm))
+    });
+    for (collectives, algorithm) in forms {
+        for collective in collectives {
             for n in 1..=RANKS_MAX {
-                let call = Call::new(*collective, 5 * n + 2).dtype(Dtype::U8);
+                let count = collective.whole_count(5 * n + 2, n);
+                let call = Call::new(*collective, count);
                 let call = match collective {
-                    Collective::Barrier => Call::barrier(),
-                    Collective::Broadcast | Collective::Reduce => call.root(n - 1),
-                    _ => call,
+                    Collective::Barrier => call,
+                    one if one.is_rooted() => call.dtype(Dtype::U8).root(n - 1),
+                    _ => call.dtype(Dtype::U8),
                 };
-                let Some(one) = prepare(call.by(entry.algorithm), n) else {
+                let Some(one) = prepare(call.by(algorithm), n) else {
                     continue;
                 };
                 let other = Call::new(Collective::Broadcast, 9).dtype(Dtype::U8);

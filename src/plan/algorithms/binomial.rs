@@ -1,4 +1,5 @@
-//! Binomial trees: divide and conquer, the number of ranks that are done doubles every round.
+//! Binomial trees: divide and conquer, the number of ranks that are done doubles every round; with
+//! radix k it grows to k times as many, and a rank sends k − 1 messages a round.
 //!
 //! ```text
 //! broadcast of 8 from 0            reduce of 8 to 0
@@ -9,49 +10,57 @@
 //!
 //! With another root r everything is shifted: rank v above is rank (v + r) mod n. All-reduce is the
 //! reduce to 0 followed by the broadcast from 0. With k = ⌈log₂ n⌉, for every n: broadcast
-//! k(α + mβ), reduce k(α + mβ + mγ), all-reduce their sum.
+//! k(α + mβ), reduce k(α + mβ + mγ), all-reduce their sum; with radix r there are ⌈log_r n⌉ rounds
+//! of r − 1 times that each.
+//!
+//! A gather goes the way of the reduce, and a scatter that of the broadcast, with the blocks of the
+//! ranks above the edge alone, that is in round r of a gather 2^r of n: kα + (n−1)/n·mβ each.
 //!
 //! Source: Johnsson and Ho, "Optimum Broadcasting and Personalized Communication in Hypercubes"
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
 
 use super::Entry;
-use super::blocks::{FREE, ceil_log2, real_rank, two_at_once, virtual_rank, whole};
-use crate::plan::ir::{Request, Round, Step};
+use super::blocks::{
+    FREE, all_but_one, circle, distances, messages, multiples, real_rank, virtual_rank, whole,
+};
+use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Binomial,
+    name: "binomial",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,
         Collective::AllReduce,
+        Collective::Gather,
+        Collective::Scatter,
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
-    chunks: |_, _, pieces| pieces,
-    scratch: |_| 0,
+    has_radix: true,
+    chunks: |collective, world_size, pieces| match collective.is_blocked() {
+        true => world_size * pieces,
+        false => pieces,
+    },
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
     let (n, rank) = (request.world_size, request.rank);
     let tree = |root: usize| Tree {
         members: n,
+        radix: request.algorithm.radix(),
         own: virtual_rank(rank, root, n),
         rank_of: move |member| real_rank(member, root, n),
     };
     match request.collective {
         Collective::Broadcast => tree(request.root).broadcast(request.pieces),
         Collective::Reduce => tree(request.root).reduce(request.pieces),
+        Collective::Gather => tree(request.root).gather(blocks_of(request)),
+        Collective::Scatter => tree(request.root).scatter(blocks_of(request)),
         _ => {
             let mut rounds = tree(0).reduce(request.pieces);
             rounds.extend(tree(0).broadcast(request.pieces));
@@ -60,11 +69,29 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// The part of a rank in the round in which the virtual ranks `stride` apart meet.
+/// The blocks of `count` members of the tree from one on, as chunks.
+fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
+    let Request {
+        world_size,
+        root,
+        pieces,
+        ..
+    } = *request;
+    move |first, count| {
+        circle(
+            real_rank(first, root, world_size),
+            count,
+            world_size,
+            pieces,
+        )
+    }
+}
+
+/// The part of a member in the round in which those `stride` apart meet.
 enum Role {
-    /// The end of the edge that is nearer to the root, with the other end's rank.
-    Lower(usize),
-    /// The end of the edge that is farther from the root, with the other end's rank.
+    /// The end of the edges that is nearer to the root, with the members at the other ends.
+    Lower(Vec<usize>),
+    /// The end of an edge that is farther from the root, with the other end's member.
     Upper(usize),
     /// It exchanges nothing.
     Idle,
@@ -74,6 +101,8 @@ enum Role {
 pub(super) struct Tree<F> {
     /// How many members there are.
     pub(super) members: usize,
+    /// How many members a round makes of one that is done.
+    pub(super) radix: usize,
     /// Whose rounds are wanted.
     pub(super) own: usize,
     /// Which rank a member is.
@@ -83,65 +112,128 @@ pub(super) struct Tree<F> {
 impl<F: Fn(usize) -> usize> Tree<F> {
     /// The rounds of a broadcast of so many chunks.
     pub(super) fn broadcast(&self, chunks: usize) -> Vec<Round> {
-        let strides = (0..ceil_log2(self.members)).rev();
-        let round = |level| match self.role(1_usize << level) {
-            Role::Lower(peer) => vec![Step::send(peer, whole(chunks))],
-            Role::Upper(peer) => vec![Step::store(peer, whole(chunks))],
-            Role::Idle => Vec::new(),
-        };
-        strides.map(round).collect()
+        let strides = distances(self.members, self.radix).into_iter().rev();
+        strides
+            .map(|stride| self.downwards(stride, |_| whole(chunks)))
+            .collect()
     }
 
     /// The rounds of a reduce of so many chunks.
     pub(super) fn reduce(&self, chunks: usize) -> Vec<Round> {
-        let levels = ceil_log2(self.members);
-        let round = |level| match self.role(1_usize << level) {
-            Role::Lower(peer) => {
-                let completes = level + 1 == levels;
-                vec![Step::reduce(peer, whole(chunks), completes)]
+        let round = |stride: usize| match self.role(stride) {
+            Role::Lower(above) => {
+                let peers = above
+                    .into_iter()
+                    .map(|one| Source::Peer((self.rank_of)(one)));
+                vec![Step::Receive {
+                    sources: [Source::Own].into_iter().chain(peers).collect(),
+                    ranges: whole(chunks),
+                    completes: stride.saturating_mul(self.radix) >= self.members,
+                }]
             }
-            Role::Upper(peer) => vec![Step::send(peer, whole(chunks))],
+            Role::Upper(below) => vec![Step::send((self.rank_of)(below), whole(chunks))],
             Role::Idle => Vec::new(),
         };
-        (0..levels).map(round).collect()
+        let strides = distances(self.members, self.radix).into_iter();
+        strides.map(round).collect()
     }
 
-    /// Only multiples of the stride meet: even multiples the odd multiple above them.
+    /// The rounds of a gather; `blocks(v, c)` are those of the c members from v on.
+    fn gather(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
+        let round = |stride: usize| {
+            let above = |first: usize| blocks(first, stride.min(self.members - first));
+            match self.role(stride) {
+                Role::Lower(peers) => {
+                    let stores = peers.into_iter();
+                    let store = |one| Step::store((self.rank_of)(one), above(one));
+                    stores.map(store).collect()
+                }
+                Role::Upper(peer) => vec![Step::send((self.rank_of)(peer), above(self.own))],
+                Role::Idle => Vec::new(),
+            }
+        };
+        let strides = distances(self.members, self.radix).into_iter();
+        strides.map(round).collect()
+    }
+
+    /// The rounds of a scatter; `blocks(v, c)` are those of the c members from v on.
+    pub(super) fn scatter(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
+        let round = |stride: usize| {
+            let above = |first: usize| blocks(first, stride.min(self.members - first));
+            self.downwards(stride, above)
+        };
+        let strides = distances(self.members, self.radix).into_iter().rev();
+        strides.map(round).collect()
+    }
+
+    /// A round away from the root, in which each member above an edge gets these chunks.
+    fn downwards(&self, stride: usize, chunks: impl Fn(usize) -> Vec<ChunkRange>) -> Round {
+        match self.role(stride) {
+            Role::Lower(above) => {
+                let send = |one| Step::send((self.rank_of)(one), chunks(one));
+                above.into_iter().map(send).collect()
+            }
+            Role::Upper(below) => vec![Step::store((self.rank_of)(below), chunks(self.own))],
+            Role::Idle => Vec::new(),
+        }
+    }
+
+    /// Only multiples of the stride meet: every k-th with those before the next.
     fn role(&self, stride: usize) -> Role {
+        let group = stride.saturating_mul(self.radix);
         if !self.own.is_multiple_of(stride) {
-            Role::Idle
-        } else if self.own & stride != 0 {
-            Role::Upper((self.rank_of)(self.own - stride))
-        } else if self.own + stride < self.members {
-            Role::Lower((self.rank_of)(self.own + stride))
-        } else {
-            Role::Idle
+            return Role::Idle;
+        }
+        if !self.own.is_multiple_of(group) {
+            return Role::Upper(self.own - self.own % group);
+        }
+        let beyond = multiples(stride, self.members - self.own, self.radix);
+        let above: Vec<_> = beyond.map(|far| self.own + far).collect();
+        match above.is_empty() {
+            true => Role::Idle,
+            false => Role::Lower(above),
         }
     }
 }
 
 fn cost(request: &Request) -> Cost {
-    let rounds = ceil_log2(request.world_size);
-    if rounds == 0 {
+    let (n, radix) = (request.world_size, request.algorithm.radix());
+    if n == 1 {
         return FREE;
     }
-    let k = rounds as f64;
+    let rounds = distances(n, radix).len();
+    let of_root = messages(n, radix) as f64;
     let one_way = |folded, sent| Cost {
         rounds,
-        messages_on_path: k,
-        volume_on_path: k,
+        messages_on_path: of_root,
+        volume_on_path: of_root,
         folded_on_path: folded,
         max_sent_per_rank: sent,
     };
     match request.collective {
-        Collective::Broadcast => one_way(0.0, k),
-        Collective::Reduce => one_way(k, 1.0),
+        Collective::Broadcast => one_way(0.0, of_root),
+        Collective::Reduce => one_way(of_root, 1.0),
+        Collective::Gather | Collective::Scatter => Cost {
+            volume_on_path: all_but_one(n),
+            ..one_way(0.0, most_blocks_sent(request) as f64 / n as f64)
+        },
         _ => Cost {
             rounds: 2 * rounds,
-            messages_on_path: 2.0 * k,
-            volume_on_path: 2.0 * k,
-            folded_on_path: k,
-            max_sent_per_rank: k,
+            messages_on_path: 2.0 * of_root,
+            volume_on_path: 2.0 * of_root,
+            folded_on_path: of_root,
+            max_sent_per_rank: of_root,
         },
+    }
+}
+
+/// How many blocks the rank sends that sends most: the root of a scatter all but its own; of a
+/// gather, the last member that sends those of all above it, or one with a full subtree below that.
+fn most_blocks_sent(request: &Request) -> usize {
+    let (n, radix) = (request.world_size, request.algorithm.radix());
+    let stride = distances(n, radix).last().copied().unwrap_or(0);
+    match request.collective {
+        Collective::Scatter => n - 1,
+        _ => stride.min(n - stride).max(stride / radix),
     }
 }

@@ -9,48 +9,47 @@
 //! under way; all-reduce and barrier take one round whatever b is. On one port the messages of a
 //! rank go one after the other, which is why the closed forms count them all: all-reduce
 //! (n−1)(α + mβ + mγ); broadcast (n−1)(bα + mβ); reduce (n−1)(bα + mβ + mγ); reduce-scatter
-//! (n−1)bα + (n−1)/n·m(β + γ); all-gather (n−1)bα + (n−1)/n·mβ.
+//! (n−1)bα + (n−1)/n·m(β + γ); all-gather, gather, scatter and all-to-all (n−1)bα + (n−1)/n·mβ.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 //! MPICH" (IJHPCA 2005), the linear and spread-out baselines; the one-shot all-reduce is the
 //! symmetric small-message algorithm of shared-memory libraries.
 
 use super::Entry;
-use super::blocks::{FREE, all_at_once, all_but_one, block, whole};
+use super::blocks::{FREE, all_but_one, block, whole};
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use std::ops::Range;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Flat,
+    name: "flat",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,
         Collective::Reduce,
         Collective::ReduceScatter,
         Collective::AllGather,
+        Collective::Gather,
+        Collective::Scatter,
+        Collective::AllToAll,
         Collective::Barrier,
     ],
     source: "linear and spread-out baselines of Thakur, Rabenseifner, Gropp (IJHPCA 2005)",
     is_symmetric: |collective| !collective.is_rooted(),
-    has_one_sender: false,
-    fan_in: all_at_once,
+    is_direct: true,
     chunks,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
     is_pipelined: |collective| !matches!(collective, Collective::AllReduce | Collective::Barrier),
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn chunks(collective: Collective, world_size: usize, pieces: usize) -> usize {
     match collective {
         Collective::Barrier => 1,
-        Collective::ReduceScatter | Collective::AllGather => world_size * pieces,
+        _ if collective.is_blocked() => world_size * pieces,
         _ => pieces,
     }
 }
@@ -81,6 +80,9 @@ fn build(request: &Request) -> Vec<Round> {
         Collective::Reduce => reduce_round(rank, root, &ranks, block(piece, 1), true),
         Collective::ReduceScatter => reduce_scatter_round(rank, &ranks, true, part(piece)),
         Collective::AllGather => all_gather_round(rank, &ranks, part(piece)),
+        Collective::Gather => gather_round(rank, root, &ranks, part(piece)),
+        Collective::Scatter => scatter_round(rank, root, &ranks, part(piece)),
+        Collective::AllToAll => exchange_round(others(rank, &ranks), part(piece)),
     };
     (0..rounds(request)).map(round).collect()
 }
@@ -162,8 +164,34 @@ pub(super) fn gather_round(
     }
 }
 
+/// The root sends each of `ranks` its part.
+fn scatter_round(
+    rank: usize,
+    root: usize,
+    ranks: &Range<usize>,
+    part_of: impl Fn(usize) -> Vec<ChunkRange>,
+) -> Round {
+    if rank == root {
+        others(rank, ranks)
+            .map(|peer| Step::send(peer, part_of(peer)))
+            .collect()
+    } else {
+        vec![Step::store(root, part_of(rank))]
+    }
+}
+
+/// Every one of `peers` gets its part and puts its own part for this rank in the same place.
+pub(super) fn exchange_round(
+    peers: impl Iterator<Item = usize> + Clone,
+    part_of: impl Fn(usize) -> Vec<ChunkRange>,
+) -> Round {
+    let sends = peers.clone().map(|peer| Step::send(peer, part_of(peer)));
+    let stores = peers.clone().map(|peer| Step::store(peer, part_of(peer)));
+    sends.chain(stores).collect()
+}
+
 /// The others of `ranks`, beginning behind `rank`, so that not all send to the same one first.
-fn others(rank: usize, ranks: &Range<usize>) -> impl Iterator<Item = usize> {
+fn others(rank: usize, ranks: &Range<usize>) -> impl Iterator<Item = usize> + Clone + use<> {
     (rank + 1..ranks.end).chain(ranks.start..rank)
 }
 
@@ -205,7 +233,10 @@ fn cost(request: &Request) -> Cost {
         Collective::Broadcast => (copies, 0.0, copies),
         Collective::Reduce => (copies, copies, 1.0),
         Collective::ReduceScatter => (all_but_one(n), all_but_one(n), all_but_one(n)),
-        Collective::AllGather => (all_but_one(n), 0.0, all_but_one(n)),
+        Collective::Gather => (all_but_one(n), 0.0, 1.0 / n as f64),
+        Collective::AllGather | Collective::Scatter | Collective::AllToAll => {
+            (all_but_one(n), 0.0, all_but_one(n))
+        }
     };
     let rounds = rounds(request);
     Cost {

@@ -14,34 +14,35 @@
 //! (arXiv 2410.14234), which any number of ranks may use.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, two_at_once, virtual_rank};
+use super::binomial::Tree;
+use super::blocks::{FREE, all_but_one, ceil_log2, circle, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
-use crate::plan::ir::{ChunkRange, Request, Round, Step};
+use crate::plan::ir::{Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::ScatterAllgather,
+    name: "scatter-allgather",
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
     let (n, root) = (request.world_size, request.root);
     let own = virtual_rank(request.rank, root, n);
-    let mut rounds = scatter(request, own);
+    let tree = Tree {
+        members: n,
+        radix: 2,
+        own,
+        rank_of: |place| real_rank(place, root, n),
+    };
+    // Blocks count from the root on.
+    let mut rounds = tree.scatter(|first, count| circle(first, count, n, request.pieces));
     let circle = Circle {
         places: n,
         own,
@@ -58,29 +59,6 @@ fn build(request: &Request) -> Vec<Round> {
         round
     }));
     rounds
-}
-
-/// The place `own` is responsible for the blocks up to the next place of its parent's.
-fn scatter(request: &Request, own: usize) -> Vec<Round> {
-    let (n, pieces) = (request.world_size, request.pieces);
-    let real = |place: usize| real_rank(place, request.root, n);
-    let round = |level: usize| {
-        let stride = 1_usize << level;
-        let blocks_from = |first: usize| {
-            let count = stride.min(n - first);
-            vec![ChunkRange::new(first * pieces, count * pieces)]
-        };
-        if !own.is_multiple_of(stride) {
-            Vec::new()
-        } else if own & stride != 0 {
-            vec![Step::store(real(own - stride), blocks_from(own))]
-        } else if own + stride < n {
-            vec![Step::send(real(own + stride), blocks_from(own + stride))]
-        } else {
-            Vec::new()
-        }
-    };
-    (0..ceil_log2(n)).rev().map(round).collect()
 }
 
 fn cost(request: &Request) -> Cost {

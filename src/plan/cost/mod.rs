@@ -14,7 +14,7 @@ pub mod shared;
 
 use super::algorithms::{plan, required};
 use super::ir::{ChunkRange, Plan, Request, Round, Source, Step};
-use super::layout::Layout;
+use super::layout::Division;
 use super::price::{Cost, LinkCost};
 use super::spec::Collective;
 use crate::limits::TRAFFIC_STEPS_MAX;
@@ -31,7 +31,7 @@ pub fn payload_bytes(collective: Collective, bytes: usize) -> usize {
 /// How long each chunk of a plan is, for one buffer of bytes.
 #[derive(Clone, Copy, Debug)]
 struct ChunkBytes {
-    layout: Layout,
+    division: Division<'static>,
     chunks: usize,
 }
 
@@ -44,14 +44,14 @@ impl ChunkBytes {
         } = plan.request;
         let payload = payload_bytes(collective, bytes);
         Self {
-            layout: Layout::new(collective, world_size, plan.chunks, payload),
+            division: Division::new(collective, world_size, plan.chunks, payload),
             chunks: plan.chunks,
         }
     }
 
     fn begin(&self, chunk: usize) -> usize {
-        let whole = self.layout.start(self.chunks);
-        (chunk / self.chunks) * whole + self.layout.start(chunk % self.chunks)
+        let whole = self.division.start(self.chunks);
+        (chunk / self.chunks) * whole + self.division.start(chunk % self.chunks)
     }
 
     fn of(&self, ranges: &[ChunkRange]) -> usize {
@@ -93,7 +93,9 @@ impl RoundLoad {
                     load.bytes_received += messages * bytes;
                     load.bytes_folded += sources.len().saturating_sub(1) * bytes;
                 }
-                Step::Reduce { to, .. } => load.bytes_folded += lengths.of(&[*to]),
+                Step::Reduce { from, to, .. } => {
+                    load.bytes_folded += from.len().saturating_sub(1) * lengths.of(&[*to]);
+                }
                 Step::Copy { .. } => {}
             }
         }

@@ -103,8 +103,8 @@ impl Replay {
 
     fn starts_with(&self, rank: usize, chunk: usize) -> bool {
         match self.request.collective {
-            Collective::Broadcast => rank == self.request.root,
-            Collective::AllGather => rank == self.owner(chunk),
+            Collective::Broadcast | Collective::Scatter => rank == self.request.root,
+            Collective::AllGather | Collective::Gather => rank == self.owner(chunk),
             _ => true,
         }
     }
@@ -112,8 +112,8 @@ impl Replay {
     /// Whether the collective owes `rank` the final content of `chunk`.
     fn is_owed(&self, rank: usize, chunk: usize) -> bool {
         match self.request.collective {
-            Collective::Reduce => rank == self.request.root,
-            Collective::ReduceScatter => rank == self.owner(chunk),
+            Collective::Reduce | Collective::Gather => rank == self.request.root,
+            Collective::ReduceScatter | Collective::Scatter => rank == self.owner(chunk),
             _ => true,
         }
     }
@@ -121,8 +121,10 @@ impl Replay {
     /// The contributions that a complete chunk holds.
     fn wanted(&self, chunk: usize) -> Ranks {
         match self.request.collective {
-            Collective::Broadcast => 1 << self.request.root,
-            Collective::AllGather => 1 << self.owner(chunk),
+            Collective::Broadcast | Collective::Scatter => 1 << self.request.root,
+            Collective::AllGather | Collective::Gather | Collective::AllToAll => {
+                1 << self.owner(chunk)
+            }
             _ => Ranks::MAX >> (DRAWN_RANKS_MAX - self.request.world_size),
         }
     }

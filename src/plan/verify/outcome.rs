@@ -24,9 +24,13 @@ pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault>
         for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
             let demand = request.collective.demands(rank, request.root, block);
+            let wanted = match demand {
+                Demand::Of(owner) => Some(finished.values.leaf(owner, rank)),
+                _ => None,
+            };
             let value = finished.chunks[rank][chunk];
             let at = At::rank(rank).chunk(chunk);
-            let Some(value) = satisfied(finished, demand, value, at)? else {
+            let Some(value) = satisfied(finished, (demand, wanted), value, at)? else {
                 continue;
             };
             agree_across_ranks &= *tree.get_or_insert(value) == value;
@@ -47,17 +51,18 @@ pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault>
     })
 }
 
-/// The value, if it is a demanded combination.
+/// The value, if it is a demanded combination. `wanted` is the contribution that is demanded
+/// untouched, if one is.
 fn satisfied(
     finished: &Finished,
-    demand: Demand,
+    (demand, wanted): (Demand, Option<Value>),
     value: Option<Value>,
     at: At,
 ) -> Result<Option<Value>, Fault> {
     let values = &finished.values;
     let is_right = match (demand, value) {
         (Demand::Anything, _) => true,
-        (Demand::Of(rank), value) => value == Some(values.leaf(rank)),
+        (Demand::Of(_), value) => value == wanted,
         (Demand::Everyone, value) => value.is_some_and(|value| values.is_complete(value)),
     };
     if is_right {

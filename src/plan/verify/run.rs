@@ -71,14 +71,16 @@ pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
 
 fn at_the_start(plans: &[Plan]) -> Finished {
     let request = plans[0].request;
-    let values = Values::new(plans.len(), request.collective.is_union());
+    let moves_blocks = request.collective.moves_blocks();
+    let blocks = if moves_blocks { plans.len() } else { 1 };
+    let values = Values::new(plans.len(), blocks, request.collective.is_union());
     let held = |(rank, plan): (usize, &Plan)| {
         let pieces = plan.chunks / plan.request.world_size;
         let mut chunks = vec![None; plan.chunks + plan.scratch];
         for (chunk, content) in chunks[..plan.chunks].iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
             let contributes = request.collective.contributes(rank, request.root, block);
-            *content = contributes.then(|| values.leaf(rank));
+            *content = contributes.then(|| values.leaf(rank, block));
         }
         chunks
     };
@@ -155,9 +157,13 @@ impl<'a> Run<'a> {
                 to,
                 completes,
             } => {
-                for (source, target) in (from.first..from.end()).zip(to.first..) {
-                    let operands = [self.content(at, target)?, self.content(at, source)?];
-                    self.same_place(at, target, source)?;
+                let mut operands = Vec::with_capacity(from.len());
+                for (place, target) in (to.first..to.end()).enumerate() {
+                    operands.clear();
+                    for source in from.iter().map(|one| one.first + place) {
+                        self.same_place(at, target, source)?;
+                        operands.push(self.content(at, source)?);
+                    }
                     self.fold(at.chunk(target), &operands, *completes)?;
                 }
             }
@@ -292,9 +298,15 @@ impl<'a> Run<'a> {
         self.state.chunks[at.rank][chunk].ok_or_else(nothing)
     }
 
-    /// The chunk of the buffer whose content may lie in `chunk`, which may be scratch.
+    /// Which chunks of the buffer may lie in `chunk`, which may be scratch: those that are as long.
     fn place(&self, rank: usize, chunk: usize) -> usize {
-        chunk % self.plans[rank].chunks
+        let Plan {
+            request, chunks, ..
+        } = &self.plans[rank];
+        match request.collective.moves_blocks() {
+            true => chunk % (chunks / request.world_size),
+            false => chunk % chunks,
+        }
     }
 
     fn same_place(&self, at: At, one: usize, other: usize) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// A tree's number. Those below the world size are the leaves: the ranks' own contributions.
+/// A tree's number. The first ones are the leaves: what the ranks hold at the start.
 pub(super) type Value = u32;
 
 /// Every tree met so far.
@@ -10,6 +10,8 @@ pub(super) struct Values {
     /// Combining is the union of sets: idempotent, and the tree is forgotten.
     is_union: bool,
     world_size: usize,
+    /// How many contributions of a rank are told apart.
+    blocks: usize,
     trees: Vec<Tree>,
     pairs: HashMap<(Value, Value), Value>,
     folds: HashMap<Box<[Value]>, Value>,
@@ -26,16 +28,19 @@ struct Tree {
 type Runs = Vec<(u32, u32)>;
 
 impl Values {
-    pub(super) fn new(world_size: usize, is_union: bool) -> Self {
+    /// The leaves of so many ranks, of each of which `blocks` contributions are told apart.
+    pub(super) fn new(world_size: usize, blocks: usize, is_union: bool) -> Self {
         let leaf = |rank: u32| Tree {
             contributors: vec![(rank, rank + 1)],
             fingerprint: mix(1, u64::from(rank)),
         };
         let ranks = u32::try_from(world_size).expect("invariant: a rank fits 32 bits");
+        let leaves = (0..ranks).flat_map(|rank| std::iter::repeat_n(rank, blocks));
         let mut values = Self {
             is_union,
             world_size,
-            trees: (0..ranks).map(leaf).collect(),
+            blocks,
+            trees: leaves.map(leaf).collect(),
             pairs: HashMap::new(),
             folds: HashMap::new(),
             unions: HashMap::new(),
@@ -46,9 +51,10 @@ impl Values {
         values
     }
 
-    /// A rank's own contribution.
-    pub(super) fn leaf(&self, rank: usize) -> Value {
-        rank as Value
+    /// What a rank holds in a block at the start. Blocks are told apart only where content moves
+    /// between them.
+    pub(super) fn leaf(&self, rank: usize, block: usize) -> Value {
+        (rank * self.blocks + block % self.blocks) as Value
     }
 
     /// One fold of the operands: of two, whose order does not matter; of more, in that order.
@@ -174,7 +180,7 @@ mod tests {
 
     #[test]
     fn pairs_are_unordered_and_longer_folds_are_ordered() {
-        let mut values = Values::new(4, false);
+        let mut values = Values::new(4, 1, false);
         assert_eq!(values.fold(&[0, 1]), values.fold(&[1, 0]));
         assert_ne!(values.fold(&[0, 1, 2]), values.fold(&[1, 0, 2]));
         let left = values.fold(&[0, 1]).unwrap();
@@ -188,10 +194,10 @@ mod tests {
 
     #[test]
     fn a_contribution_counts_once_in_a_sum_and_as_often_as_it_likes_in_a_union() {
-        let mut sums = Values::new(4, false);
+        let mut sums = Values::new(4, 1, false);
         let pair = sums.fold(&[1, 2]).unwrap();
         assert_eq!(sums.fold(&[pair, 2]), Err(2));
-        let mut unions = Values::new(4, true);
+        let mut unions = Values::new(4, 1, true);
         let pair = unions.fold(&[1, 2]).unwrap();
         assert_eq!(unions.fold(&[pair, 2]), Ok(pair));
         let all = unions.fold(&[0, pair, 3]).unwrap();
@@ -201,8 +207,8 @@ mod tests {
 
     #[test]
     fn fingerprints_do_not_depend_on_the_order_in_which_trees_are_met() {
-        let mut values = Values::new(4, false);
-        let mut others = Values::new(4, false);
+        let mut values = Values::new(4, 1, false);
+        let mut others = Values::new(4, 1, false);
         others.fold(&[2, 3]).unwrap();
         let one = values.fold(&[0, 1]).unwrap();
         let other = others.fold(&[1, 0]).unwrap();

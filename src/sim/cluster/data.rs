@@ -2,9 +2,10 @@
 //! nothing is kept for a rank.
 
 use crate::op::ReduceOp;
-use crate::plan::layout::part_start;
+use crate::plan::layout::Layout;
 use crate::plan::spec::Collective;
 use crate::reduce::exact::Inputs;
+use crate::sim::promise::Promise;
 use crate::sim::script::Call;
 use std::collections::VecDeque;
 
@@ -51,35 +52,30 @@ impl Data {
         sequence: u64,
         result: &[u8],
     ) -> usize {
-        let inputs = self.inputs(call, sequence);
-        let size = call.dtype.size();
-        let world_size = self.world_size;
-        let block = |rank| {
-            let start = |rank| part_start(call.count, world_size, rank);
-            start(rank)..start(rank + 1)
-        };
         let Some(collective) = call.collective() else {
             return 0;
         };
+        let promise = Promise {
+            collective,
+            root: call.root,
+            inputs: self.inputs(call, sequence),
+            rank,
+            world_size: self.world_size,
+            layout: Layout::Even,
+        };
+        let (size, world_size) = (call.dtype.size(), self.world_size);
         match collective {
-            Collective::Barrier => 0,
-            Collective::Reduce if rank != call.root => 0,
-            Collective::AllReduce | Collective::Reduce => {
+            Collective::AllReduce => differences(self.reduction(call, sequence), result, size),
+            Collective::Reduce if rank == call.root => {
                 differences(self.reduction(call, sequence), result, size)
             }
             Collective::ReduceScatter => {
-                let own = block(rank).start * size..block(rank).end * size;
+                let own = Layout::Even.block(rank, world_size, call.count);
+                let own = own.start * size..own.end * size;
                 let all = self.reduction(call, sequence);
                 differences(&all[own.clone()], &result[own], size)
             }
-            Collective::Broadcast => inputs.count_wrong_input(call.root, 0, result),
-            Collective::AllGather => (0..world_size)
-                .map(|owner| {
-                    let elements = block(owner);
-                    let bytes = &result[elements.start * size..elements.end * size];
-                    inputs.count_wrong_input(owner, elements.start, bytes)
-                })
-                .sum(),
+            _ => promise.count_wrong(result),
         }
     }
 

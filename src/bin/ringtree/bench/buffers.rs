@@ -1,12 +1,12 @@
 //! What a measured collective is called on: memory of the host, or of a device.
 
 use super::case::Case;
-use crate::promise::Promise;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Communicator, Element, Error, Result};
+use ringtree::sim::promise::Promise;
+use ringtree::{Communicator, Element, Error, Layout, Result};
 use std::ops::DerefMut;
 
 /// The buffers of a rank.
@@ -50,18 +50,19 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<T, B> {
         let (input, output): (&[T], &mut [T]) = (&self.input, &mut self.output);
         let block = comm.block(output.len());
         match (case.collective, case.in_place) {
-            (Collective::AllReduce, true) => comm.all_reduce(output, case.op),
+            (collective @ (Collective::Broadcast | Collective::Barrier), _)
+            | (collective, true) => comm.collective(collective, output, case.op, case.root),
             (Collective::AllReduce, false) => comm.all_reduce_into(input, output, case.op),
-            (Collective::Broadcast, _) => comm.broadcast(output, case.root),
-            (Collective::Reduce, true) => comm.reduce(output, case.op, case.root),
             (Collective::Reduce, false) => comm.reduce_into(input, output, case.op, case.root),
-            (Collective::ReduceScatter, true) => comm.reduce_scatter(output, case.op),
             (Collective::ReduceScatter, false) => {
                 comm.reduce_scatter_into(input, &mut output[block], case.op)
             }
-            (Collective::AllGather, true) => comm.all_gather(output),
             (Collective::AllGather, false) => comm.all_gather_into(&input[block], output),
-            (Collective::Barrier, _) => comm.barrier(),
+            (Collective::Gather, false) => comm.gather_into(&input[block], output, case.root),
+            (Collective::Scatter, false) => comm.scatter_into(input, &mut output[block], case.root),
+            (Collective::AllToAll, false) => {
+                comm.all_to_all_into(input, Layout::Even, output, Layout::Even)
+            }
         }
     }
 
@@ -85,7 +86,7 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<T, B> {
 
     fn count_wrong(&self, promise: &Promise) -> Result<usize> {
         let output: &[T] = &self.output;
-        Ok(promise.count_wrong(output))
+        Ok(promise.count_wrong(bytemuck::cast_slice(output)))
     }
 }
 
@@ -108,15 +109,7 @@ impl<T: Element> OfDevice<T> {
 
 impl<T: Element> Buffers for OfDevice<T> {
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
-        let buffer = &mut self.buffer;
-        match case.collective {
-            Collective::AllReduce => comm.all_reduce(buffer, case.op),
-            Collective::Broadcast => comm.broadcast(buffer, case.root),
-            Collective::Reduce => comm.reduce(buffer, case.op, case.root),
-            Collective::ReduceScatter => comm.reduce_scatter(buffer, case.op),
-            Collective::AllGather => comm.all_gather(buffer),
-            Collective::Barrier => comm.barrier(),
-        }
+        comm.collective(case.collective, &mut self.buffer, case.op, case.root)
     }
 
     fn settle(&self, comm: &Communicator) -> Result<()> {
@@ -134,6 +127,6 @@ impl<T: Element> Buffers for OfDevice<T> {
     }
 
     fn count_wrong(&self, promise: &Promise) -> Result<usize> {
-        Ok(promise.count_wrong(&self.buffer.read()?))
+        Ok(promise.count_wrong(bytemuck::cast_slice(&self.buffer.read()?)))
     }
 }

@@ -2,11 +2,11 @@
 
 use super::buffers::{Buffers, OfDevice, OfHost, zeros};
 use super::case::{Case, Memory};
-use crate::promise::Promise;
 use half::{bf16, f16};
 use ringtree::plan::Algorithm;
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Communicator, Dtype, Element, ReduceOp, Result};
+use ringtree::sim::promise::Promise;
+use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result};
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -145,6 +145,7 @@ impl<B: Buffers> Bench<'_, B> {
             inputs: self.inputs,
             rank: comm.rank(),
             world_size: comm.world_size(),
+            layout: Layout::Even,
         })
     }
 

@@ -164,7 +164,11 @@ fn bus_factor(collective: Collective, world_size: usize) -> f64 {
     let ranks = world_size as f64;
     match collective {
         Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-        Collective::ReduceScatter | Collective::AllGather => (ranks - 1.0) / ranks,
+        Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Gather
+        | Collective::Scatter
+        | Collective::AllToAll => (ranks - 1.0) / ranks,
         Collective::Broadcast | Collective::Reduce => 1.0,
         Collective::Barrier => 0.0,
     }

@@ -1,12 +1,12 @@
 //! Collectives on device buffers whose results are known exactly.
 
 use super::rank::{Rank, Said};
-use crate::promise::Promise;
 use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::reduce::exact::Inputs;
-use ringtree::{Dtype, Element, ReduceOp, Result};
+use ringtree::sim::promise::Promise;
+use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
 
 /// Wrong calls a rank tells of; the rest is a number.
 const TOLD_MAX: usize = 3;
@@ -128,25 +128,20 @@ fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
         stream,
     } = rank;
     let inputs = Inputs::new(case.dtype, case.op, comm.world_size(), case.seed);
-    let mut content = vec![T::zeroed(); case.count];
+    let count = case.collective.whole_count(case.count, comm.world_size());
+    let mut content = vec![T::zeroed(); count];
     inputs.fill(comm.rank(), 0, bytemuck::cast_slice_mut(&mut content));
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
-    match case.collective {
-        Collective::AllReduce => comm.all_reduce(&mut buffer, case.op)?,
-        Collective::Broadcast => comm.broadcast(&mut buffer, case.root)?,
-        Collective::Reduce => comm.reduce(&mut buffer, case.op, case.root)?,
-        Collective::ReduceScatter => comm.reduce_scatter(&mut buffer, case.op)?,
-        Collective::AllGather => comm.all_gather(&mut buffer)?,
-        Collective::Barrier => comm.barrier()?,
-    }
+    comm.collective(case.collective, &mut buffer, case.op, case.root)?;
     let promise = Promise {
         collective: case.collective,
         root: case.root,
         inputs,
         rank: comm.rank(),
         world_size: comm.world_size(),
+        layout: Layout::Even,
     };
     // The stream alone makes this wait for the result.
-    Ok(promise.count_wrong(&buffer.read()?))
+    Ok(promise.count_wrong(bytemuck::cast_slice(&buffer.read()?)))
 }

@@ -1,0 +1,429 @@
+//! Calls on buffers of one block a rank: gather, scatter, all-to-all; and buffers with a layout.
+//!
+//! Reduce-scatter and all-gather, which stand with the other collectives, take buffers with a
+//! layout as well.
+
+use super::Communicator;
+use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::collectives::check_length;
+use super::work::{Failed, Work};
+use crate::engine::bind::Lengths;
+use crate::error::{Error, Result};
+use crate::plan::layout::Layout;
+use crate::plan::spec::Collective;
+use crate::protocol::call::{Call, Split};
+
+/// A buffer that is split into blocks by a layout of its own, see [`Layout::of`].
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a, B> {
+    buffer: B,
+    layout: Layout<'a>,
+}
+
+impl<'a> Layout<'a> {
+    /// `buffer`, a reference, split by this layout, for the whole buffer of a call: the output of
+    /// an all-gather or gather, the input of a reduce-scatter or scatter, or the buffer of a call
+    /// in place. All ranks give the same layout. Calls without blocks do not look at it.
+    ///
+    /// ```
+    /// use ringtree::Layout;
+    /// let gathered = ringtree::simulate(3, |comm| {
+    ///     let (own, mut all) = (vec![comm.rank() as u8; comm.rank()], [9; 3]);
+    ///     let counts = Layout::Counts(&[0, 1, 2]);
+    ///     comm.all_gather_into(&own, &mut counts.of(&mut all)).map(|()| all)
+    /// });
+    /// assert_eq!(gathered, vec![Ok([1, 2, 2]); 3]);
+    /// ```
+    pub fn of<B>(self, buffer: B) -> Blocks<'a, B> {
+        Blocks {
+            buffer,
+            layout: self,
+        }
+    }
+}
+
+impl<B: Buffer + ?Sized> Buffer for Blocks<'_, &B> {
+    type Element = B::Element;
+
+    fn memory(&self) -> Memory<'_, B::Element> {
+        self.buffer.memory()
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        self.layout
+    }
+}
+
+impl<B: Buffer + ?Sized> Buffer for Blocks<'_, &mut B> {
+    type Element = B::Element;
+
+    fn memory(&self) -> Memory<'_, B::Element> {
+        self.buffer.memory()
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        self.layout
+    }
+}
+
+impl<B: BufferMut + ?Sized> BufferMut for Blocks<'_, &mut B> {
+    fn memory_mut(&mut self) -> MemoryMut<'_, B::Element> {
+        self.buffer.memory_mut()
+    }
+
+    fn laid_mut(&mut self) -> (Layout<'_>, MemoryMut<'_, B::Element>) {
+        (self.layout, self.buffer.memory_mut())
+    }
+}
+
+impl Communicator {
+    /// The root's `buffer` becomes all ranks' own blocks, in rank order; before, only the own block
+    /// of each counts, and the others' buffers are unspecified afterwards.
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(3, |comm| {
+    ///     let mut ranks = [0u8; 3];
+    ///     ranks[comm.rank()] = comm.rank() as u8;
+    ///     comm.gather(&mut ranks, 2).map(|()| ranks)
+    /// });
+    /// assert_eq!(gathered[2], Ok([0, 1, 2]));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    #[doc(alias = "MPI_Gather")]
+    #[doc(alias = "MPI_Gatherv")]
+    pub fn gather<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
+        let call = Call::new(Collective::Gather, buffer.memory().count());
+        self.in_place(call.root(root), buffer)
+    }
+
+    /// The root's `output` becomes all ranks' `input`s, in rank order. The others' outputs are not
+    /// looked at, so they may be empty. All inputs are equally long, unless `output` has
+    /// [counts](Layout::Counts), which all ranks give then.
+    ///
+    /// ```
+    /// use ringtree::Layout;
+    /// let gathered = ringtree::simulate(3, |comm| {
+    ///     let (own, mut all) = (vec![comm.rank(); comm.rank() + 1], Vec::new());
+    ///     if comm.rank() == 0 {
+    ///         all.resize(6, 0);
+    ///     }
+    ///     let counts = Layout::Counts(&[1, 2, 3]);
+    ///     comm.gather_into(&to_i64(&own), &mut counts.of(&mut all), 0).map(|()| all)
+    /// });
+    /// assert_eq!(gathered[0], Ok(vec![0, 1, 1, 2, 2, 2]));
+    /// # fn to_i64(ranks: &[usize]) -> Vec<i64> { ranks.iter().map(|rank| *rank as i64).collect() }
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::usage`] if a length does not fit the layout.
+    pub fn gather_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        self.check_peer("root", root)?;
+        let (layout, output) = output.laid_mut();
+        let (input, output) = (input.memory().on_host()?, output.on_host()?);
+        let count = self.count_of_blocks("input", input.len(), layout)?;
+        let call = Call::new(Collective::Gather, count).root(root);
+        if self.rank() == root {
+            check_length("output", output.len(), count)?;
+            return self.into(call, input, output, layout);
+        }
+        self.into(call, input, &mut [], layout)
+    }
+
+    /// Every rank's own block of `buffer` becomes that of the root's; the rest is unspecified, but
+    /// on the root, whose buffer stays as it is.
+    ///
+    /// ```
+    /// let blocks = ringtree::simulate(3, |comm| {
+    ///     let mut numbers = [comm.rank() as u8 * 10; 6];
+    ///     if comm.rank() == 1 {
+    ///         numbers = [1, 2, 3, 4, 5, 6];
+    ///     }
+    ///     comm.scatter(&mut numbers, 1)?;
+    ///     Ok::<_, ringtree::Error>(numbers[comm.block(6)].to_vec())
+    /// });
+    /// assert_eq!(blocks, [Ok(vec![1, 2]), Ok(vec![3, 4]), Ok(vec![5, 6])]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    #[doc(alias = "MPI_Scatter")]
+    #[doc(alias = "MPI_Scatterv")]
+    pub fn scatter<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
+        let call = Call::new(Collective::Scatter, buffer.memory().count());
+        self.in_place(call.root(root), buffer)
+    }
+
+    /// Every rank's `output` becomes its block of the root's `input`. The others' inputs are not
+    /// looked at, so they may be empty. All outputs are equally long, unless `input` has
+    /// [counts](Layout::Counts), which all ranks give then.
+    ///
+    /// ```
+    /// let dealt = ringtree::simulate(2, |comm| {
+    ///     let all = if comm.rank() == 0 { vec![1.0, 2.0, 3.0, 4.0] } else { vec![] };
+    ///     let mut own = [0.0f32; 2];
+    ///     comm.scatter_into(&all, &mut own, 0).map(|()| own)
+    /// });
+    /// assert_eq!(dealt, [Ok([1.0, 2.0]), Ok([3.0, 4.0])]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::usage`] if a length does not fit the layout.
+    pub fn scatter_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        self.check_peer("root", root)?;
+        let layout = input.layout();
+        let input = input.memory().on_host()?;
+        let output = output.memory_mut().on_host()?;
+        let count = self.count_of_blocks("output", output.len(), layout)?;
+        let call = Call::new(Collective::Scatter, count).root(root);
+        if self.rank() == root {
+            check_length("input", input.len(), count)?;
+            return self.into(call, input, output, layout);
+        }
+        self.into(call, &[], output, layout)
+    }
+
+    /// Block j of rank i's `buffer` becomes block i of rank j's. All blocks are equally long.
+    ///
+    /// ```
+    /// let transposed = ringtree::simulate(2, |comm| {
+    ///     let rank = comm.rank() as u8;
+    ///     let mut row = [10 * rank, 10 * rank + 1];
+    ///     comm.all_to_all(&mut row).map(|()| row)
+    /// });
+    /// assert_eq!(transposed, [Ok([0, 10]), Ok([1, 11])]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::usage`] if the ranks do not divide the length.
+    #[doc(alias = "MPI_Alltoall")]
+    pub fn all_to_all<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
+        let call = Call::new(Collective::AllToAll, buffer.memory().count());
+        self.in_place(call, buffer)
+    }
+
+    /// As [`Communicator::all_to_all`], from `input` into `output`, with blocks of any lengths: the
+    /// block for rank j has `send[j]` elements, and the one from rank i `receive[i]`. A rank knows
+    /// its own numbers only; if those of two ranks disagree, both get an error that names them.
+    /// With [`Layout::Even`] twice all blocks are equally long.
+    ///
+    /// ```
+    /// // Rank 0 has three elements for rank 1 and keeps none; rank 1 has one for each.
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let (input, send, receive) = match comm.rank() {
+    ///         0 => (vec![1, 2, 3], [0, 3], [0, 1]),
+    ///         _ => (vec![4, 5], [1, 1], [3, 1]),
+    ///     };
+    ///     let mut output = vec![0; receive.iter().sum()];
+    ///     comm.all_to_all_into(&input, &send, &mut output, &receive).map(|()| output)
+    /// });
+    /// assert_eq!(ends, [Ok(vec![4]), Ok(vec![1, 2, 3, 5])]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::usage`] if counts are given on one side only, do not fit the
+    /// buffers, or differ for the own block; [`Error::mismatch`] if those of two ranks disagree.
+    #[doc(alias = "MPI_Alltoallv")]
+    pub fn all_to_all_into<'a, I, O>(
+        &self,
+        input: &I,
+        send: impl Into<Layout<'a>>,
+        output: &mut O,
+        receive: impl Into<Layout<'a>>,
+    ) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        let (send, receive) = (send.into(), receive.into());
+        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        let call = Call::new(Collective::AllToAll, input.len());
+        let (Layout::Counts(sent), Layout::Counts(received)) = (send, receive) else {
+            if send != receive {
+                return Err(Error::usage(
+                    "all_to_all_into takes counts for both sides, or for neither",
+                ));
+            }
+            check_length("output", output.len(), input.len())?;
+            return self.into(call, input, output, send);
+        };
+        for (what, layout, length) in [
+            ("input", send, input.len()),
+            ("output", receive, output.len()),
+        ] {
+            check_length(what, length, self.total(layout, 0)?)?;
+        }
+        let rank = self.rank();
+        if sent[rank] != received[rank] {
+            return Err(Error::usage(format!(
+                "rank {rank} sends itself {} elements, but receives {} of itself",
+                sent[rank], received[rank]
+            )));
+        }
+        let lengths = Lengths {
+            count: 0,
+            input: send,
+            output: receive,
+        };
+        let call = Call {
+            count: 0,
+            split: Split::Counts,
+            ..call
+        };
+        self.run_into(call, input, output, lengths)
+    }
+
+    /// How many elements all blocks have together, if this rank's has `own`.
+    fn count_of_blocks(&self, what: &str, own: usize, layout: Layout) -> Result<usize> {
+        let n = self.world_size();
+        match layout {
+            Layout::Counts(_) => {
+                let count = self.total(layout, 0)?;
+                let block = layout.block(self.rank(), n, count);
+                check_length(what, own, block.len()).map(|()| count)
+            }
+            Layout::Even => own.checked_mul(n).ok_or_else(too_many),
+            Layout::Ceil => Err(Error::usage(
+                "one block does not say how long the others are: give counts, or call in place",
+            )),
+        }
+    }
+
+    /// How many elements a buffer of `count` has by its layout, which must fit the ranks.
+    fn total(&self, layout: Layout, count: usize) -> Result<usize> {
+        let n = self.world_size();
+        match layout {
+            Layout::Counts(counts) if counts.len() != n => Err(Error::usage(format!(
+                "there are {} counts for {n} ranks",
+                counts.len()
+            ))),
+            _ => layout.total(count).ok_or_else(too_many),
+        }
+    }
+
+    /// The call with the layout of its whole buffer, if they fit.
+    pub(super) fn laid(&self, call: Call, layout: Layout) -> Result<Call> {
+        let collective = call.collective().filter(|one| one.is_blocked());
+        let Some(collective) = collective else {
+            return Ok(call);
+        };
+        let Call { count, .. } = call;
+        match layout {
+            _ if collective.moves_blocks() => {
+                if matches!(layout, Layout::Counts(_)) {
+                    return Err(Error::usage(
+                        "an all-to-all by counts is not in place: use all_to_all_into",
+                    ));
+                }
+                Ok(call)
+            }
+            Layout::Even => Ok(call),
+            Layout::Ceil => Ok(Call {
+                split: Split::Ceil,
+                ..call
+            }),
+            Layout::Counts(_) => {
+                check_length("the buffer", count, self.total(layout, count)?)?;
+                Ok(Call {
+                    split: Split::Counts,
+                    ..call
+                })
+            }
+        }
+    }
+
+    /// Starts a gather, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// ```
+    /// let gathered = ringtree::simulate(2, |comm| {
+    ///     let mut ranks = vec![0u8; 2];
+    ///     ranks[comm.rank()] = 10 + comm.rank() as u8;
+    ///     comm.gather_async(ranks, 0)?.wait()
+    /// });
+    /// assert_eq!(gathered[0], Ok(vec![10, 11]));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    pub fn gather_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::Gather, 0).root(root), buffer)
+    }
+
+    /// Starts a scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// ```
+    /// let dealt = ringtree::simulate(2, |comm| {
+    ///     let numbers = vec![comm.rank() as i32 + 5; 2];
+    ///     comm.scatter_async(numbers, 0)?.wait()
+    /// });
+    /// assert_eq!(dealt[1].as_ref().map(|numbers| numbers[1]), Ok(5));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    pub fn scatter_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
+    }
+
+    /// Starts an all-to-all, as [`Communicator::all_reduce_async`] does an all-reduce.
+    ///
+    /// ```
+    /// let transposed = ringtree::simulate(2, |comm| {
+    ///     let rank = comm.rank() as u8;
+    ///     comm.all_to_all_async(vec![10 * rank, 10 * rank + 1])?.wait()
+    /// });
+    /// assert_eq!(transposed, [Ok(vec![0, 10]), Ok(vec![1, 11])]);
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`]; [`Error::usage`] if the ranks do not divide the
+    /// length.
+    pub fn all_to_all_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::AllToAll, 0), buffer)
+    }
+}
+
+/// A layout apart from the buffer that it comes with.
+pub(super) enum Kept {
+    Plain(Layout<'static>),
+    Counts(Vec<usize>),
+}
+
+impl Kept {
+    pub(super) fn of(layout: Layout) -> Self {
+        match layout {
+            Layout::Even => Kept::Plain(Layout::Even),
+            Layout::Ceil => Kept::Plain(Layout::Ceil),
+            Layout::Counts(counts) => Kept::Counts(counts.to_vec()),
+        }
+    }
+
+    pub(super) fn layout(&self) -> Layout<'_> {
+        match self {
+            Kept::Plain(layout) => *layout,
+            Kept::Counts(counts) => Layout::Counts(counts),
+        }
+    }
+}
+
+fn too_many() -> Error {
+    Error::usage("no memory holds so many elements")
+}
