@@ -2,7 +2,8 @@
 //!
 //! *May import* what the room may.
 
-use super::{Runtime, closed};
+use super::Runtime;
+use super::operations::closed;
 use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::FIRST_ERROR_GRACE;

@@ -24,7 +24,7 @@ mod wakers;
 
 use crate::engine::Engine;
 use crate::engine::group::Group;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
 use crate::protocol::session::Agreement;

@@ -135,6 +135,6 @@ fn take(engine: &mut Engine, ticket: Ticket) -> Option<End> {
     }
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::usage("the communicator is closed")
 }
