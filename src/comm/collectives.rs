@@ -402,7 +402,7 @@ impl Communicator {
             prepared,
             sequence,
             memory,
-            timeout: parts.timeout,
+            timeout: self.1,
             gate: None,
         };
         parts
@@ -433,7 +433,7 @@ impl Communicator {
                 prepared,
                 sequence,
                 memory: &mut memory,
-                timeout: parts.timeout,
+                timeout: self.1,
                 gate: None,
             };
             parts

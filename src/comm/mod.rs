@@ -2,7 +2,7 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
-//! [`work`] the handles of asynchronous ones, [`builder`] the ways to get a communicator; `measure`
+//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous ones, [`builder`] the ways to get a communicator; `measure`
 //! finds what its links cost.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
@@ -23,6 +23,7 @@ mod on_device;
 pub mod pairs;
 pub mod scope;
 pub mod shared_buffer;
+pub mod views;
 pub mod work;
 
 use crate::bootstrap::settings::DevicePathChoice;
@@ -60,7 +61,7 @@ pub(crate) struct Parts {
     pub(crate) algorithm: Option<Algorithm>,
 }
 
-/// A group of ranks that work together.
+/// A group of ranks that work together, as a handle whose calls have a certain timeout.
 ///
 /// All ranks issue the operations of a communicator in the same order. Methods take `&self`, but
 /// two threads in one communicator at once get a usage error; give each thread its own.
@@ -74,7 +75,7 @@ pub(crate) struct Parts {
 /// });
 /// assert!(sums.into_iter().all(|sum| sum == Ok([6.0, 4.0])));
 /// ```
-pub struct Communicator(Arc<Core>);
+pub struct Communicator(Arc<Core>, Duration);
 
 /// A communicator without its face: operations under way keep it alive.
 struct Core {
@@ -125,10 +126,12 @@ impl Communicator {
             algorithm: parts.algorithm,
             duplicates: 0,
         };
-        Self(Arc::new(Core {
+        let timeout = parts.timeout;
+        let core = Core {
             parts,
             issued: Mutex::new(issued),
-        }))
+        };
+        Self(Arc::new(core), timeout)
     }
 
     /// This process's number in the group, from 0.
@@ -160,27 +163,6 @@ impl Communicator {
     pub fn block(&self, count: usize) -> Range<usize> {
         let start = |rank| crate::plan::layout::part_start(count, self.world_size(), rank);
         start(self.rank())..start(self.rank() + 1)
-    }
-
-    /// How long a call may take before it ends with an error.
-    ///
-    /// ```
-    /// use ringtree::{Error, sim::simulate::{World, sleep}};
-    /// use std::time::Duration;
-    /// let mut world = World::new(2);
-    /// world.timeout = Duration::from_secs(2);
-    /// let ends = world.run(|comm| {
-    ///     assert_eq!(comm.timeout(), Duration::from_secs(2));
-    ///     if comm.rank() == 1 {
-    ///         sleep(comm, Duration::from_secs(60));
-    ///     }
-    ///     comm.barrier()
-    /// });
-    /// assert!(matches!(&ends[0], Err(Error::Deadline(_))), "{ends:?}");
-    /// ```
-    #[must_use]
-    pub fn timeout(&self) -> Duration {
-        self.0.parts.timeout
     }
 
     /// What the bytes travel over, as `bench` names it.
@@ -341,7 +323,7 @@ impl Communicator {
         let timeout = parts.timeout;
         let added = parts.runtime.add_group(group, rank, world_size, timeout);
         added.map_err(|error| self.first_cause(error))?;
-        let duplicate = Self::assemble(parts);
+        let duplicate = Self(Self::assemble(parts).0, self.1);
         // No rank sends to a group that another rank does not know yet.
         self.barrier()?;
         Ok(duplicate)

@@ -81,7 +81,7 @@ impl Communicator {
             prepared: &prepared,
             sequence,
             memory: &mut memory,
-            timeout: parts.timeout,
+            timeout: self.1,
             gate: None,
         };
         let end = parts.runtime.run(parts.group, Order::Pairs, &mut start);

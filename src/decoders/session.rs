@@ -4,9 +4,10 @@ use super::control::encoded;
 use super::{Decoder, Input};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::limits::{DEADLINE_DEFAULT, PATIENT};
 use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
-use crate::protocol::message::{Message, Place};
+use crate::protocol::message::{Clock, Message, PairPlace, Place};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
@@ -47,6 +48,17 @@ fn messages() -> Vec<Message> {
         rank,
         calls: 1,
         inside: true,
+        pair_calls: 2,
+        pair: Some(PairPlace {
+            sends: true,
+            peer: (rank + 1) % 4,
+            sequence: 2,
+        }),
+    };
+    let clock = Clock {
+        sequence: 1,
+        rank: 2,
+        timeout: DEADLINE_DEFAULT,
     };
     let lost = Error::PeerLost {
         rank: 3,
@@ -66,6 +78,8 @@ fn messages() -> Vec<Message> {
         Message::Goodbye { calls: 1 },
         Message::Mark(3),
         Message::Agreed(3),
+        Message::Patient(1),
+        Message::Clock(clock),
     ]
 }
 
@@ -78,7 +92,7 @@ fn session(bytes: &[u8]) {
         let what = input.byte();
         let other = (rank + 1 + usize::from(input.byte()) % (WORLD_SIZE - 1)) % WORLD_SIZE;
         let pair = Call::message(10, Dtype::F32, other).numbered(made);
-        match what % 9 {
+        match what % 11 {
             0 => {
                 let length = input.byte();
                 if let Some(message) = Message::decode(input.take(length.into())) {
@@ -88,7 +102,8 @@ fn session(bytes: &[u8]) {
             1 => {
                 made += 1;
                 let call = call().numbered(made);
-                session.enter(&call, call.digest(), made);
+                let timeout = [PATIENT, DEADLINE_DEFAULT][usize::from(input.byte() % 2)];
+                session.enter(&call, call.digest(), made, timeout);
             }
             2 => session.waited(&call().numbered(made), &[other], made as usize),
             3 => session.idle(),
@@ -96,7 +111,17 @@ fn session(bytes: &[u8]) {
             5 => session.control_lost(other, "reset"),
             6 => session.mismatched(other, &call().numbered(made), made),
             7 => now += Duration::from_millis(u64::from(input.byte()) * 10),
-            _ => session.enter_pair(other, &pair),
+            8 => session.enter_pair(other, &pair),
+            9 => session.is_patient_in(made),
+            _ => {
+                let pair = PairPlace {
+                    sends: made % 2 == 0,
+                    // Small.
+                    peer: other as u32,
+                    sequence: made,
+                };
+                session.stands(vec![other], Some(pair));
+            }
         }
         session.tick(now);
         told(&mut session);
@@ -108,6 +133,9 @@ fn session(bytes: &[u8]) {
         first = error;
         for place in session.held_up_by(&[other]) {
             assert!(session.whereabouts(&place).starts_with("rank "));
+        }
+        if let Some(circle) = session.circle_of_sends(other) {
+            assert!(circle.len() >= 2 && circle[0] == rank);
         }
     }
 }

@@ -8,8 +8,10 @@ use super::program::Program;
 use super::reservations::Reservations;
 use super::run::Run;
 use crate::error::{Error, Result};
+use crate::limits::{NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, WAITING_NOTICE_AFTER};
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
+use crate::protocol::message::Clock;
 use crate::protocol::session::Session;
 use crate::sys::memory::Region;
 use std::collections::VecDeque;
@@ -53,7 +55,7 @@ pub struct Start<'a> {
     pub sequence: u64,
     /// What the call is made on.
     pub memory: &'a mut Memory,
-    /// How long it may take.
+    /// How long it may take; [`PATIENT`] starts no clock.
     pub timeout: Duration,
     /// What it waits for before it takes part.
     pub gate: Option<Box<dyn Gate>>,
@@ -72,6 +74,8 @@ pub(super) struct Slot {
     scratch: Vec<u8>,
     gate: Option<Box<dyn Gate>>,
     pub(super) timeout: Duration,
+    /// The rank whose timeout it is, if not this one's.
+    pub(super) clock_of: Option<u32>,
     /// When time first passed over it.
     pub(super) since: Option<Duration>,
     /// How often the peers were told of the waiting.
@@ -90,11 +94,32 @@ impl Slot {
         self.memory = std::mem::take(start.memory);
         self.gate = start.gate.take();
         self.timeout = start.timeout;
+        self.clock_of = None;
         self.since = None;
         self.notices = 0;
         self.is_abandoned = false;
         self.result = None;
         self.ended_at = None;
+    }
+
+    /// A call without a deadline gets that of another rank, from now on.
+    pub(super) fn start_clock(&mut self, clock: Clock, now: Duration) {
+        self.timeout = clock.timeout;
+        self.clock_of = Some(clock.rank);
+        self.since = Some(now);
+        self.notices = 0;
+    }
+
+    /// After how long a wait the peers are told of it again. Without a deadline the times between
+    /// two notices grow, once every peer has had one.
+    pub(super) fn noticed_after(&self) -> Duration {
+        if self.timeout == PATIENT {
+            let peers = self.program().map_or(0, |program| program.peers().count());
+            let first = peers.div_ceil(PEERS_ASKED_MAX).max(1) as u32;
+            let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
+            return WAITING_NOTICE_AFTER * (self.notices.min(first) + 1) * (1 << doubled);
+        }
+        WAITING_NOTICE_AFTER.min(self.timeout / 4) * (self.notices + 1)
     }
 
     /// The call that is carried out.
@@ -337,7 +362,7 @@ impl Group {
         match (order, prepared.program.peers().next()) {
             (Order::Collectives, _) => {
                 self.session
-                    .enter(&prepared.call, prepared.digest, sequence);
+                    .enter(&prepared.call, prepared.digest, sequence, start.timeout);
             }
             (Order::Pairs, Some(peer)) => {
                 let call = prepared.call.numbered(sequence);
@@ -381,7 +406,7 @@ impl Group {
         let mut medium = medium(prepared, sequence, start.memory, scratch, links);
         let ran = run.block(&prepared.program, &mut medium, patience);
         self.session
-            .enter(&prepared.call, prepared.digest, sequence);
+            .enter(&prepared.call, prepared.digest, sequence, start.timeout);
         if let Ok(true) = ran {
             self.session.idle();
             queue.free.push(index);

@@ -4,10 +4,10 @@
 use super::group::{Group, Order, Queue, Slot};
 use super::medium::Broken;
 use crate::error::Error;
-use crate::limits::WAITING_NOTICE_AFTER;
+use crate::limits::PATIENT;
 use crate::link::LinkError;
 use crate::protocol::call::Call;
-use crate::protocol::message::Message;
+use crate::protocol::message::{Message, PairPlace};
 use crate::protocol::session::{Agreement, Session, To};
 use std::time::Duration;
 
@@ -65,6 +65,17 @@ impl Group {
         self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
+    /// Whether time that passes ends something: a call, a wait for an answer.
+    #[must_use]
+    pub fn has_deadlines(&self) -> bool {
+        let session = &self.session;
+        let mut all = self.collectives.operations().chain(self.pairs.operations());
+        session.has_error()
+            || session.gathers_marks()
+            || session.awaits_goodbyes()
+            || all.any(|slot| slot.timeout != PATIENT)
+    }
+
     /// This rank gives up, for a reason that the group does not know.
     pub fn give_up(&mut self, cause: Error) {
         self.session.failed(cause);
@@ -89,9 +100,27 @@ impl Group {
     }
 
     pub(super) fn control(&mut self, from: usize, message: Message) {
+        self.tell_session_where_we_are();
         self.session.receive(from, message);
         self.miss_the_departed();
         self.settle();
+    }
+
+    /// So that the session can answer where this rank is.
+    fn tell_session_where_we_are(&mut self) {
+        let rank = self.rank;
+        let oldest = [&self.collectives, &self.pairs].map(|queue| queue.operations().next());
+        let awaited = oldest.iter().flatten().flat_map(|slot| slot.awaited());
+        let pair = oldest[1].and_then(Slot::call).and_then(|call| {
+            let mut ends = oldest[1]?.program()?.peers();
+            Some(PairPlace {
+                sends: call.root != rank,
+                // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+                peer: ends.next()? as u32,
+                sequence: call.sequence,
+            })
+        });
+        self.session.stands(awaited.collect(), pair);
     }
 
     /// Fails the oldest call if it waits for a rank that left before making it.
@@ -131,9 +160,31 @@ impl Group {
         self.settle();
     }
 
+    /// What is under way without a deadline gets one, `timeout` from now on: its caller has gone.
+    pub fn end_patience(&mut self, timeout: Duration) {
+        for slot in self
+            .collectives
+            .slots
+            .iter_mut()
+            .chain(&mut self.pairs.slots)
+        {
+            if slot.timeout == PATIENT {
+                slot.timeout = timeout;
+                slot.since = None;
+                slot.notices = 0;
+            }
+        }
+    }
+
     /// Says goodbye to the other ranks.
     pub fn leave(&mut self) {
         self.session.leave();
+    }
+
+    /// Whether there is a control message to send.
+    #[must_use]
+    pub fn has_control(&self) -> bool {
+        self.session.has_message()
     }
 
     pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
@@ -145,19 +196,27 @@ impl Group {
 fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now: Duration) {
     for index in &queue.order {
         let slot = &mut queue.slots[*index];
-        let since = *slot.since.get_or_insert(now);
-        let is_overdue = now >= since.saturating_add(slot.timeout);
-        let is_noticed = now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1);
-        if !is_overdue && !is_noticed {
-            continue;
-        }
+        slot.since.get_or_insert(now);
         let Some(call) = slot.call() else {
             continue;
         };
+        if slot.timeout == PATIENT
+            && let Some(clock) = session.clock(call.sequence).filter(|_| !call.is_pair())
+        {
+            slot.start_clock(clock, now);
+        }
+        let waited = now.saturating_sub(slot.since.unwrap_or(now));
+        let is_overdue = waited >= slot.timeout;
+        if !is_overdue && waited < slot.noticed_after() {
+            continue;
+        }
         let awaited = slot.awaited();
         if is_overdue {
             session.failed(overdue(rank, &call, slot, &awaited, session));
             return;
+        }
+        if slot.timeout == PATIENT && !call.is_pair() {
+            session.is_patient_in(call.sequence);
         }
         session.waited(&call, &awaited, slot.notices as usize);
         slot.notices += 1;
@@ -166,18 +225,49 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
 
 /// The error of an operation that ran out of time: which ranks are missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
+    let waited_s = slot.timeout.as_secs_f64();
+    let deadline = match slot.clock_of {
+        None => format!("after {waited_s:.1} s, its timeout"),
+        Some(other) => format!(
+            "{waited_s:.1} s after it heard that rank {other} had made the same call, with this \
+             timeout"
+        ),
+    };
+    let is_send = call.is_pair() && call.root != rank;
+    let circle = is_send
+        .then(|| session.circle_of_sends(call.root))
+        .flatten();
+    let why = match circle {
+        Some(ranks) => format!("{}; use sendrecv or group", in_send(&ranks)),
+        None => format!(
+            "{}; look there, or raise the timeout if it is merely slow",
+            held_up(slot, awaited, session)
+        ),
+    };
+    Error::Deadline(format!("rank {rank} gave up on {call} {deadline}: {why}"))
+}
+
+fn in_send(circle: &[usize]) -> String {
+    match circle {
+        [one, other] => format!("both ranks {one} and {other} are in send to each other"),
+        _ => {
+            let ranks: Vec<_> = circle.iter().map(ToString::to_string).collect();
+            format!(
+                "ranks {} are each in send to the next, and the last to the first",
+                ranks.join(", ")
+            )
+        }
+    }
+}
+
+fn held_up(slot: &Slot, awaited: &[usize], session: &Session) -> String {
+    if !slot.has_come() {
+        return "the buffer's stream has not come to it, held up by earlier work".into();
+    }
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    Error::Deadline(format!(
-        "rank {rank} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it \
-         is merely slow",
-        slot.timeout.as_secs_f64(),
-        if !slot.has_come() {
-            "the buffer's stream has not come to it, held up by earlier work".into()
-        } else if who.is_empty() {
-            "no rank holds it up".into()
-        } else {
-            who.join(", ")
-        }
-    ))
+    match who.is_empty() {
+        true => "no rank holds it up".into(),
+        false => who.join(", "),
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) mod process;
 use crate::engine::group::{End, Group, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
-use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
+use crate::limits::{BACKGROUND_PASSES, IDLE_SLEEP, PATIENT_SLEEP, POLLER_SLEEP};
 use crate::link::shm::exposed::{Allocation, Own, memory, memory_bytes, peer_memory};
 use crate::protocol::session::Agreement;
 use crate::sys::shared::OwnRegion;
@@ -206,6 +206,9 @@ impl Runtime {
             Order::Collectives => found.run(start, &mut keeps_spinning)?,
             Order::Pairs => Some(found.post(order, start)?),
         };
+        if under_way.is_none() && found.has_control() {
+            self.send_controls(&mut engine);
+        }
         drop(engine);
         let Some(slot) = under_way else {
             return Ok(());
@@ -299,6 +302,7 @@ impl Runtime {
             }
             engine.stamp(|| self.host.now());
             let awaits_gate = !advanced && engine.awaits_gate();
+            let at_most = sleep_of(&engine);
             drop(engine);
             self.let_others_look();
             if advanced {
@@ -309,7 +313,7 @@ impl Runtime {
                 idle_passes = idle_passes.saturating_add(1);
                 waited = match awaits_gate {
                     true => self.host.give_way_to_device(idle_passes),
-                    false => self.host.give_way(idle_passes),
+                    false => self.host.give_way(idle_passes, at_most),
                 };
             }
         }
@@ -385,7 +389,9 @@ impl Runtime {
             self.hear(&mut self.lock_beside_poller());
             self.poll_in_background();
             if !self.is_unfinished() {
-                self.host.give_way(u32::MAX);
+                let left = end.saturating_sub(self.host.now());
+                let at_most = sleep_of(&self.lock_beside_poller());
+                self.host.give_way(u32::MAX, at_most.min(left));
             }
         }
     }
@@ -487,8 +493,9 @@ impl Runtime {
     }
 
     /// Finishes what is under way in a group: its calls by their deadlines, so that none is cut
-    /// short; all else within `at_most`.
+    /// short, or by `at_most` if they have none; all else within `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
+        self.with_group(number, |group| group.end_patience(at_most));
         let end = self.host.now().saturating_add(at_most);
         let is_busy =
             |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
@@ -503,10 +510,11 @@ impl Runtime {
                 engine.tick(self.host.now());
                 self.send_controls(&mut engine);
                 let awaits_gate = engine.awaits_gate();
+                let at_most = sleep_of(&engine);
                 drop(engine);
                 match awaits_gate {
                     true => self.host.give_way_to_device(u32::MAX),
-                    false => self.host.give_way(u32::MAX),
+                    false => self.host.give_way(u32::MAX, at_most),
                 };
             }
         }
@@ -526,6 +534,14 @@ impl Runtime {
         while let Some((group, to, payload)) = engine.next_control() {
             self.host.send_control(to, group, &payload);
         }
+    }
+}
+
+/// How long the polling thread sleeps at most before it looks at the clock again.
+fn sleep_of(engine: &Engine) -> Duration {
+    match engine.has_deadlines() {
+        true => IDLE_SLEEP,
+        false => PATIENT_SLEEP,
     }
 }
 
@@ -554,7 +570,7 @@ mod tests {
         fn now(&self) -> Duration {
             Duration::ZERO
         }
-        fn give_way(&self, _: u32) -> Waited {
+        fn give_way(&self, _: u32, _: Duration) -> Waited {
             Waited::Briefly
         }
         fn wake(&self) {}

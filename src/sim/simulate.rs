@@ -16,8 +16,6 @@ use std::time::Duration;
 
 /// The one group of a simulated world.
 const GROUP: u32 = 0;
-/// How long a simulated rank sleeps at most before it looks at its deadlines.
-const NAP: Duration = Duration::from_millis(50);
 
 /// A simulated world: its network, and what its communicators are told.
 ///
@@ -129,8 +127,7 @@ pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + 
     World::new(world_size).run(code)
 }
 
-/// Lets virtual time pass on one rank, as if it computed something: at least `time`, and at most
-/// 50 ms more. What is under way goes on meanwhile, as in a real process.
+/// Lets virtual time pass on one rank, as if it computed something. What is under way goes on meanwhile, as in a real process.
 ///
 /// ```
 /// use ringtree::sim::simulate::sleep;
@@ -160,8 +157,8 @@ impl Host for SimHost {
         self.baton.now()
     }
 
-    fn give_way(&self, _idle_passes: u32) -> Waited {
-        let until = self.baton.now() + NAP;
+    fn give_way(&self, _idle_passes: u32, at_most: Duration) -> Waited {
+        let until = self.baton.now() + at_most;
         // With a timer for every waiting rank there is no deadlock; deadlines end what is stuck.
         let _ = self.baton.wait(self.rank, until);
         Waited::Asleep

@@ -9,6 +9,7 @@ mod deadlines;
 mod death;
 mod leaving;
 mod mismatch;
+mod patience;
 mod steps;
 mod usage;
 
