@@ -56,11 +56,9 @@ impl Communicator {
     /// some are threads of one process, or where one demands the mapped path and it cannot be had.
     /// After any but [`Error::Usage`] the communicator has failed.
     pub fn attach(&self, device: &Device) -> Result<()> {
-        self.try_attach(device).inspect_err(|error| {
-            if !matches!(error, Error::Usage(_)) {
-                self.fail(error);
-            }
-        })
+        // A rank may have left because of an error that this rank has not heard of yet.
+        self.try_attach(device)
+            .map_err(|error| self.first_cause(error))
     }
 
     fn try_attach(&self, device: &Device) -> Result<()> {
