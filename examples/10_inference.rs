@@ -61,7 +61,7 @@ fn one_rank(comm: &Communicator) -> Result<()> {
 }
 
 /// Serves the requests; returns how long each all-reduce took this rank.
-pub fn serve(comm: &Communicator, pause: impl Fn(Duration)) -> Result<Vec<Duration>> {
+pub(crate) fn serve(comm: &Communicator, pause: impl Fn(Duration)) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     let mut requests = REQUESTS.into_iter();
     loop {

@@ -2,8 +2,8 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
-//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous ones, [`builder`] the ways to get a communicator; `measure`
-//! finds what its links cost.
+//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, [`builder`]
+//! the ways to get a communicator; `measure` finds what its links cost.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.

@@ -127,7 +127,8 @@ pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + 
     World::new(world_size).run(code)
 }
 
-/// Lets virtual time pass on one rank, as if it computed something. What is under way goes on meanwhile, as in a real process.
+/// Lets virtual time pass on one rank, as if it computed something. What is under way goes on
+/// meanwhile, as in a real process.
 ///
 /// ```
 /// use ringtree::sim::simulate::sleep;
