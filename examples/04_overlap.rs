@@ -22,7 +22,7 @@ fn main() -> Result<(), Error> {
             })
             .collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
-            let died = |_| Error::System(format!("the thread of rank {rank} panicked"));
+            let died = |_| Error::system(format!("the thread of rank {rank} panicked"));
             thread.join().map_err(died)??;
         }
         Ok(())
@@ -57,6 +57,6 @@ fn one_rank(rank: usize, rendezvous: &str) -> Result<(), Error> {
 fn free_address() -> Result<String, Error> {
     let listener = TcpListener::bind("127.0.0.1:0");
     let address = listener.and_then(|listener| listener.local_addr());
-    let address = address.map_err(|error| Error::system("finding a free port", &error))?;
+    let address = address.map_err(|error| Error::io("finding a free port", &error))?;
     Ok(address.to_string())
 }

@@ -77,7 +77,7 @@ fn one_rank(json: &str, svg: &str) -> Result<()> {
     if let Some(timeline) = trace.write(json)? {
         let picture = picture(&timeline);
         std::fs::write(svg, picture)
-            .map_err(|error| Error::system(format_args!("writing {svg}"), &error))?;
+            .map_err(|error| Error::io(format_args!("writing {svg}"), &error))?;
         println!("{json}: open it in https://ui.perfetto.dev\n{svg}: one step");
     }
     Ok(())

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
         };
         let ranks: Vec<_> = (0..RANKS).map(start).collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
-            let died = |_| Error::System(format!("the thread of rank {rank} panicked"));
+            let died = |_| Error::system(format!("the thread of rank {rank} panicked"));
             thread.join().map_err(died)??;
         }
         Ok(())
@@ -99,7 +99,7 @@ fn answer(
     }
     match activations.iter().all(|one| *one == 1.0) {
         true => Ok(()),
-        false => Err(Error::System("the activations are wrong".into())),
+        false => Err(Error::system("the activations are wrong".into())),
     }
 }
 
@@ -107,6 +107,6 @@ fn answer(
 fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0");
     let address = listener.and_then(|listener| listener.local_addr());
-    let address = address.map_err(|error| Error::system("finding a free port", &error))?;
+    let address = address.map_err(|error| Error::io("finding a free port", &error))?;
     Ok(address.to_string())
 }

@@ -1,55 +1,290 @@
 //! The error type: which rank, in which call, why, and what the caller can do next.
+//! It may import the base files and `plan`, for the names of the collectives.
 
+use crate::limits::PLACES_MAX;
+use crate::plan::spec::Collective;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The result of a fallible call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Every variant's documentation ends with what the caller can do.
+/// What went wrong: one line for people, and fields for programs.
 ///
-/// After any error but [`Error::Usage`] the communicator is unusable: every later call on it
+/// After any error but [`ErrorKind::Usage`] the communicator is unusable: every later call on it
 /// returns the same first error, and the contents of the buffers are unspecified.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Error {
+///
+/// The line (by `Display`) names the ranks, the call, the cause and what to do next. The fields
+/// hold what of this is known; ranks are numbers of the communicator that the error comes from.
+/// All ranks get the first error with the same line and the same fields.
+///
+/// ```
+/// use ringtree::{Collective, sim::simulate::{World, sleep}};
+/// use std::time::Duration;
+/// let mut world = World::new(3);
+/// world.timeout = Duration::from_secs(2);
+/// let ends = world.run(|comm| {
+///     if comm.rank() == 1 {
+///         sleep(comm, Duration::from_secs(60));
+///     }
+///     comm.barrier()
+/// });
+/// let error = ends[0].as_ref().unwrap_err();
+/// assert!(error.is_timeout(), "{error}");
+/// assert_eq!((error.collective(), error.sequence()), (Some(Collective::Barrier), Some(1)));
+/// assert_eq!(error.missing(), [1]);
+/// assert!(error.elapsed() >= Some(Duration::from_secs(2)));
+/// ```
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error(Box<Details>);
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Details {
+    kind: ErrorKind,
+    text: String,
+    collective: Option<Collective>,
+    sequence: Option<u64>,
+    rank: Option<usize>,
+    peer: Option<usize>,
+    /// At most [`PLACES_MAX`].
+    missing: Vec<usize>,
+    elapsed: Option<Duration>,
+    #[serde(skip)]
+    source: Source,
+}
+
+/// What an error comes from, in this process. It does not travel, and it does not count when
+/// errors are compared: their text says what it is.
+#[derive(Clone, Default)]
+struct Source(Option<Arc<dyn std::error::Error + Send + Sync>>);
+
+impl PartialEq for Source {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Source {}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $is:ident $($make:ident)?,)*) => {
+        /// The kinds of [`Error`]. Each one's documentation ends with what the caller can do.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum ErrorKind { $($(#[$doc])* $kind,)* }
+
+        impl Error {
+            $(
+                #[doc = concat!("Whether the kind is [`ErrorKind::", stringify!($kind), "`].")]
+                #[must_use]
+                pub fn $is(&self) -> bool {
+                    self.0.kind == ErrorKind::$kind
+                }
+            )*
+
+            $($(
+                #[doc = concat!("An error of the kind [`ErrorKind::", stringify!($kind),
+                    "`] with this one line of text.")]
+                #[must_use]
+                pub fn $make(text: impl Into<String>) -> Self {
+                    Self::new(ErrorKind::$kind, text.into())
+                }
+            )?)*
+        }
+    };
+}
+
+kinds! {
     /// The call itself was wrong (a root that is no rank, a bit operator on floats, two threads in
     /// one communicator). Nothing was sent. *Correct the call; the communicator is fine.*
-    Usage(String),
+    Usage is_usage usage,
     /// A setting is missing or malformed. *Correct the setting that the message names.*
-    Configuration(String),
+    Configuration is_configuration configuration,
     /// The ranks could not be brought together. *The message names what to check; start again.*
-    Join(String),
+    Join is_join join,
     /// Ranks issued different calls. *Correct the program: all ranks issue the operations of a
     /// communicator in the same order with the same arguments.*
-    Mismatch(String),
-    /// A rank died, or left while this one still needed it. *Restart the job, from a checkpoint.*
-    PeerLost {
-        /// The rank that is gone.
-        rank: usize,
-        /// What was seen, in which call.
-        message: String,
-    },
-    /// A call did not finish by its deadline; the message says who is missing and where.
-    /// *Look at that rank; raise the timeout if it is merely slow.*
-    Deadline(String),
+    Mismatch is_mismatch mismatch,
+    /// A rank died, or left while another still needed it: [`Error::peer`]. *Restart the job, from
+    /// a checkpoint.*
+    PeerLost is_peer_lost,
+    /// A call did not finish by its deadline: the text says which ranks are missing and where, as
+    /// far as this is known, and so does [`Error::missing`]. *Look at those ranks; raise the
+    /// timeout if they are merely slow.*
+    Deadline is_timeout deadline,
     /// A peer sent bytes that no plan accounts for. *Report it; the connection was closed.*
-    Protocol(String),
-    /// The operating system refused something. *The message names the call and the cause.*
-    System(String),
+    Protocol is_protocol protocol,
+    /// The operating system refused something. *The message names the call and the cause, which is
+    /// also the [`source`](std::error::Error::source) where this process saw it.*
+    System is_system system,
     /// There is no GPU that could be used here; the message says why. *Use host memory, or mend
     /// what the message names.*
-    NoDevice(String),
+    NoDevice is_no_device no_device,
     /// A GPU, or its driver, refused or failed something. *The message names the call and the
     /// cause; after a failed kernel the process must be started again.*
-    Device(String),
+    Device is_device device,
 }
 
 impl Error {
-    /// The system error `error` that came from doing `what`.
+    fn new(kind: ErrorKind, text: String) -> Self {
+        Self(Box::new(Details {
+            kind,
+            text,
+            collective: None,
+            sequence: None,
+            rank: None,
+            peer: None,
+            missing: Vec::new(),
+            elapsed: None,
+            source: Source::default(),
+        }))
+    }
+
+    /// Rank `peer` is lost; the text says what was seen, in which call.
+    ///
+    /// ```
+    /// let error = ringtree::Error::peer_lost(3, "rank 3 is gone: connection reset");
+    /// assert!(error.is_peer_lost() && error.peer() == Some(3));
+    /// ```
     #[must_use]
-    pub fn system(what: impl fmt::Display, error: &std::io::Error) -> Self {
-        Error::System(format!("{what}: {error}"))
+    pub fn peer_lost(peer: usize, text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::PeerLost, text.into()).with_peer(peer)
+    }
+
+    /// The system error `error` that came from doing `what`. It is the error's source.
+    ///
+    /// ```
+    /// use std::{error::Error as _, io};
+    /// let refused = io::Error::from(io::ErrorKind::PermissionDenied);
+    /// let error = ringtree::Error::io("writing 'weights'", &refused);
+    /// assert_eq!(error.to_string(), "writing 'weights': permission denied");
+    /// let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    /// assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::PermissionDenied));
+    /// ```
+    #[must_use]
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        // An `io::Error` cannot be cloned.
+        let copy = match error.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::new(error.kind(), error.to_string()),
+        };
+        Self::system(format!("{what}: {error}")).with_source(copy)
+    }
+
+    /// What kind of error it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The collective in which it happened. `None` for a send or a receive, where it happened in
+    /// no call, and where the call is not known.
+    #[must_use]
+    pub fn collective(&self) -> Option<Collective> {
+        self.0.collective
+    }
+
+    /// The number of the call in which it happened: collectives count from 1 in their
+    /// communicator, messages from 1 for each sender and receiver.
+    #[must_use]
+    pub fn sequence(&self) -> Option<u64> {
+        self.0.sequence
+    }
+
+    /// The rank that saw it; of a mismatch, which two ranks see, the lower one.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        self.0.rank
+    }
+
+    /// The other rank that it is about: the one that is lost, that made another call (of the two
+    /// the higher one), or that sent what it must not.
+    #[must_use]
+    pub fn peer(&self) -> Option<usize> {
+        self.0.peer
+    }
+
+    /// The ranks that hold up what did not finish in time, as far as they are known: the first
+    /// [`PLACES_MAX`].
+    #[must_use]
+    pub fn missing(&self) -> &[usize] {
+        &self.0.missing
+    }
+
+    /// How long the call had been under way, where it ran out of time.
+    #[must_use]
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.0.elapsed
+    }
+
+    /// The same error, seen in call number `sequence`, of this collective if it is one.
+    #[must_use]
+    pub fn with_call(mut self, collective: Option<Collective>, sequence: u64) -> Self {
+        self.0.collective = collective;
+        self.0.sequence = Some(sequence);
+        self
+    }
+
+    /// The same error, seen by `rank`.
+    #[must_use]
+    pub fn with_rank(mut self, rank: usize) -> Self {
+        self.0.rank = Some(rank);
+        self
+    }
+
+    /// The same error, which is about `peer`.
+    #[must_use]
+    pub fn with_peer(mut self, peer: usize) -> Self {
+        self.0.peer = Some(peer);
+        self
+    }
+
+    /// The same error, with the ranks that are missing; of many the first [`PLACES_MAX`].
+    #[must_use]
+    pub fn with_missing(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
+        self.0.missing = ranks.into_iter().take(PLACES_MAX).collect();
+        self
+    }
+
+    /// The same error, of a call that had been under way for so long.
+    #[must_use]
+    pub fn with_elapsed(mut self, elapsed: Duration) -> Self {
+        self.0.elapsed = Some(elapsed);
+        self
+    }
+
+    /// The same error, which comes from `source`. The text should say so, too: other ranks get no
+    /// source.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Source(Some(Arc::new(source)));
+        self
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = usize> {
+        let Details { rank, peer, .. } = *self.0;
+        rank.into_iter()
+            .chain(peer)
+            .chain(self.0.missing.iter().copied())
+    }
+
+    /// Whether it can be of a world of `world_size`; a message from outside may be anything.
+    pub(crate) fn is_possible(&self, world_size: usize) -> bool {
+        self.0.missing.len() <= PLACES_MAX && self.ranks().all(|rank| rank < world_size)
+    }
+
+    /// The same error in a world of `world_size`: if it came from a larger one, whose rank numbers
+    /// mean nothing here, it has none.
+    pub(crate) fn within(mut self, world_size: usize) -> Self {
+        if !self.is_possible(world_size) {
+            self.0.rank = None;
+            self.0.peer = None;
+            self.0.missing.clear();
+        }
+        self
     }
 }
 
@@ -71,28 +306,41 @@ impl fmt::Display for Printable<'_> {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Printable(self.message()).fmt(formatter)
+        Printable(&self.0.text).fmt(formatter)
     }
 }
 
-impl Error {
-    fn message(&self) -> &str {
-        match self {
-            Error::Usage(message)
-            | Error::Configuration(message)
-            | Error::Join(message)
-            | Error::Mismatch(message)
-            | Error::Deadline(message)
-            | Error::Protocol(message)
-            | Error::System(message)
-            | Error::NoDevice(message)
-            | Error::Device(message)
-            | Error::PeerLost { message, .. } => message,
-        }
+/// The kind, the text, and the fields that are known; no source, as equal errors look equal.
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let details = &*self.0;
+        let mut fields = formatter.debug_struct(&format!("{:?}", details.kind));
+        fields.field("text", &details.text);
+        let mut known = |name, value: Option<&dyn fmt::Debug>| {
+            if let Some(value) = value {
+                fields.field(name, value);
+            }
+        };
+        known(
+            "collective",
+            details.collective.as_ref().map(|one| one as _),
+        );
+        known("sequence", details.sequence.as_ref().map(|one| one as _));
+        known("rank", details.rank.as_ref().map(|one| one as _));
+        known("peer", details.peer.as_ref().map(|one| one as _));
+        let missing = Some(&details.missing).filter(|missing| !missing.is_empty());
+        known("missing", missing.map(|one| one as _));
+        known("elapsed", details.elapsed.as_ref().map(|one| one as _));
+        fields.finish()
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let source = self.0.source.0.as_deref()?;
+        Some(source)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -100,8 +348,39 @@ mod tests {
 
     #[test]
     fn no_control_character_of_a_peer_reaches_a_terminal() {
-        let error = Error::Join("host \u{1b}]0;x\u{7}é\n\u{9b}2J is héron".into());
+        let error = Error::join("host \u{1b}]0;x\u{7}é\n\u{9b}2J is héron");
         let line = error.to_string();
         assert_eq!(line, "host \\u{1b}]0;x\\u{7}é\\n\\u{9b}2J is héron");
+        assert!(!format!("{error:?}").contains(char::is_control));
+    }
+
+    #[test]
+    fn a_result_is_as_small_as_a_pointer() {
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn every_field_travels_but_the_source() {
+        let refused = io::Error::from_raw_os_error(13);
+        let error = Error::io("opening", &refused)
+            .with_call(Some(Collective::Reduce), 1 << 40)
+            .with_rank(3)
+            .with_peer(1)
+            .with_missing(0..100)
+            .with_elapsed(Duration::from_millis(1500));
+        let bytes = postcard::to_stdvec(&error).unwrap();
+        let told: Error = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(told, error);
+        assert_eq!(told.missing(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        use std::error::Error as _;
+        assert!(told.source().is_none() && error.source().is_some());
+    }
+
+    #[test]
+    fn ranks_of_a_larger_world_do_not_enter_a_smaller_one() {
+        let error = Error::peer_lost(7, "rank 7 is gone").with_rank(1);
+        assert_eq!(error.clone().within(8), error);
+        let inside = error.within(4);
+        assert!(inside.is_peer_lost() && inside.peer().is_none() && inside.rank().is_none());
     }
 }

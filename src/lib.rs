@@ -139,7 +139,7 @@ pub use device::{Device, Stream};
 #[doc(inline)]
 pub use dtype::{Dtype, Element};
 #[doc(inline)]
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use op::ReduceOp;
 #[doc(inline)]

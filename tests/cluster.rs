@@ -295,10 +295,11 @@ fn the_death_of_one_of_a_thousand_is_named_by_all() {
     let outcome = cluster.run(&Script::same(1024, steps)).unwrap();
     assert_eq!(no_hang::check(&outcome, Duration::from_secs(1)), Ok(()));
     assert_eq!(same_error::check(&outcome), Ok(()));
-    let blames = |record: &&ringtree::sim::cluster::Record| {
-        matches!(record.result, Some(Err(Error::PeerLost { rank: 700, .. })))
-    };
-    assert_eq!(outcome.survivors().filter(blames).count(), 1023);
+    let errors = outcome
+        .survivors()
+        .filter_map(|record| record.result.as_ref()?.as_ref().err());
+    let blame = errors.filter(|error| error.is_peer_lost() && error.peer() == Some(700));
+    assert_eq!(blame.count(), 1023);
 }
 
 #[test]
@@ -342,8 +343,8 @@ fn the_checkers_see_what_they_are_for() {
     let early = spoilt(&|outcome| outcome.records[2].start = LONG);
     assert!(order::check(&early).is_err());
     let blames = |outcome: &mut Outcome, record: usize, rank| {
-        let message = "gone".into();
-        outcome.records[record].result = Some(Err(Error::PeerLost { rank, message }));
+        let message = "gone";
+        outcome.records[record].result = Some(Err(Error::peer_lost(rank, message)));
     };
     let one_cause = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, 3)));
     assert_eq!(same_error::check(&one_cause), Ok(()));

@@ -4,7 +4,6 @@
 use crate::arrangement::Version;
 use crate::rank::say;
 use crate::world::Players;
-use ringtree::Error;
 use ringtree::device::Device;
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
@@ -87,7 +86,7 @@ pub(crate) fn describe_nccl() -> Result<(), String> {
 pub(crate) fn describe_gpu() -> Result<(), String> {
     let gpu = match Device::open(0) {
         Ok(gpu) => gpu,
-        Err(error @ Error::NoDevice(_)) => {
+        Err(error) if error.is_no_device() => {
             say(&format!("none {error}"));
             return Ok(());
         }

@@ -47,7 +47,7 @@ fn one_step(comm: &Communicator) -> Result<Duration, Error> {
     let mut slowest = [start.elapsed().as_nanos() as u64];
     let expected = comm.world_size() as f32;
     if sums.iter().flatten().any(|sum| *sum != expected) {
-        return Err(Error::System(format!("a sum is not {expected}")));
+        return Err(Error::system(format!("a sum is not {expected}")));
     }
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
     Ok(Duration::from_nanos(slowest[0]))

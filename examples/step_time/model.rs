@@ -76,7 +76,7 @@ impl Model {
         for (number, parameter) in self.parameters.iter().enumerate() {
             let expected = &self.averaged[self.place(number, step)];
             if reducer.gradient::<f32>(number)? != Some(expected) {
-                return Err(Error::Protocol(format!(
+                return Err(Error::protocol(format!(
                     "step {step}: {parameter} has a wrong average"
                 )));
             }

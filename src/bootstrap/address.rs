@@ -22,7 +22,7 @@ const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 /// messages. A name that does not resolve is tried again for [`RESOLVE_RETRY_TIME`]. The library
 /// resolves no other name.
 pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
-    let wrong = |why: &str| Error::Configuration(format!("{what} {endpoint} {why}"));
+    let wrong = |why: &str| Error::configuration(format!("{what} {endpoint} {why}"));
     let deadline = deadline.min(Instant::now() + RESOLVE_RETRY_TIME);
     let addresses: Vec<SocketAddr> = loop {
         let why = match endpoint.to_socket_addrs() {
@@ -35,7 +35,7 @@ pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<V
         };
         if Instant::now() + RESOLVE_PAUSE >= deadline {
             let message = format!("{what} {endpoint} cannot be resolved: {why}");
-            return Err(Error::Join(message));
+            return Err(Error::join(message));
         }
         thread::sleep(RESOLVE_PAUSE);
     };
@@ -64,7 +64,7 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
     if settings.secret.is_some() || address.is_loopback() {
         return Ok(());
     }
-    Err(Error::Configuration(format!(
+    Err(Error::configuration(format!(
         "RINGTREE_SECRET is not set, and without a secret only loopback addresses are used, which \
          {address} is not: make one with `openssl rand -hex 32` and set RINGTREE_SECRET (or \
          RINGTREE_SECRET_FILE) to it on every rank"
@@ -101,7 +101,7 @@ pub(super) fn bind_for_data(settings: &Settings, route: IpAddr) -> Result<(Socke
         Ok((socket, bound.expect("invariant: the socket is of TCP")))
     };
     bind().map_err(|error| {
-        Error::system(
+        Error::io(
             format_args!("listening for data connections on {address}"),
             &error,
         )
@@ -118,8 +118,8 @@ pub(super) fn listen_at(socket: Socket) -> io::Result<TcpListener> {
 /// The address of the interface `asked`, by name or by address; of the same family as `like` if it
 /// has one.
 fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
-    let all = interfaces::addresses()
-        .map_err(|error| Error::system("listing network interfaces", &error))?;
+    let all =
+        interfaces::addresses().map_err(|error| Error::io("listing network interfaces", &error))?;
     let address = asked.parse::<IpAddr>().ok();
     let mut found = all
         .iter()
@@ -131,7 +131,7 @@ fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
     found.first().copied().ok_or_else(|| {
         let mut names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
         names.dedup();
-        Error::Configuration(format!(
+        Error::configuration(format!(
             "RINGTREE_INTERFACE={asked} is no interface or address of this host, which has {}",
             names.join(", ")
         ))
@@ -210,7 +210,7 @@ mod tests {
     fn the_wildcard_is_no_rendezvous() {
         assert!(matches!(
             resolve("the rendezvous", "0.0.0.0:1", Instant::now()),
-            Err(Error::Configuration(_))
+            Err(error) if error.is_configuration()
         ));
     }
 }

@@ -40,7 +40,7 @@ const CHANNEL: Token = Token(16);
 pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = settings.deadline();
     let Proven { stream, key, .. } = reach(settings, deadline)?;
-    let unusable = |error| Error::system("setting up the control connection", &error);
+    let unusable = |error| Error::io("setting up the control connection", &error);
     let (local, remote) = stream
         .local_addr()
         .and_then(|local| Ok((local, stream.peer_addr()?)))
@@ -63,7 +63,7 @@ pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result
     let at = format!("the rendezvous {}", at(settings, remote));
     channel
         .send(&Message::Record(Box::new(record)))
-        .map_err(|why| Error::Join(format!("rank {}: {at}: {why}", settings.rank)))?;
+        .map_err(|why| Error::join(format!("rank {}: {at}: {why}", settings.rank)))?;
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
     Ok(Gathered {
         channels: BTreeMap::from([(0, channel)]),
@@ -108,7 +108,7 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<Proven> {
                 Err(Failure::Refused(refusal, _)) if refusal != Refusal::Garbage => {
                     let line = refusal_line(settings, remote, refusal);
                     if is_final(refusal) {
-                        return Err(Error::Join(line));
+                        return Err(Error::join(line));
                     }
                     refused = refused.or(Some(line));
                 }
@@ -121,7 +121,7 @@ fn reach(settings: &Settings, deadline: Instant) -> Result<Proven> {
                 Some(line) => format!("{line}, for {} ms", settings.timeout.as_millis()),
                 None => unreached_line(settings, last, told),
             };
-            return Err(Error::Join(line));
+            return Err(Error::join(line));
         }
         told = refused.or(told);
         thread::sleep(pause);
@@ -233,36 +233,39 @@ fn wait_for_table(
                 }) => {
                     if first != peers.len() || first + piece.len() > settings.world_size {
                         let message = format!("rank {rank}: {at} sent a table of another world");
-                        return Err(Error::Join(message));
+                        return Err(Error::join(message));
                     }
                     peers.extend(piece);
                     if peers.len() == settings.world_size {
                         return Ok(peers);
                     }
                 }
-                Received::Message(Message::Failed(error)) => return Err(error),
+                Received::Message(Message::Failed(error)) => {
+                    return Err(error.within(settings.world_size));
+                }
                 Received::Message(Message::Waiting(who)) => missing = format!("; {who}"),
                 Received::Message(_) => {
                     let message = format!("rank {rank}: {at} sent something else than the table");
-                    return Err(Error::Join(message));
+                    return Err(Error::join(message));
                 }
                 Received::Empty => break,
                 Received::Lost(why) => {
                     let message = format!("rank {rank}: lost {at} during the join: {why}{missing}");
-                    return Err(Error::Join(message));
+                    return Err(Error::join(message));
                 }
             }
         }
         if Instant::now() >= deadline {
-            let error = Error::Join(format!(
+            let error = Error::join(format!(
                 "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
                 settings.timeout.as_millis()
             ));
+            let error = error.with_rank(rank).with_elapsed(settings.timeout);
             // Rank 0 may have been started later: it learns why this rank is gone.
             let _ = channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }
         wait(poll, &mut events, Some(deadline))
-            .map_err(|error| Error::system("waiting for the other ranks", &error))?;
+            .map_err(|error| Error::io("waiting for the other ranks", &error))?;
     }
 }

@@ -35,13 +35,13 @@ pub struct Joined {
 /// ```
 ///
 /// # Errors
-/// [`Error::Join`] or [`Error::Configuration`], one line that says what is wrong and where; within
+/// [`Error::join`] or [`Error::configuration`], one line that says what is wrong and where; within
 /// the settings' timeout.
 pub fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
     descriptors::raise_limit();
-    let (mut poll, control) = thread::prepare()
-        .map_err(|error| Error::system("setting up the control thread", &error))?;
+    let (mut poll, control) =
+        thread::prepare().map_err(|error| Error::io("setting up the control thread", &error))?;
     let (place, socket) = sharing::offer(settings);
     let (channels, listener, peers) = if settings.world_size == 1 {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -62,7 +62,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     if settings.transport == TransportChoice::Shm
         && let Some(why) = sharing::obstacle(&peers)
     {
-        return Err(Error::Join(why));
+        return Err(Error::join(why));
     }
     let place = (settings.rank, settings.attempt);
     let local =
@@ -113,7 +113,7 @@ impl Joined {
             mut parts,
             listener,
         } = self;
-        let starting = |error| Error::system("starting the control thread", &error);
+        let starting = |error| Error::io("starting the control thread", &error);
         parts.listener = listener
             .map(address::listen_at)
             .transpose()

@@ -130,7 +130,7 @@ mod tests {
                 first: 5,
                 peers: vec![peer(2), peer(3)],
             },
-            Message::Failed(Error::Join("no".into())),
+            Message::Failed(Error::join("no")),
             Message::Waiting("rank 3".into()),
         ];
         for message in messages {

@@ -35,7 +35,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
     let deadline = settings.deadline();
     let (listener, at) = listen(settings, deadline)?;
     let (data_listener, address) = address::bind_for_data(settings, at.ip())?;
-    let unusable = |error| Error::system("setting up the rendezvous", &error);
+    let unusable = |error| Error::io("setting up the rendezvous", &error);
     let own = Record {
         rank: 0,
         peer: own_peer(settings, address, place),
@@ -100,7 +100,7 @@ fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, Socket
         ErrorKind::AddrNotAvailable => "the rendezvous must be an address of rank 0's own host",
         _ => "choose another port with RINGTREE_RENDEZVOUS=host:port",
     };
-    Err(Error::Join(format!(
+    Err(Error::join(format!(
         "rank 0 cannot listen at the rendezvous {at} ({address}): {error}; {hint}"
     )))
 }
@@ -111,7 +111,7 @@ fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
         return Ok(None);
     };
     let unusable = |error: std::io::Error| {
-        Error::Configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
+        Error::configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
     };
     let Some(listener) = inherit::take_listener(descriptor).map_err(unusable)? else {
         return Ok(None);
@@ -119,7 +119,7 @@ fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
     listener.set_nonblocking(true).map_err(unusable)?;
     let address = listener.local_addr().map_err(unusable)?;
     if address.ip().is_unspecified() {
-        return Err(Error::Configuration(format!(
+        return Err(Error::configuration(format!(
             "RINGTREE_LISTENER_FD={descriptor} listens on the wildcard {address}; bind it to one \
              address"
         )));
@@ -170,15 +170,16 @@ impl Gathering<'_> {
                     return Err(failed.error.clone());
                 }
             } else if now >= self.deadline {
-                let why = self.timeout_line();
-                self.fail(Error::Join(why), LAST_WORDS);
+                let error = Error::join(self.timeout_line()).with_rank(0);
+                let error = error.with_missing(self.missing());
+                self.fail(error.with_elapsed(self.settings.timeout), LAST_WORDS);
             } else {
                 self.miss_the_gone(now);
             }
             self.wait(poll, &mut events)?;
             if self.failure.is_none() && Instant::now() >= self.next_notice {
                 self.next_notice = Instant::now() + WAITING_NOTICE_AFTER;
-                let waiting = Message::Waiting(format!("rank 0 waits for {}", self.missing()));
+                let waiting = Message::Waiting(format!("rank 0 waits for {}", self.missing_line()));
                 self.tell(&waiting);
             }
         }
@@ -195,7 +196,7 @@ impl Gathering<'_> {
         let gone = self.gone.values().map(|(until, _)| *until);
         let until = gone.chain(next).chain([end, self.next_notice]).min();
         wait(poll, events, until)
-            .map_err(|error| Error::system("waiting for the other ranks", &error))?;
+            .map_err(|error| Error::io("waiting for the other ranks", &error))?;
         self.connections.note(events);
         if let Some(error) = self.connections.acceptor.starvation() {
             let cause = Room::here().exhausted(0, &error);
@@ -236,10 +237,10 @@ impl Gathering<'_> {
 
     /// Fails the join if a rank that was lost did not come back.
     fn miss_the_gone(&mut self, now: Instant) {
-        let mut gone = self.gone.values();
-        if let Some((_, line)) = gone.find(|(until, _)| *until <= now) {
-            let line = line.clone();
-            self.fail(Error::Join(line), JOIN_FAILURE_NOTICE / 4);
+        let mut gone = self.gone.iter();
+        if let Some((rank, (_, line))) = gone.find(|(_, (until, _))| *until <= now) {
+            let error = Error::join(line.clone()).with_rank(0).with_peer(*rank);
+            self.fail(error, JOIN_FAILURE_NOTICE / 4);
         }
     }
 
@@ -289,7 +290,9 @@ impl Gathering<'_> {
         };
         // This one learned it from the handshake.
         self.told += 1;
-        self.fail(Error::Join(why), JOIN_FAILURE_NOTICE);
+        let error = Error::join(why).with_rank(0).with_peer(rank as usize);
+        let error = error.within(self.settings.world_size);
+        self.fail(error, JOIN_FAILURE_NOTICE);
     }
 
     /// Takes a rank's record, or why it cannot join. A rank that sends anything else is cut off.
@@ -298,7 +301,7 @@ impl Gathering<'_> {
             if self.arrived.remove(&id).is_some() {
                 self.connections.remove(id);
                 self.told += 1;
-                self.fail(error, JOIN_FAILURE_NOTICE);
+                self.fail(error.within(self.settings.world_size), JOIN_FAILURE_NOTICE);
             }
             return;
         }
@@ -313,7 +316,7 @@ impl Gathering<'_> {
             arrival.record = Some(*record);
         }
         match (objection, &self.failure) {
-            (Some(why), _) => self.fail(Error::Join(why), JOIN_FAILURE_NOTICE),
+            (Some(why), _) => self.fail(Error::join(why), JOIN_FAILURE_NOTICE),
             (None, Some(_)) => self.tell_failure(),
             (None, None) if self.is_complete() => self.look_for_shortage(),
             (None, None) => {}
@@ -333,7 +336,7 @@ impl Gathering<'_> {
                  other ranks: {}",
                 self.own.peer.host_name, self.own.room
             );
-            self.fail(Error::System(why), JOIN_FAILURE_NOTICE);
+            self.fail(Error::system(why), JOIN_FAILURE_NOTICE);
         }
     }
 
@@ -364,7 +367,7 @@ impl Gathering<'_> {
             },
         );
         if let Some(why) = lacking {
-            self.fail(Error::System(why), JOIN_FAILURE_NOTICE);
+            self.fail(Error::system(why), JOIN_FAILURE_NOTICE);
         }
     }
 
@@ -464,14 +467,18 @@ impl Gathering<'_> {
     }
 
     /// The ranks that have not come, in words.
-    fn missing(&self) -> String {
+    fn missing(&self) -> Vec<usize> {
         let present = self.present();
         let missing = (1..self.settings.world_size).filter(|rank| !present.contains(rank));
-        let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+        missing.collect()
+    }
+
+    fn missing_line(&self) -> String {
+        let missing = self.missing();
         let named = missing
             .iter()
             .take(RANKS_NAMED_MAX)
-            .cloned()
+            .map(usize::to_string)
             .collect::<Vec<_>>()
             .join(", ");
         let noun = if missing.len() == 1 { "rank" } else { "ranks" };
@@ -491,7 +498,7 @@ impl Gathering<'_> {
         };
         format!(
             "{} of {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
-            self.missing(),
+            self.missing_line(),
             self.settings.world_size,
             self.settings.rendezvous,
             self.at,
@@ -509,7 +516,7 @@ impl Gathering<'_> {
         // A rank that is lost here is reported by the control thread, like one lost later.
         while !table.proceed(&mut self.connections) && Instant::now() < end {
             wait(poll, &mut events, Some(end))
-                .map_err(|error| Error::system("handing out the table of ranks", &error))?;
+                .map_err(|error| Error::io("handing out the table of ranks", &error))?;
         }
         Ok(())
     }

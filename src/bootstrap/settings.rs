@@ -179,7 +179,7 @@ impl Settings {
     /// The settings in an environment: torchrun's variables, then our own.
     ///
     /// # Errors
-    /// [`Error::Configuration`] names the variable and what it should be.
+    /// [`Error::configuration`] names the variable and what it should be.
     ///
     /// ```
     /// use ringtree::bootstrap::settings::Settings;
@@ -241,7 +241,7 @@ impl Settings {
     /// Whether the numbers make sense together.
     ///
     /// # Errors
-    /// [`Error::Configuration`] names the one that does not.
+    /// [`Error::configuration`] names the one that does not.
     pub fn check(&self) -> Result<()> {
         let Self {
             rank,
@@ -251,29 +251,29 @@ impl Settings {
         } = *self;
         if world_size == 0 || world_size > WORLD_SIZE_MAX {
             let message = format!("WORLD_SIZE is {world_size}; it must be 1 to {WORLD_SIZE_MAX}");
-            return Err(Error::Configuration(message));
+            return Err(Error::configuration(message));
         }
         if rank >= world_size {
-            return Err(Error::Configuration(format!(
+            return Err(Error::configuration(format!(
                 "RANK is {rank} but WORLD_SIZE is {world_size}: ranks count from 0 to {}",
                 world_size - 1
             )));
         }
         if local_world_size == 0 || local_world_size > world_size {
-            return Err(Error::Configuration(format!(
+            return Err(Error::configuration(format!(
                 "LOCAL_WORLD_SIZE is {local_world_size}; it must be 1 to WORLD_SIZE ({world_size})"
             )));
         }
         if self.timeout.is_zero() {
             let message = "RINGTREE_TIMEOUT_MS is 0; it must be at least 1".to_owned();
-            return Err(Error::Configuration(message));
+            return Err(Error::configuration(message));
         }
         Ok(())
     }
 }
 
 fn malformed(name: &str, value: &str, meaning: &str) -> Error {
-    Error::Configuration(format!("{name} is {value:?}; it should be {meaning}"))
+    Error::configuration(format!("{name} is {value:?}; it should be {meaning}"))
 }
 
 fn optional<T: FromStr>(
@@ -296,7 +296,7 @@ fn required<T: FromStr>(
     meaning: &str,
 ) -> Result<T> {
     optional(set, name, meaning)?.ok_or_else(|| {
-        Error::Configuration(format!(
+        Error::configuration(format!(
             "{name} is not set; it should be {meaning} (`ringtree run` and torchrun set it)"
         ))
     })
@@ -305,7 +305,7 @@ fn required<T: FromStr>(
 /// Refuses an environment that asks for what there is not, for programs that never join.
 ///
 /// # Errors
-/// [`Error::Configuration`] names the setting.
+/// [`Error::configuration`] names the setting.
 ///
 /// ```
 /// use ringtree::bootstrap::settings::check_environment;
@@ -324,7 +324,7 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
 fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for (name, harmless) in NOT_BUILT_YET {
         if let Some(value) = set(name).filter(|value| !harmless.contains(&value.trim())) {
-            return Err(Error::Configuration(format!(
+            return Err(Error::configuration(format!(
                 "{name}={value} is not supported by ringtree {} yet: unset it",
                 env!("CARGO_PKG_VERSION")
             )));
@@ -338,7 +338,7 @@ fn transport(set: &impl Fn(&str) -> Option<String>) -> Result<TransportChoice> {
     let choice = choice.transpose();
     choice
         .map(Option::unwrap_or_default)
-        .map_err(|why| Error::Configuration(format!("{TRANSPORT}={why}")))
+        .map_err(|why| Error::configuration(format!("{TRANSPORT}={why}")))
 }
 
 fn device_path(set: &impl Fn(&str) -> Option<String>) -> Result<DevicePathChoice> {
@@ -346,7 +346,7 @@ fn device_path(set: &impl Fn(&str) -> Option<String>) -> Result<DevicePathChoice
     let choice: std::result::Result<Option<_>, String> = choice.transpose();
     choice
         .map(Option::unwrap_or_default)
-        .map_err(|why| Error::Configuration(format!("{DEVICE_PATH}: {why}")))
+        .map_err(|why| Error::configuration(format!("{DEVICE_PATH}: {why}")))
 }
 
 /// Where to meet, and whether the next port is to be tried as well.
@@ -387,20 +387,20 @@ pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Sec
         let message = format!("RINGTREE_SECRET should be {should}");
         return match Secret::from_hex(&text) {
             Some(secret) => Ok(Some(secret)),
-            None => Err(Error::Configuration(message)),
+            None => Err(Error::configuration(message)),
         };
     }
     let Some(path) = set("RINGTREE_SECRET_FILE") else {
         return Ok(None);
     };
     let text = fs::read_to_string(path.trim()).map_err(|error| {
-        Error::Configuration(format!(
+        Error::configuration(format!(
             "RINGTREE_SECRET_FILE={path} cannot be read: {error}"
         ))
     })?;
     match Secret::from_hex(&text) {
         Some(secret) => Ok(Some(secret)),
-        None => Err(Error::Configuration(format!(
+        None => Err(Error::configuration(format!(
             "RINGTREE_SECRET_FILE={path} should hold {should}"
         ))),
     }
@@ -457,7 +457,7 @@ mod tests {
 
     fn refusal(changes: &[(&str, &str)]) -> String {
         match with(changes) {
-            Err(Error::Configuration(message)) => message,
+            Err(error) if error.is_configuration() => error.to_string(),
             other => panic!("{changes:?} gave {other:?}"),
         }
     }

@@ -36,7 +36,7 @@ impl TuningSource {
     /// read; one that is not will be written, once the table has been measured.
     ///
     /// # Errors
-    /// [`Error::Configuration`] if the file cannot be read.
+    /// [`Error::configuration`] if the file cannot be read.
     ///
     /// ```
     /// use ringtree::bootstrap::TuningSource;
@@ -56,7 +56,7 @@ impl TuningSource {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Ok(Self::MeasuredInto(value.into()))
             }
-            Err(error) => Err(Error::Configuration(format!(
+            Err(error) => Err(Error::configuration(format!(
                 "{TUNING}={value} cannot be read: {error}"
             ))),
         }

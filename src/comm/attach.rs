@@ -52,9 +52,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Device`] is the device's; [`Error::Usage`], on all ranks, where
+    /// Any of [`Error`]; [`Error::device`] is the device's; [`Error::usage`], on all ranks, where
     /// some are threads of one process, or where one demands the mapped path and it cannot be had.
-    /// After any but [`Error::Usage`] the communicator has failed.
+    /// After any but [`Error::usage`] the communicator has failed.
     pub fn attach(&self, device: &Device) -> Result<()> {
         // A rank may have left because of an error that this rank has not heard of yet.
         self.try_attach(device)
@@ -64,10 +64,9 @@ impl Communicator {
     fn try_attach(&self, device: &Device) -> Result<()> {
         self.synchronize()?;
         if self.transport() == "sim" {
-            return Err(Error::Usage(
+            return Err(Error::usage(
                 "simulated ranks are threads of one process: collectives on devices are among \
-                 processes"
-                    .into(),
+                 processes",
             ));
         }
         let mut marks = vec![[0; MARK_BYTES]; self.world_size()];
@@ -75,7 +74,7 @@ impl Communicator {
         self.all_gather(marks.as_flattened_mut())?;
         for (rank, mark) in marks.iter().enumerate() {
             if let Some(other) = marks[..rank].iter().position(|one| one == mark) {
-                return Err(Error::Usage(format!(
+                return Err(Error::usage(format!(
                     "ranks {other} and {rank} are threads of one process: collectives on devices \
                      are among processes, as threads would wait for each other in the driver"
                 )));
@@ -103,7 +102,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if no device is attached; the device's.
+    /// [`Error::usage`] if no device is attached; the device's.
     pub fn alloc_on_device<T: Element>(
         &self,
         stream: &Stream,
@@ -113,8 +112,8 @@ impl Communicator {
         let attached = issued.attached.as_ref();
         let device = attached.map(|attached| attached.device().clone());
         drop(issued);
-        let device = device
-            .ok_or_else(|| Error::Usage("no device is attached: call attach first".into()))?;
+        let device =
+            device.ok_or_else(|| Error::usage("no device is attached: call attach first"))?;
         DeviceBuffer::new(&device, stream, &vec![T::zeroed(); count])
     }
 }
@@ -127,6 +126,6 @@ fn own_mark() -> Result<[u8; MARK_BYTES]> {
     }
     let mut mark = [0; MARK_BYTES];
     getrandom::fill(&mut mark)
-        .map_err(|error| Error::System(format!("no random numbers: {error}")))?;
+        .map_err(|error| Error::system(format!("no random numbers: {error}")))?;
     Ok(*MARK.get_or_init(|| mark))
 }

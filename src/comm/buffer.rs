@@ -65,10 +65,9 @@ impl<'a, T> MemoryMut<'a, T> {
 }
 
 fn refused() -> Error {
-    Error::Usage(
+    Error::usage(
         "device buffers take part in collectives in place (all_reduce, broadcast, reduce, \
-         reduce_scatter, all_gather), not in other calls"
-            .into(),
+         reduce_scatter, all_gather), not in other calls",
     )
 }
 

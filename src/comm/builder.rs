@@ -56,7 +56,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Configuration`] names the variable.
+    /// [`Error::configuration`] names the variable.
     pub fn from_env() -> Result<Self> {
         let settings = Settings::from_env(|name| std::env::var(name).ok())?;
         Ok(Self { settings })
@@ -144,7 +144,7 @@ impl Builder {
     /// Joins the others.
     ///
     /// # Errors
-    /// [`Error::Configuration`] or [`Error::Join`]: one line that says what is wrong.
+    /// [`Error::configuration`] or [`Error::join`]: one line that says what is wrong.
     pub fn connect(self) -> Result<Communicator> {
         connect(&self.settings)
     }
@@ -163,7 +163,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Configuration`] names the variable; [`Error::Join`] says which ranks are missing or
+    /// [`Error::configuration`] names the variable; [`Error::join`] says which ranks are missing or
     /// what differs between ranks.
     pub fn from_env() -> Result<Self> {
         Builder::from_env()?.connect()
@@ -186,8 +186,8 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         .map(str::parse::<Algorithm>)
         .transpose();
     let algorithm =
-        algorithm.map_err(|error| Error::Configuration(format!("RINGTREE_ALGORITHM: {error}")))?;
-    let reactor = Reactor::new().map_err(|error| Error::system("setting up epoll", &error))?;
+        algorithm.map_err(|error| Error::configuration(format!("RINGTREE_ALGORITHM: {error}")))?;
+    let reactor = Reactor::new().map_err(|error| Error::io("setting up epoll", &error))?;
     let reactor = Arc::new(reactor);
     let joined = join(settings)?;
     let membership = joined.membership().clone();
@@ -245,7 +245,7 @@ fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option
         return Ok(None);
     };
     near.end_sleeps_of(reactor)
-        .map_err(|error| Error::system("setting up epoll", &error))?;
+        .map_err(|error| Error::io("setting up epoll", &error))?;
     let neighbours = membership.local_ranks();
     Ok(LocalRanks::new(
         Arc::clone(near),
@@ -269,7 +269,7 @@ fn tuning(settings: &Settings) -> Result<Option<TuningTable>> {
         TuningSource::BuiltIn => Ok(Some(TuningTable::default())),
         TuningSource::Text { origin, text } => match TuningTable::parse(text) {
             Ok(table) => Ok(Some(table)),
-            Err(what) => Err(Error::Configuration(format!(
+            Err(what) => Err(Error::configuration(format!(
                 "RINGTREE_TUNING: {origin}: {what}"
             ))),
         },
@@ -282,7 +282,7 @@ fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result
     let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
     if let Some(Err(error)) = table.map(write) {
         let path = path.display();
-        comm.fail(&Error::Configuration(format!(
+        comm.fail(&Error::configuration(format!(
             "RINGTREE_TUNING={path}: rank {} cannot write the measured table there: {error}",
             comm.rank()
         )));

@@ -2,7 +2,7 @@
 //!
 //! A buffer of `count` elements has the same count on all ranks. Reduce-scatter and all-gather see
 //! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
-//! timeout; after an error other than [`Error::Usage`] buffers are unspecified.
+//! timeout; after an error other than [`Error::usage`] buffers are unspecified.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut};
 use super::work::Work;
@@ -50,7 +50,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
+    /// Any of [`Error`]; [`Error::usage`] if the lengths differ.
     pub fn all_reduce_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -117,7 +117,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if the lengths differ.
+    /// Any of [`Error`]; [`Error::usage`] if the lengths differ.
     pub fn reduce_into<I, O>(
         &self,
         input: &I,
@@ -170,7 +170,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if `output` is not as long as the block.
+    /// Any of [`Error`]; [`Error::usage`] if `output` is not as long as the block.
     pub fn reduce_scatter_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -213,7 +213,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] if `input` is not as long as this rank's block of
+    /// Any of [`Error`]; [`Error::usage`] if `input` is not as long as this rank's block of
     /// `output`.
     pub fn all_gather_into<I, O>(&self, input: &I, output: &mut O) -> Result<()>
     where
@@ -256,7 +256,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
         self.start(
@@ -275,7 +275,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
         self.start(
@@ -295,7 +295,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn reduce_async<T: Element>(
         &self,
@@ -323,7 +323,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn reduce_scatter_async<T: Element>(
         &self,
@@ -348,7 +348,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`], or the first error if the communicator has failed; the rest comes from
+    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
     /// `wait`.
     pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
         self.start(Call::new(Collective::AllGather, buffer.len()), buffer)
@@ -483,7 +483,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.
+    /// [`Error::usage`] if `root` is no rank, or another thread is in the communicator.
     pub fn preview(
         &self,
         collective: Collective,
@@ -527,7 +527,7 @@ fn check_length(what: &str, length: usize, wanted: usize) -> Result<()> {
     if length == wanted {
         return Ok(());
     }
-    Err(Error::Usage(format!(
+    Err(Error::usage(format!(
         "{what} has {length} elements, but must have {wanted}"
     )))
 }

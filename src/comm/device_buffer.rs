@@ -138,11 +138,11 @@ impl<T: Element> DeviceBuffer<T> {
     /// the stream still uses it, more is pinned, which is cheap neither in time nor in memory.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is longer than the buffer; the device's.
+    /// [`Error::usage`] if it is longer than the buffer; the device's.
     pub fn write(&mut self, content: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(content);
         if content.len() > self.count {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "{} elements for a buffer of {}",
                 content.len(),
                 self.count

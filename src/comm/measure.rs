@@ -57,7 +57,7 @@ impl Communicator {
         }
         let times_s: Vec<f64> = stopwatches.into_iter().map(Stopwatch::time_s).collect();
         self.use_algorithm(asked_for)?;
-        table_from(topology, &times_s).map_err(Error::Usage)
+        table_from(topology, &times_s).map_err(Error::usage)
     }
 }
 
@@ -89,7 +89,7 @@ impl<'a> Stopwatch<'a> {
         Ok(Self {
             comm,
             probe,
-            kernel: kernel.ok_or_else(|| Error::Usage("f32 cannot be summed".into()))?,
+            kernel: kernel.ok_or_else(|| Error::usage("f32 cannot be summed"))?,
             other: zeros.clone(),
             buffer: zeros,
             partner: (local ^ 1 < host).then_some(partner),

@@ -207,7 +207,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if another thread is in the communicator.
+    /// [`Error::usage`] if another thread is in the communicator.
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
         self.enter()?.algorithm = algorithm;
         Ok(())
@@ -232,11 +232,11 @@ impl Communicator {
     /// use ringtree::Error;
     /// let ends = ringtree::simulate(3, |comm| {
     ///     if comm.rank() == 1 {
-    ///         comm.fail(&Error::System("rank 1 has no room on its disk".into()));
+    ///         comm.fail(&Error::system("rank 1 has no room on its disk"));
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert_eq!(ends[0], Err(Error::System("rank 1 has no room on its disk".into())));
+    /// assert_eq!(ends[0], Err(Error::system("rank 1 has no room on its disk")));
     /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
     /// ```
     pub fn fail(&self, cause: &Error) {
@@ -302,7 +302,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Usage`] after [`DUPLICATES_MAX`] of one communicator.
+    /// Any of [`Error`]; [`Error::usage`] after [`DUPLICATES_MAX`] of one communicator.
     pub fn duplicate(&self) -> Result<Self> {
         let parts = {
             let mut issued = self.enter()?;
@@ -358,7 +358,7 @@ impl Communicator {
             Ok(issued) => Ok(issued),
             // A call that panicked has issued what it counted.
             Err(TryLockError::Poisoned(issued)) => Ok(issued.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::Usage(format!(
+            Err(TryLockError::WouldBlock) => Err(Error::usage(format!(
                 "two threads of rank {} are in one communicator at once; give each its own",
                 self.rank()
             ))),
@@ -369,7 +369,7 @@ impl Communicator {
         if peer < self.world_size() {
             return Ok(());
         }
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "{what} {peer} is no rank; there are {}, numbered from 0",
             self.world_size()
         )))
@@ -385,7 +385,7 @@ fn duplicate_number(group: u32, duplicates: u32) -> Result<u32> {
         .and_then(|number| number.checked_add(digit))
         .filter(|number| digit <= DUPLICATES_MAX && *number < GROUPS_MAX)
         .ok_or_else(|| {
-            Error::Usage(format!(
+            Error::usage(format!(
                 "a communicator has at most {DUPLICATES_MAX} duplicates, of at most four \
                  generations; keep and use those there are"
             ))

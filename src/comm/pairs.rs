@@ -26,7 +26,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] if the peer receives something else.
+    /// Any of [`Error`]; [`Error::mismatch`] if the peer receives something else.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let slice = buffer.memory().on_host()?;
         lend_shared(slice, |region| self.pair(true, peer, slice.len(), region))
@@ -50,7 +50,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] if the peer sends something else.
+    /// Any of [`Error`]; [`Error::mismatch`] if the peer sends something else.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
         let slice = buffer.memory_mut().on_host()?;
         let count = slice.len();
@@ -100,7 +100,7 @@ impl Communicator {
         let rank = self.rank();
         self.check_peer("peer", peer)?;
         if peer == rank {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "rank {rank} cannot send to or receive from itself"
             )));
         }

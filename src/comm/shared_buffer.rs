@@ -107,16 +107,16 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] where no memory holds so much; [`Error::Protocol`] if another rank wants
-    /// another size, [`Error::Deadline`] and [`Error::PeerLost`] name ranks that did not take part,
-    /// [`Error::System`] is the system's: after these the communicator has failed.
+    /// [`Error::usage`] where no memory holds so much; [`Error::protocol`] if another rank wants
+    /// another size, [`Error::deadline`] and [`Error::peer_lost`] name ranks that did not take
+    /// part, [`Error::system`] is the system's: after these the communicator has failed.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedBuffer<T>> {
         let bytes = count
             .checked_mul(size_of::<T>())
             .filter(|bytes| *bytes <= isize::MAX as usize / 2)
             .ok_or_else(|| {
                 let dtype = T::DTYPE;
-                Error::Usage(format!("no memory holds {count} elements of {dtype}"))
+                Error::usage(format!("no memory holds {count} elements of {dtype}"))
             })?;
         let home = match self.allocate(bytes) {
             Ok(Some(region)) => Ok(Home::Shared(region)),
@@ -134,7 +134,7 @@ impl Communicator {
 
     /// The communicator fails because of `error`, unless something was before; what that is.
     pub(super) fn first_cause(&self, error: Error) -> Error {
-        if matches!(error, Error::Usage(_)) {
+        if error.is_usage() {
             return error;
         }
         self.fail(&error);
@@ -164,7 +164,7 @@ fn private<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(count).map_err(|_| {
         let bytes = count * size_of::<T>();
-        Error::System(format!(
+        Error::system(format!(
             "this machine has no memory for a buffer of {bytes} bytes"
         ))
     })?;

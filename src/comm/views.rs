@@ -10,7 +10,7 @@ impl Communicator {
     /// [`PATIENT`] if it starts no clock.
     ///
     /// ```
-    /// use ringtree::{Error, sim::simulate::{World, sleep}};
+    /// use ringtree::sim::simulate::{World, sleep};
     /// use std::time::Duration;
     /// let mut world = World::new(2);
     /// world.timeout = Duration::from_secs(2);
@@ -21,7 +21,7 @@ impl Communicator {
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert!(matches!(&ends[0], Err(Error::Deadline(_))), "{ends:?}");
+    /// assert!(matches!(&ends[0], Err(error) if error.is_timeout()), "{ends:?}");
     /// ```
     #[must_use]
     pub fn timeout(&self) -> Duration {
@@ -42,7 +42,7 @@ impl Communicator {
     /// [`attach`](Communicator::attach) exchange memory by the communicator's own timeout.
     ///
     /// ```
-    /// use ringtree::{Error, sim::simulate::sleep};
+    /// use ringtree::sim::simulate::sleep;
     /// use std::time::Duration;
     /// let ends = ringtree::simulate(2, |comm| {
     ///     if comm.rank() == 1 {

@@ -59,14 +59,14 @@ impl<T: Element> Work<T> {
 
     /// As `wait`, with the moment of the end on the rank's clock.
     pub(crate) fn wait_timed(mut self) -> Result<(Vec<T>, Duration)> {
-        let taken = Error::Usage("the operation was waited for already".into());
+        let taken = Error::usage("the operation was waited for already");
         let ticket = self.ticket.take().ok_or(taken)?;
         let runtime = &self.core.parts.runtime;
         let (_, ended_at) = runtime.ended(ticket);
         let (memory, result) = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());
         result?;
-        let other = Error::Usage("the operation's buffer is of another type".into());
+        let other = Error::usage("the operation's buffer is of another type");
         memory
             .output
             .and_then(Region::into_vector)

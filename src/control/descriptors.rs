@@ -68,7 +68,7 @@ impl Room {
 
     /// The error of `rank`, this process, which could open no connection because of `error`.
     pub(crate) fn exhausted(self, rank: usize, error: &io::Error) -> Error {
-        Error::System(format!(
+        Error::system(format!(
             "rank {rank} cannot open a connection that it needs: {error}; {self}"
         ))
     }

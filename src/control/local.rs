@@ -149,7 +149,7 @@ impl LocalPeers {
     /// is in this rank's own entry.
     ///
     /// # Errors
-    /// [`Error::Join`]: a local rank's entry is malformed.
+    /// [`Error::join`]: a local rank's entry is malformed.
     pub fn new(
         socket: LocalSocket,
         (rank, attempt): (usize, u16),
@@ -165,7 +165,7 @@ impl LocalPeers {
             tokens.push(&place.token);
             if local != rank {
                 let address = address(&place.socket).map_err(|error| {
-                    Error::Join(format!("rank {local}'s local socket: {error}"))
+                    Error::join(format!("rank {local}'s local socket: {error}"))
                 })?;
                 addresses.insert(local, (address, place.token.word()));
             }
@@ -222,8 +222,8 @@ impl LocalPeers {
     /// which no process can make shorter; without, it may be anything.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] names a rank that is gone, [`Error::Deadline`] the ranks that sent none
-    /// in time, [`Error::Protocol`] one that sent something else; or the system's.
+    /// [`Error::peer_lost`] names a rank that is gone, [`Error::deadline`] the ranks that sent none
+    /// in time, [`Error::protocol`] one that sent something else; or the system's.
     pub fn exchange(
         &self,
         channel: u32,
@@ -323,7 +323,7 @@ impl LocalPeers {
     fn hand_over(&self, channel: u32, own: BorrowedFd<'_>, rank: usize) -> Result<bool> {
         let Some((address, word)) = self.addresses.get(&rank) else {
             let why = format!("rank {rank} shares no memory with rank {}", self.rank);
-            return Err(Error::Usage(why));
+            return Err(Error::usage(why));
         };
         let message = HandOver {
             attempt: self.attempt,
@@ -349,11 +349,14 @@ impl LocalPeers {
             // Its queue is full, or too many descriptors are on their way on this host.
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS | Errno::INTR) => Ok(false),
             Err(Errno::CONNREFUSED) => Err(self.gone(rank)),
-            Err(error) => Err(Error::System(format!(
+            Err(error) => Err(Error::system(format!(
                 "rank {} cannot hand its memory to rank {rank}: {error}; RINGTREE_TRANSPORT=tcp \
                  does without",
                 self.rank
-            ))),
+            ))
+            .with_rank(self.rank)
+            .with_peer(rank)
+            .with_source(std::io::Error::from(error))),
         }
     }
 
@@ -367,13 +370,14 @@ impl LocalPeers {
     }
 
     fn gone(&self, rank: usize) -> Error {
-        Error::PeerLost {
+        Error::peer_lost(
             rank,
-            message: format!(
+            format!(
                 "rank {rank} is gone: rank {} waited for its shared memory",
                 self.rank
             ),
-        }
+        )
+        .with_rank(self.rank)
     }
 }
 
@@ -472,12 +476,12 @@ impl Exchange<'_> {
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
                 let why = format!("its descriptor was refused here; {}", Room::here());
-                return Err(self.wrong(rank, &why, Error::System));
+                return Err(self.wrong(rank, &why, Error::system));
             };
             if self.missing.remove(&rank) {
                 let checked = self.bytes.map_or(Ok(()), |bytes| check(&descriptor, bytes));
                 if let Err(why) = checked {
-                    return Err(self.wrong(rank, &why, Error::Protocol));
+                    return Err(self.wrong(rank, &why, Error::protocol));
                 }
                 self.handed.push((rank, descriptor));
             }
@@ -505,6 +509,8 @@ impl Exchange<'_> {
         kind(format!(
             "rank {own} cannot use the memory of rank {rank}: {why}"
         ))
+        .with_rank(own)
+        .with_peer(rank)
     }
 
     fn late(&self) -> Error {
@@ -514,14 +520,17 @@ impl Exchange<'_> {
             format!("{noun} {}", ranks.join(", "))
         };
         let own = self.local.rank;
-        let what = if self.missing.is_empty() {
-            format!("{} did not take it from rank {own}", list(&self.unsent))
-        } else {
-            format!("{} did not hand it to rank {own}", list(&self.missing))
+        let (missing, what) = match self.missing.is_empty() {
+            true => (&self.unsent, "take it from"),
+            false => (&self.missing, "hand it to"),
         };
-        Error::Deadline(format!(
-            "shared memory was not exchanged in time: {what}; are they stopped, or in another call?"
+        Error::deadline(format!(
+            "shared memory was not exchanged in time: {} did not {what} rank {own}; are they \
+             stopped, or in another call?",
+            list(missing)
         ))
+        .with_rank(own)
+        .with_missing(missing.iter().copied())
     }
 }
 

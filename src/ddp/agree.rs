@@ -24,18 +24,18 @@ pub(super) fn broadcast_bytes(
 /// Room for `texts` texts of so many bytes, as a rank says it will send.
 ///
 /// # Errors
-/// [`Error::Protocol`] if no rank sends that much, [`Error::System`] if there is no memory for it.
+/// [`Error::protocol`] if no rank sends that much, [`Error::system`] if there is no memory for it.
 pub(super) fn zeros(bytes: u64, texts: usize) -> Result<Vec<u8>> {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     if bytes > AGREED_BYTES_MAX {
-        return Err(Error::Protocol(format!(
+        return Err(Error::protocol(format!(
             "a rank announced {bytes} bytes of text; at most {AGREED_BYTES_MAX} are taken"
         )));
     }
     let mut room = Vec::new();
     let total = bytes.saturating_mul(texts);
     room.try_reserve_exact(total)
-        .map_err(|_| Error::System(format!("no memory for {total} bytes of text")))?;
+        .map_err(|_| Error::system(format!("no memory for {total} bytes of text")))?;
     room.resize(total, 0);
     Ok(room)
 }
@@ -52,7 +52,7 @@ pub(super) fn broadcast_entries(
     let names = serde_json::to_vec(&names).expect("invariant: names and numbers are valid JSON");
     let names = broadcast_bytes(comm, names, 0)?;
     let names: Vec<(String, usize)> = serde_json::from_slice(&names)
-        .map_err(|error| Error::Protocol(format!("rank 0 sent no list of states: {error}")))?;
+        .map_err(|error| Error::protocol(format!("rank 0 sent no list of states: {error}")))?;
     let mut mine = entries.into_iter().map(|(_, values)| values);
     let one = |(name, count): (String, usize)| {
         let own = mine.next().filter(|_| comm.rank() == 0);
@@ -70,7 +70,7 @@ pub(super) fn broadcast_entries(
 fn room(name: &str, count: usize) -> Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| {
-        Error::System(format!(
+        Error::system(format!(
             "no memory for the state '{name}' of {count} values, which rank 0 has"
         ))
     })?;
@@ -81,7 +81,7 @@ fn room(name: &str, count: usize) -> Result<Vec<f32>> {
 /// Compares `lines` over the ranks.
 ///
 /// # Errors
-/// [`Error::Mismatch`] on every rank, with the first line that differs from rank 0's.
+/// [`Error::mismatch`] on every rank, with the first line that differs from rank 0's.
 pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let own = lines.join("\n").into_bytes();
     let expected = broadcast_bytes(comm, own, 0)?;
@@ -103,12 +103,14 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let at = usize::try_from(first[0] / world_size).unwrap_or(usize::MAX);
     let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
     let its = broadcast_bytes(comm, line(at).into(), culprit)?;
-    Err(Error::Mismatch(format!(
+    Err(Error::mismatch(format!(
         "rank {culprit} registered {}, rank 0 {}; all ranks must register the same parameters in \
          the same order, with the same options",
         String::from_utf8_lossy(&its),
         expected.get(at).copied().unwrap_or("nothing"),
-    )))
+    ))
+    .with_rank(0)
+    .with_peer(culprit))
 }
 
 #[cfg(test)]
@@ -118,9 +120,9 @@ mod tests {
     #[test]
     fn no_length_of_a_peer_allocates_what_there_is_not() {
         assert_eq!(zeros(3, 2).unwrap(), [0; 6]);
-        assert!(matches!(zeros(1000, usize::MAX), Err(Error::System(_))));
+        assert!(zeros(1000, usize::MAX).unwrap_err().is_system());
         for bytes in [AGREED_BYTES_MAX as u64 + 1, 1 << 62, u64::MAX] {
-            assert!(matches!(zeros(bytes, 1), Err(Error::Protocol(_))));
+            assert!(zeros(bytes, 1).unwrap_err().is_protocol());
         }
         assert_eq!(room("a", 2).unwrap(), [0.0; 2]);
         for count in [usize::MAX, usize::MAX / 4, isize::MAX as usize / 4] {

@@ -31,14 +31,14 @@ impl DataParallel {
     /// full.
     ///
     /// # Errors
-    /// [`Error::Usage`] for another length or type, or for a parameter that was complete already;
+    /// [`Error::usage`] for another length or type, or for a parameter that was complete already;
     /// the first error, if an exchange failed.
     pub fn report<T: Element>(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         self.begin(parameter)?;
         let is_first = !self.is_used[parameter];
         let own = self.own::<T>(parameter)?;
         if own.len() != gradient.len() {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the gradient of {} has {} elements",
                 self.parameters[parameter],
                 gradient.len()
@@ -138,7 +138,7 @@ impl DataParallel {
     /// had one, so that the parameter is to be left alone.
     ///
     /// # Errors
-    /// [`Error::Usage`] before `wait`, or for another type; what failed before.
+    /// [`Error::usage`] before `wait`, or for another type; what failed before.
     pub fn gradient<T: Element>(&self, parameter: usize) -> Result<Option<&[T]>> {
         self.check_averaged(parameter)?;
         let place = &self.layout.places[parameter];
@@ -196,8 +196,8 @@ impl DataParallel {
         if self.phase == Phase::Averaged {
             return Ok(());
         }
-        Err(Error::Usage(
-            "gradients are averaged when `wait` has returned".into(),
+        Err(Error::usage(
+            "gradients are averaged when `wait` has returned",
         ))
     }
 
@@ -278,14 +278,14 @@ impl DataParallel {
         if parameter < self.parameters.len() {
             return Ok(());
         }
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "there is no parameter {parameter}; {} are registered, numbered from 0",
             self.parameters.len()
         )))
     }
 
     fn complete_already(&self, parameter: usize) -> Error {
-        Error::Usage(format!(
+        Error::usage(format!(
             "the gradient of {} was complete already in this step; accumulate inside `no_sync`, \
              and call `wait` once a step",
             self.parameters[parameter]
@@ -293,7 +293,7 @@ impl DataParallel {
     }
 
     fn other_type<T: Element>(&self, parameter: usize) -> Error {
-        Error::Usage(format!(
+        Error::usage(format!(
             "the gradient of {} is not of {}",
             self.parameters[parameter],
             T::DTYPE
@@ -302,8 +302,8 @@ impl DataParallel {
 }
 
 fn not_here(is_carried: bool) -> Error {
-    Error::Usage(match is_carried {
-        true => "the gradients are not in host memory: ask the carrier for them".into(),
-        false => "the gradients are under way".into(),
+    Error::usage(match is_carried {
+        true => "the gradients are not in host memory: ask the carrier for them",
+        false => "the gradients are under way",
     })
 }

@@ -63,7 +63,7 @@ impl Flight {
             Next::Done(gradients) if gradients.len() == bucket.count => {
                 Ok(Landing::Landed(gradients.into(), ended_at))
             }
-            Next::Done(gradients) => Err(Error::Usage(format!(
+            Next::Done(gradients) => Err(Error::usage(format!(
                 "the hook '{}' made {} gradients of {}; a hook must return as many as it got",
                 hook.name(),
                 gradients.len(),
@@ -75,7 +75,7 @@ impl Flight {
                     stage,
                     is_hooked: true,
                 })),
-                None => Err(Error::Usage(format!(
+                None => Err(Error::usage(format!(
                     "the hook '{}' asks for more than its {} stages",
                     hook.name(),
                     comms.len()

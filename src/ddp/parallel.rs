@@ -105,8 +105,8 @@ impl DataParallel {
     /// ranks call it, in the order of their calls on `comm`.
     ///
     /// # Errors
-    /// [`Error::Usage`] for parameters that are not floating-point or share a name;
-    /// [`Error::Mismatch`] if ranks register different ones: it names the first; any other of
+    /// [`Error::usage`] for parameters that are not floating-point or share a name;
+    /// [`Error::mismatch`] if ranks register different ones: it names the first; any other of
     /// `comm`'s.
     pub fn new(comm: &Communicator, parameters: Vec<Parameter>, options: Options) -> Result<Self> {
         Self::register(comm, parameters, options, None)
@@ -116,7 +116,7 @@ impl DataParallel {
     /// as they are, without a hook. All ranks have a carrier, or none has.
     ///
     /// # Errors
-    /// Those of [`DataParallel::new`]; [`Error::Usage`] for a hook; the carrier's.
+    /// Those of [`DataParallel::new`]; [`Error::usage`] for a hook; the carrier's.
     pub fn with_carrier(
         comm: &Communicator,
         parameters: Vec<Parameter>,
@@ -124,7 +124,7 @@ impl DataParallel {
         carrier: impl Carrier + 'static,
     ) -> Result<Self> {
         if options.hook.name() != Plain.name() {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the hook {} is for gradients in host memory, but these lie elsewhere: choose none",
                 options.hook.name()
             )));
@@ -244,7 +244,7 @@ impl DataParallel {
     /// many, as long ones.
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::Mismatch`] names lengths that differ.
+    /// Any of [`Error`]; [`Error::mismatch`] names lengths that differ.
     pub fn broadcast<T: Element>(&self, weights: &mut [&mut [T]]) -> Result<()> {
         let flat_elements = crate::limits::BUCKET_BYTES_MAX / size_of::<T>();
         let mut rest = weights;
@@ -282,7 +282,7 @@ impl DataParallel {
     /// same, between steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `order` does not name every parameter once.
+    /// [`Error::usage`] if `order` does not name every parameter once.
     pub fn restore(&mut self, steps: u64, order: Option<(Vec<usize>, u64)>) -> Result<()> {
         self.check_alive()?;
         if let Some((order, since)) = order {
@@ -297,7 +297,7 @@ impl DataParallel {
         let mut sorted = order.clone();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..self.parameters.len()) {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the order of the buckets does not name each of the {} parameters once; is the \
                  checkpoint of another model?",
                 self.parameters.len()
@@ -319,7 +319,7 @@ impl DataParallel {
     /// it, between steps.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is not this hook's; any of the communicator's.
+    /// [`Error::usage`] if it is not this hook's; any of the communicator's.
     pub fn restore_hook(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         self.check_alive()?;
         let is_shared = |entry: &(String, Vec<f32>)| self.hook.is_shared(&entry.0);
@@ -328,7 +328,7 @@ impl DataParallel {
         let name = self.hook.name();
         let restored = self.hook.restore(own);
         let wrong = |what| format!("the state is not one of the hook {name}: {what}");
-        restored.map_err(|what| Error::Usage(wrong(what)))
+        restored.map_err(|what| Error::usage(wrong(what)))
     }
 
     /// How many steps have ended.
@@ -363,12 +363,12 @@ fn check(parameters: &[Parameter]) -> Result<()> {
     let mut names = std::collections::HashSet::new();
     for parameter in parameters {
         if !parameter.dtype.is_float() {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "{parameter} has no floating-point gradient"
             )));
         }
         if !names.insert(&parameter.name) {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "two parameters are called {}; give each a name of its own",
                 parameter.name
             )));

@@ -69,10 +69,10 @@ impl DistributedSampler {
     /// Deals `length` samples, 0 and up, at the beginning of epoch 0. It holds 8 bytes a sample.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is no such rank.
+    /// [`Error::usage`] if there is no such rank.
     pub fn new(length: usize, seed: u64, rank: usize, world_size: usize) -> Result<Self> {
         if rank >= world_size {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "there is no rank {rank} among {world_size} to deal samples to"
             )));
         }
@@ -114,10 +114,10 @@ impl DistributedSampler {
     /// many for any number of ranks.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the ranks cannot take equal parts of it.
+    /// [`Error::usage`] if the ranks cannot take equal parts of it.
     pub fn global_batch(mut self, samples: usize) -> Result<Self> {
         if samples == 0 || !samples.is_multiple_of(self.world_size) {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "a global batch of {samples} samples has no equal parts for {} ranks; take a \
                  multiple of {}",
                 self.world_size, self.world_size

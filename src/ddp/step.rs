@@ -52,13 +52,13 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] without [`Options::uneven_data`](super::Options::uneven_data), or in the
+    /// [`Error::usage`] without [`Options::uneven_data`](super::Options::uneven_data), or in the
     /// middle of a step; what `on_step` returns; any of the communicator's.
     pub fn join(&mut self, mut on_step: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.check_alive()?;
         if !self.has_uneven_data || self.phase != Phase::Averaged {
-            return Err(Error::Usage(
-                "`join` is called between two steps, with the option `uneven_data`".into(),
+            return Err(Error::usage(
+                "`join` is called between two steps, with the option `uneven_data`",
             ));
         }
         loop {
@@ -100,7 +100,7 @@ impl DataParallel {
         }
         let Content::Here(mut values) = std::mem::replace(&mut self.contents[index], Content::Lost)
         else {
-            return Err(Error::Usage("the bucket is under way".into()));
+            return Err(Error::usage("the bucket is under way"));
         };
         let element_bytes = values.dtype().size();
         for number in &self.layout.buckets[index].parameters {

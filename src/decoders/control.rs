@@ -95,7 +95,7 @@ fn join_messages() -> Vec<JoinMessage> {
     vec![
         JoinMessage::Record(Box::new(record)),
         JoinMessage::Table { first: 5, peers },
-        JoinMessage::Failed(Error::Join("no".to_owned())),
+        JoinMessage::Failed(Error::join("no")),
         JoinMessage::Waiting("rank 3".to_owned()),
     ]
 }

@@ -60,10 +60,7 @@ fn messages() -> Vec<Message> {
         rank: 2,
         timeout: DEADLINE_DEFAULT,
     };
-    let lost = Error::PeerLost {
-        rank: 3,
-        message: "rank 3 is gone".to_owned(),
-    };
+    let lost = Error::peer_lost(3, "rank 3 is gone".to_owned());
     let position = Message::Position {
         place: place(1),
         held_up_by: vec![place(2), place(3)],
@@ -74,7 +71,7 @@ fn messages() -> Vec<Message> {
         position,
         Message::Report(lost.clone()),
         Message::FirstError(lost),
-        Message::Report(Error::Deadline("late".to_owned())),
+        Message::Report(Error::deadline("late")),
         Message::Goodbye { calls: 1 },
         Message::Mark(3),
         Message::Agreed(3),

@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// How many GPUs this process may use, at least one.
 ///
 /// # Errors
-/// [`Error::NoDevice`](crate::Error::NoDevice) says why there is none.
+/// [`Error::no_device`](crate::Error::no_device) says why there is none.
 pub fn count() -> Result<usize> {
     cuda::gpu_count()
 }
@@ -48,18 +48,18 @@ impl Device {
     /// GPU number `ordinal` of this process, through its primary context.
     ///
     /// ```
-    /// use ringtree::{Error, device::Device};
+    /// use ringtree::Device;
     ///
     /// match Device::open(0) {
     ///     Ok(gpu) => println!("{gpu:?}"),
-    ///     Err(Error::NoDevice(why)) => println!("{why}"), // "no CUDA here: ..."
+    ///     Err(error) if error.is_no_device() => println!("{error}"), // "no CUDA here: ..."
     ///     Err(error) => println!("there is a GPU, but {error}"),
     /// }
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoDevice`](crate::Error::NoDevice) says why there is none;
-    /// [`Error::Device`](crate::Error::Device): it cannot be used.
+    /// [`Error::no_device`](crate::Error::no_device) says why there is none;
+    /// [`Error::device`](crate::Error::device): it cannot be used.
     pub fn open(ordinal: usize) -> Result<Self> {
         Gpu::open(ordinal).map(|gpu| Self { gpu })
     }
@@ -73,7 +73,7 @@ impl Device {
     /// A stream of its own, which waits for no other.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device).
+    /// [`Error::device`](crate::Error::device).
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(&self.gpu)
     }
@@ -81,7 +81,7 @@ impl Device {
     /// Memory of the device, of undefined content.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): there is not so much.
+    /// [`Error::device`](crate::Error::device): there is not so much.
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         Memory::new(&self.gpu, bytes)
     }
@@ -89,7 +89,7 @@ impl Device {
     /// The user's stream, to be ordered with others. It is kept as long as this is.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage): it is of another context than the primary one.
+    /// [`Error::usage`](crate::Error::usage): it is of another context than the primary one.
     pub fn wrap_stream(&self, stream: Arc<CudaStream>) -> Result<Stream> {
         cuda::wrap_stream(&self.gpu, stream)
     }
@@ -119,7 +119,7 @@ impl Device {
     /// driver may wait for everything that the GPU was told to do.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device): the driver does not take it.
+    /// [`Error::device`](crate::Error::device): the driver does not take it.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
         self.gpu.load_kernels(text)
     }

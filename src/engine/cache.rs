@@ -72,7 +72,7 @@ impl Cache {
     /// The call's program, made if need be.
     ///
     /// # Errors
-    /// [`Error::Usage`] if no algorithm carries out the call, or no memory holds so much.
+    /// [`Error::usage`] if no algorithm carries out the call, or no memory holds so much.
     #[inline]
     pub fn get(&mut self, key: Key) -> Result<&Arc<Prepared>> {
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == key);
@@ -101,7 +101,7 @@ impl Cache {
             is_exposed,
         } = key;
         let Some(collective) = call.collective() else {
-            return Err(Error::Usage("a message is prepared by `message`".into()));
+            return Err(Error::usage("a message is prepared by `message`"));
         };
         let bytes = bytes_of(call.count, call.dtype)?;
         let choice = select::choose(
@@ -112,7 +112,7 @@ impl Cache {
             &self.tuning,
             call.algorithm,
         );
-        let choice = choice.map_err(Error::Usage)?;
+        let choice = choice.map_err(Error::usage)?;
         let call = Call {
             algorithm: Some(choice.algorithm),
             pieces: choice.pieces,
@@ -142,7 +142,7 @@ impl Cache {
     /// them read what one of them writes.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the algorithm does not carry out the call.
+    /// [`Error::usage`] if the algorithm does not carry out the call.
     pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
         let program = |rank| {
             let (count, element_bytes) = (call.count, call.dtype.size());
@@ -163,7 +163,7 @@ impl Cache {
     fn plan(&self, call: &Call, rank: usize) -> Result<Plan> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
-            return Err(Error::Usage("no algorithm was chosen".into()));
+            return Err(Error::usage("no algorithm was chosen"));
         };
         plan(&Request {
             collective,
@@ -174,7 +174,7 @@ impl Cache {
             pieces: call.pieces,
             ranks_per_host: self.topology.ranks_per_host,
         })
-        .map_err(Error::Usage)
+        .map_err(Error::usage)
     }
 
     fn bind(&self, plan: &Plan, call: &Call, placement: Placement) -> Program {
@@ -185,7 +185,7 @@ impl Cache {
     /// A message of `count` elements that this rank sends to `peer`, or receives from it.
     ///
     /// # Errors
-    /// [`Error::Usage`] if no memory holds so much.
+    /// [`Error::usage`] if no memory holds so much.
     pub fn message(
         &self,
         sends: bool,
@@ -240,12 +240,12 @@ fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(|| Error::Usage(format!("no memory holds {count} elements of {dtype}")))
+        .ok_or_else(|| Error::usage(format!("no memory holds {count} elements of {dtype}")))
 }
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
-        Error::Usage(format!(
+        Error::usage(format!(
             "{op} is not defined for {dtype}; bit operators are for integers"
         ))
     })

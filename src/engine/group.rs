@@ -76,6 +76,8 @@ pub(super) struct Slot {
     pub(super) timeout: Duration,
     /// The rank whose timeout it is, if not this one's.
     pub(super) clock_of: Option<u32>,
+    /// How long it had been under way when that rank's clock started.
+    pub(super) waited_before: Duration,
     /// When time first passed over it.
     pub(super) since: Option<Duration>,
     /// How often the peers were told of the waiting.
@@ -95,6 +97,7 @@ impl Slot {
         self.gate = start.gate.take();
         self.timeout = start.timeout;
         self.clock_of = None;
+        self.waited_before = Duration::ZERO;
         self.since = None;
         self.notices = 0;
         self.is_abandoned = false;
@@ -104,6 +107,7 @@ impl Slot {
 
     /// A call without a deadline gets that of another rank, from now on.
     pub(super) fn start_clock(&mut self, clock: Clock, now: Duration) {
+        self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
         self.timeout = clock.timeout;
         self.clock_of = Some(clock.rank);
         self.since = Some(now);

@@ -243,14 +243,15 @@ mod tests {
         );
         let (_, to, report) = engine.next_control().unwrap();
         assert_eq!(to, To::Rank(0));
-        let Some(Message::Report(Error::PeerLost { rank: 2, message })) = Message::decode(&report)
-        else {
+        let Some(Message::Report(error)) = Message::decode(&report) else {
             panic!("{report:?}");
         };
+        assert!(error.is_peer_lost() && error.peer() == Some(2), "{error:?}");
+        let message = error.to_string();
         assert!(message.contains("during all-gather #1"), "{message}");
         assert!(message.contains("connection refused"), "{message}");
 
-        let first = Error::Deadline("what another rank saw before".into());
+        let first = Error::deadline("what another rank saw before");
         engine.control(0, 0, &Message::FirstError(first.clone()).encode());
         let (_, end) = take(&mut engine, ticket).unwrap();
         assert_eq!(end, Err(first));

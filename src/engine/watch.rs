@@ -50,12 +50,16 @@ impl Group {
             LinkError::Unexpected(header) => {
                 self.session.mismatched(peer, &call, header.sequence);
             }
-            LinkError::Garbage(why) => self.session.failed(Error::Protocol(format!(
-                "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is the \
-                 library the same version on all ranks?",
-                self.rank,
-                call.name()
-            ))),
+            LinkError::Garbage(why) => {
+                let error = Error::protocol(format!(
+                    "rank {} got bytes from rank {peer} during {} that are no frame: {why}; is \
+                     the library the same version on all ranks?",
+                    self.rank,
+                    call.name()
+                ));
+                let error = error.with_rank(self.rank).with_peer(peer);
+                self.session.failed(call.mark(error));
+            }
         }
     }
 
@@ -212,7 +216,8 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         }
         let awaited = slot.awaited();
         if is_overdue {
-            session.failed(overdue(rank, &call, slot, &awaited, session));
+            let error = overdue(rank, &call, slot, &awaited, session);
+            session.failed(error.with_elapsed(slot.waited_before + waited));
             return;
         }
         if slot.timeout == PATIENT && !call.is_pair() {
@@ -234,17 +239,20 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
         ),
     };
     let is_send = call.is_pair() && call.root != rank;
-    let circle = is_send
-        .then(|| session.circle_of_sends(call.root))
-        .flatten();
-    let why = match circle {
-        Some(ranks) => format!("{}; use sendrecv or group", in_send(&ranks)),
-        None => format!(
-            "{}; look there, or raise the timeout if it is merely slow",
-            held_up(slot, awaited, session)
-        ),
+    let circle = is_send.then(|| session.circle_of_sends(call.root));
+    let (why, missing) = match circle.flatten() {
+        Some(ranks) => {
+            let why = format!("{}; use sendrecv or group", in_send(&ranks));
+            (why, ranks[1..].to_vec())
+        }
+        None => {
+            let (who, ranks) = held_up(slot, awaited, session);
+            let advice = "look there, or raise the timeout if it is merely slow";
+            (format!("{who}; {advice}"), ranks)
+        }
     };
-    Error::Deadline(format!("rank {rank} gave up on {call} {deadline}: {why}"))
+    let error = Error::deadline(format!("rank {rank} gave up on {call} {deadline}: {why}"));
+    call.mark(error.with_missing(missing).with_rank(rank))
 }
 
 fn in_send(circle: &[usize]) -> String {
@@ -260,14 +268,17 @@ fn in_send(circle: &[usize]) -> String {
     }
 }
 
-fn held_up(slot: &Slot, awaited: &[usize], session: &Session) -> String {
+/// What holds an operation up, in words, and which ranks that are.
+fn held_up(slot: &Slot, awaited: &[usize], session: &Session) -> (String, Vec<usize>) {
     if !slot.has_come() {
-        return "the buffer's stream has not come to it, held up by earlier work".into();
+        let stream = "the buffer's stream has not come to it, held up by earlier work";
+        return (stream.to_owned(), Vec::new());
     }
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    match who.is_empty() {
-        true => "no rank holds it up".into(),
+    let words = match who.is_empty() {
+        true => "no rank holds it up".to_owned(),
         false => who.join(", "),
-    }
+    };
+    (words, places.iter().map(|one| one.rank as usize).collect())
 }

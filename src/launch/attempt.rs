@@ -62,7 +62,7 @@ pub(super) struct Attempt {
 impl Attempt {
     /// An attempt whose rank 0 runs on this host and answers at a fresh port of `address`.
     pub(super) fn at(number: u16, address: IpAddr) -> Result<Self> {
-        let refused = |error| Error::system(format!("cannot listen on {address}"), &error);
+        let refused = |error| Error::io(format!("cannot listen on {address}"), &error);
         let listener = TcpListener::bind((address, 0)).map_err(refused)?;
         Self::with(number, listener)
     }
@@ -74,14 +74,14 @@ impl Attempt {
         };
         let addresses = resolve("--rdzv-endpoint", endpoint, Instant::now())?;
         let listener = TcpListener::bind(&*addresses)
-            .map_err(|error| Error::Join(format!("cannot listen on {endpoint}: {error}")))?;
+            .map_err(|error| Error::join(format!("cannot listen on {endpoint}: {error}")))?;
         Self::with(number, listener)
     }
 
     fn with(number: u16, listener: TcpListener) -> Result<Self> {
         let master = listener
             .local_addr()
-            .map_err(|error| Error::system("cannot read rank 0's address", &error))?;
+            .map_err(|error| Error::io("cannot read rank 0's address", &error))?;
         Ok(Attempt {
             number,
             master,

@@ -102,5 +102,5 @@ pub(super) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> 
         .name(name.to_owned())
         .spawn(body)
         .map(drop)
-        .map_err(|error| Error::system("cannot start a launcher's thread", &error))
+        .map_err(|error| Error::io("cannot start a launcher's thread", &error))
 }

@@ -48,12 +48,12 @@ use std::os::fd::{AsFd, AsRawFd};
 /// ```
 ///
 /// # Errors
-/// [`Error::Configuration`] when the program cannot be started or a setting is wrong;
-/// [`Error::Join`] when the launchers did not come together; [`Error::System`] when the operating
+/// [`Error::configuration`] when the program cannot be started or a setting is wrong;
+/// [`Error::join`] when the launchers did not come together; [`Error::system`] when the operating
 /// system refuses something. No rank is running then.
 pub fn run(job: &Job) -> Result<i32> {
     if job.ranks == 0 || job.ranks > RANKS_PER_HOST_MAX {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "a host runs 1 to {RANKS_PER_HOST_MAX} ranks, not {}",
             job.ranks
         )));
@@ -116,7 +116,7 @@ fn alone(job: &Job) -> Result<Met> {
 /// ```
 pub fn spawn_self(ranks: usize) -> Result<i32> {
     let program = env::current_exe()
-        .map_err(|error| Error::system("cannot find this program's own file", &error))?;
+        .map_err(|error| Error::io("cannot find this program's own file", &error))?;
     run(&Job {
         program: program.into_os_string(),
         arguments: env::args_os().skip(1).collect(),

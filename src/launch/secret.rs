@@ -11,8 +11,8 @@ const FILE_VARIABLE: &str = "RINGTREE_SECRET_FILE";
 
 /// A fresh secret from the system's random source, in the form of the environment.
 pub(super) fn random() -> Result<String> {
-    let bytes: [u8; 32] = random_bytes()
-        .map_err(|error| Error::system("the system gives no random bytes", &error))?;
+    let bytes: [u8; 32] =
+        random_bytes().map_err(|error| Error::io("the system gives no random bytes", &error))?;
     let mut text = String::new();
     for byte in bytes {
         write!(text, "{byte:02x}").expect("invariant: writing to a String does not fail");
@@ -22,7 +22,7 @@ pub(super) fn random() -> Result<String> {
 
 /// The line that a job of several hosts gets when it has no secret.
 pub(super) fn missing() -> Error {
-    Error::Configuration(format!(
+    Error::configuration(format!(
         "a job of several hosts needs a secret: make one with `openssl rand -hex 32` (or \
          `head -c 32 /dev/urandom | xxd -p -c 64`) and give the same one to every host in \
          {VARIABLE}, or in a file named by {FILE_VARIABLE}"

@@ -117,12 +117,12 @@ impl Supervisor {
         (sender, events): Events,
     ) -> Result<Self> {
         let watchdog = Watchdog::start()
-            .map_err(|error| Error::system("cannot start the launcher's watchdog", &error))?;
+            .map_err(|error| Error::io("cannot start the launcher's watchdog", &error))?;
         // What the user had ignored, by `nohup` for example, stays so.
         let heeded = [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT];
         let heeded = heeded.into_iter().filter(|signal| !is_ignored(*signal));
-        let mut signals = Signals::new(heeded)
-            .map_err(|error| Error::system("cannot listen for signals", &error))?;
+        let mut signals =
+            Signals::new(heeded).map_err(|error| Error::io("cannot listen for signals", &error))?;
         let handle = signals.handle();
         let heard = sender.clone();
         spawn_thread("ringtree-signals", move || {
@@ -155,13 +155,13 @@ impl Supervisor {
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = self.watchdog.spawn(command, inherited).map_err(|error| {
-            Error::Configuration(format!("cannot start the program '{program}': {error}"))
+            Error::configuration(format!("cannot start the program '{program}': {error}"))
         })?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
         let output = Passing::start(&mut child, prefix);
         let output = output
-            .map_err(|error| Error::system("cannot start a thread for a rank's output", &error))?;
+            .map_err(|error| Error::io("cannot start a thread for a rank's output", &error))?;
         self.ranks.push(Rank {
             name,
             child,

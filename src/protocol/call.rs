@@ -2,6 +2,7 @@
 //! with it, its digest travels with every message, and errors print it.
 
 use crate::dtype::Dtype;
+use crate::error::Error;
 use crate::op::ReduceOp;
 use crate::plan::spec::{Algorithm, Collective};
 use serde::{Deserialize, Serialize};
@@ -183,6 +184,12 @@ impl Call {
     #[must_use]
     pub fn is_pair(&self) -> bool {
         self.kind == Kind::SendRecv
+    }
+
+    /// `error`, which was seen in this call.
+    #[must_use]
+    pub fn mark(&self, error: Error) -> Error {
+        error.with_call(self.collective(), self.sequence)
     }
 
     /// The short name, such as `all-reduce #12`.

@@ -114,11 +114,9 @@ impl Message {
                     && held_up_by.len() <= PLACES_MAX
                     && held_up_by.iter().all(is_place)
             }
-            Message::Report(Error::PeerLost { rank, .. })
-            | Message::FirstError(Error::PeerLost { rank, .. }) => is_rank(*rank),
+            Message::Report(error) | Message::FirstError(error) => error.is_possible(world_size),
             Message::Ended(rank) => is_rank(*rank as usize),
             Message::Clock(clock) => is_rank(clock.rank as usize),
-            Message::Report(_) | Message::FirstError(_) => true,
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
             Message::Patient(_) => true,
         }

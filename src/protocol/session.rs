@@ -147,7 +147,8 @@ impl Session {
         if !message.is_possible(from, self.world_size) {
             // From a rank that holds the secret: its own errors do not count any more either.
             let what = format!("rank {from} sent a message about ranks that there are not");
-            self.failed(Error::Protocol(what));
+            let error = Error::protocol(what);
+            self.failed(error.with_rank(self.rank).with_peer(from));
             return;
         }
         match message {
@@ -181,7 +182,7 @@ impl Session {
     pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
         let error = match self.departed.get(&peer) {
             Some(calls) => self.left_too_early(peer, *calls, call),
-            None => self.gone(peer, &format!(" during {}", call.name()), why),
+            None => self.gone(peer, Some(call), why),
         };
         self.set_pending(error, Some((peer, *call)));
     }
@@ -193,11 +194,8 @@ impl Session {
         if self.departed.contains_key(&peer) {
             return;
         }
-        let during = match self.calls.last() {
-            Some(call) if self.inside => format!(" during {}", call.name()),
-            _ => String::new(),
-        };
-        let error = self.gone(peer, &during, why);
+        let call = self.calls.last().filter(|_| self.inside);
+        let error = self.gone(peer, call.as_ref(), why);
         if self.rank == COORDINATOR {
             self.broadcast(error);
             self.agree_if_all_told();
@@ -208,7 +206,7 @@ impl Session {
 
     /// This rank saw `error`, such as a deadline: it reports it, unless it has one already.
     pub fn failed(&mut self, error: Error) {
-        self.set_pending(error, None);
+        self.set_pending(error.within(self.world_size), None);
         self.report();
     }
 
@@ -237,15 +235,17 @@ impl Session {
             .push_back((To::All, Message::Goodbye { calls: self.made }));
     }
 
-    fn gone(&self, peer: usize, during: &str, why: &str) -> Error {
+    fn gone(&self, peer: usize, call: Option<&Call>, why: &str) -> Error {
+        let during = call.map_or_else(String::new, |call| format!(" during {}", call.name()));
         let message = format!(
             "rank {peer} is gone{during}, seen by rank {}: {why}; look at that rank's last output \
              and restart the job",
             self.rank
         );
-        Error::PeerLost {
-            rank: peer,
-            message,
+        let error = Error::peer_lost(peer, message).with_rank(self.rank);
+        match call {
+            Some(call) => call.mark(error),
+            None => error,
         }
     }
 
@@ -256,10 +256,7 @@ impl Session {
             self.rank,
             call.name()
         );
-        Error::PeerLost {
-            rank: peer,
-            message,
-        }
+        call.mark(Error::peer_lost(peer, message).with_rank(self.rank))
     }
 
     fn set_pending(&mut self, error: Error, lost: Option<(usize, Call)>) {
@@ -325,8 +322,7 @@ impl Session {
     /// Whether `peer` has left or is lost, as far as this rank knows.
     #[must_use]
     pub fn is_gone(&self, peer: usize) -> bool {
-        let is_cause =
-            |error: &Error| matches!(error, Error::PeerLost { rank, .. } if *rank == peer);
+        let is_cause = |error: &Error| error.is_peer_lost() && error.peer() == Some(peer);
         self.departed.contains_key(&peer)
             || self.lost.contains(&peer)
             || self.first_error().is_some_and(is_cause)

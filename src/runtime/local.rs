@@ -49,13 +49,12 @@ impl LocalRanks {
     /// Passes a region for `channel` to the local ranks, maps theirs, and links them.
     pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
         let places = self.ranks.len();
-        let making = |error: std::io::Error| Error::system("making memory to share", &error);
+        let making = |error: std::io::Error| Error::io("making memory to share", &error);
         let (own, file) = region(places).map_err(making)?;
         let bytes = region_bytes(places);
         let files = self.peers.exchange(channel, &file, Some(bytes), at_most)?;
         let map = |(rank, file)| {
-            let mapping =
-                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            let mapping = |error| Error::io(format!("mapping the memory of rank {rank}"), &error);
             Ok((rank, peer_region(places, &file).map_err(mapping)?))
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;

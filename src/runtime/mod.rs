@@ -143,12 +143,11 @@ impl Runtime {
             return Ok(None);
         }
         let (own, file) =
-            memory(bytes).map_err(|error| Error::system("making memory to share", &error))?;
+            memory(bytes).map_err(|error| Error::io("making memory to share", &error))?;
         let length = Some(memory_bytes(bytes));
         let files = self.exchange((group, ALLOCATION), &file, length, at_most)?;
         let map = |(rank, file)| {
-            let mapping =
-                |error| Error::system(format!("mapping the memory of rank {rank}"), &error);
+            let mapping = |error| Error::io(format!("mapping the memory of rank {rank}"), &error);
             Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
@@ -546,7 +545,7 @@ fn sleep_of(engine: &Engine) -> Duration {
 }
 
 fn closed() -> Error {
-    Error::Usage("the communicator is closed".into())
+    Error::usage("the communicator is closed")
 }
 
 #[cfg(test)]

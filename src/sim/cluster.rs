@@ -148,7 +148,7 @@ impl Cluster {
     /// Runs `script` until every rank has ended, or nothing can happen any more.
     ///
     /// # Errors
-    /// [`Error::Usage`](crate::Error::Usage) if the script does not fit the world. What goes wrong
+    /// [`Error::usage`](crate::Error::usage) if the script does not fit the world. What goes wrong
     /// in a call is in its record.
     pub fn run(&self, script: &Script) -> Result<Outcome> {
         let World {

@@ -82,7 +82,7 @@ impl Script {
     /// Whether the script can be run on `world_size` ranks.
     pub(super) fn check(&self, world_size: usize) -> Result<()> {
         if self.world_size() != world_size {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the script is for {} ranks, the world has {world_size}",
                 self.world_size()
             )));
@@ -105,13 +105,13 @@ impl Script {
 /// cluster.
 fn check(call: &Call, world_size: usize) -> Result<()> {
     if call.root >= world_size {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "root {} is no rank of {world_size}",
             call.root
         )));
     }
     if let Some(op) = call.op.filter(|op| !op.supports(call.dtype)) {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "{op} is not defined for {}",
             call.dtype
         )));

@@ -3,10 +3,17 @@
 use super::{registry, run_timed};
 use ringtree::plan::Algorithm;
 use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Collective, Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn deadline(end: &Result<()>) -> String {
+    match end {
+        Err(error) if error.is_timeout() => error.to_string(),
+        other => panic!("no deadline: {other:?}"),
+    }
+}
 
 fn calls(comm: &Communicator, number: usize) -> Result<()> {
     (0..number).try_for_each(|_| comm.barrier())
@@ -25,15 +32,24 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
         comm.all_reduce(&mut [1u8; 9], ReduceOp::Sum)
     });
     assert!(took < 5 * TIMEOUT, "it took {took:?}");
-    let Err(Error::Deadline(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no deadline: {ends:?}");
     };
+    assert!(error.is_timeout(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains("rank 3 has made no call after #11"), "{text}");
     assert!(
         text.contains("gave up on all-reduce #12 of 9 u8, sum"),
         "{text}"
     );
     assert!(text.contains("after 5.0 s"), "{text}");
+    let call = (error.collective(), error.sequence());
+    assert_eq!(call, (Some(Collective::AllReduce), Some(12)));
+    assert_eq!(error.missing(), [3], "{error:?}");
+    assert!(
+        error.rank().is_some() && error.elapsed() >= Some(TIMEOUT),
+        "{error:?}"
+    );
     // The late rank too, when it comes at last.
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
@@ -53,9 +69,11 @@ fn no_algorithm_waits_longer_than_its_timeout() {
                 comm.barrier()
             });
             assert!(took < 3 * TIMEOUT, "it took {took:?}");
-            let Err(Error::Deadline(text)) = &ends[0] else {
+            let Err(error) = &ends[0] else {
                 panic!("no deadline: {ends:?}");
             };
+            assert!(error.is_timeout(), "{error:?}");
+            let text = error.to_string();
             let named = format!("rank {missing} has made no call yet");
             assert!(text.contains(&named), "{algorithm}: {text}");
             assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
@@ -79,9 +97,11 @@ fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
         comm.barrier()
     });
     assert!(took < 2 * TIMEOUT, "it took {took:?}");
-    let Err(Error::Deadline(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no deadline: {ends:?}");
     };
+    assert!(error.is_timeout(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains("rank 2 gave up on send-recv #1"), "{text}");
     assert!(text.contains("rank 0 is still in call #5"), "{text}");
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
@@ -113,9 +133,7 @@ fn two_ranks_that_are_both_in_send_are_told_so() {
         }
     });
     assert!(took < 2 * TIMEOUT, "it took {took:?}");
-    let Err(Error::Deadline(text)) = &ends[0] else {
-        panic!("no deadline: {ends:?}");
-    };
+    let text = deadline(&ends[0]);
     let said = "both ranks 0 and 1 are in send to each other; use sendrecv or group";
     let said_by_the_other = "both ranks 1 and 0 are in send to each other";
     let about_neither = "rank 0 is in send #1 to rank 1, rank 1 is in send #1 to rank 0";
@@ -137,9 +155,7 @@ fn a_circle_of_sends_is_told() {
             sleep(comm, TIMEOUT / 10 * comm.rank() as u32);
             comm.send(&vec![0u8; 4 << 20], (comm.rank() + 1) % world_size)
         });
-        let Err(Error::Deadline(text)) = &ends[0] else {
-            panic!("no deadline: {ends:?}");
-        };
+        let text = deadline(&ends[0]);
         assert!(
             text.contains("rank 0 gave up on send-recv #1 of 4194304 u8 to rank 1"),
             "{text}"
@@ -179,9 +195,7 @@ fn a_chain_of_receives_blames_the_rank_that_all_wait_for() {
             }
         }
     });
-    let Err(Error::Deadline(text)) = &ends[3] else {
-        panic!("no deadline: {ends:?}");
-    };
+    let text = deadline(&ends[3]);
     let blamed = "its timeout: rank 0 is in no call, after 0 collectives and 1 sends and receives; \
                   look there";
     assert!(text.contains(blamed), "{text}");
@@ -196,9 +210,7 @@ fn a_deadline_shorter_than_a_second_names_the_missing_too() {
         let short = comm.with_timeout(Duration::from_millis(400));
         short.all_reduce(&mut [1u8; 9], ReduceOp::Sum)
     });
-    let Err(Error::Deadline(text)) = &ends[0] else {
-        panic!("no deadline: {ends:?}");
-    };
+    let text = deadline(&ends[0]);
     assert!(
         text.contains("after 0.4 s, its timeout: rank 2 has made no call yet"),
         "{text}"

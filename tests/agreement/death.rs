@@ -4,7 +4,7 @@ use super::{registry, run_timed};
 use proptest::prelude::*;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
@@ -34,14 +34,14 @@ fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
     });
     assert!(took < at + Duration::from_secs(2), "it took {took:?}");
     for (rank, end) in ends.iter().enumerate() {
-        let Error::PeerLost {
-            rank: lost,
-            message,
-        } = end
-        else {
-            panic!("rank {rank}: {end:?}");
-        };
-        assert_eq!(*lost, victim, "rank {rank}: {message}");
+        assert!(end.is_peer_lost(), "rank {rank}: {end:?}");
+        let message = end.to_string();
+        assert_eq!(end.peer(), Some(victim), "rank {rank}: {message}");
+        let seer = end.rank();
+        assert!(
+            seer.is_some() && (rank == victim || seer != Some(victim)),
+            "{end:?}"
+        );
         assert!(
             message.contains(&format!("rank {victim} is gone")),
             "{message}"

@@ -47,17 +47,16 @@ fn a_rank_that_makes_one_call_fewer_is_named() {
                     assert_eq!(*end, Ok(()));
                     continue;
                 }
-                let Err(Error::PeerLost {
-                    rank: lost,
-                    message,
-                }) = end
-                else {
+                let Err(error) = end else {
                     panic!("rank {rank} of {world_size} without {early}: {end:?}");
                 };
+                assert!(error.is_peer_lost(), "{error:?}");
+                let lost = error.peer().unwrap();
+                let message = error.to_string();
                 if early != 0 {
                     let named = format!("rank {early} left after call #3");
                     assert!(message.contains(&named), "{message}");
-                    assert_eq!(*lost, early);
+                    assert_eq!(lost, early);
                 }
             }
         }
@@ -75,9 +74,12 @@ fn a_goodbye_is_noticed_also_where_there_never_was_a_link() {
     });
     assert!(took < SOON, "it took {took:?}");
     for end in &ends[..2] {
-        let Err(Error::PeerLost { rank: 2, message }) = end else {
+        let Err(error) = end else {
             panic!("{ends:?}");
         };
+        assert!(error.is_peer_lost(), "{error:?}");
+        assert_eq!(error.peer(), Some(2));
+        let message = error.to_string();
         assert!(message.contains("rank 2 left after call #0"), "{message}");
     }
 }

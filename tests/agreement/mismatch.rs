@@ -3,7 +3,7 @@
 use super::{registry, run_timed};
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 /// Waiting a second before asking, and what the answer takes.
@@ -26,13 +26,18 @@ fn disagree(world_size: usize, who: usize, even: Code<'_>, odd: Code<'_>) -> Str
         first
     });
     assert!(took < SOON, "it took {took:?}");
-    let Err(Error::Mismatch(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no mismatch: {:?}", ends[0]);
     };
+    assert!(error.is_mismatch(), "{error:?}");
+    let text = error.to_string();
     for end in &ends {
         assert_eq!(*end, ends[0], "all ranks get the same first cause");
     }
-    text.clone()
+    let (low, high) = (error.rank().unwrap(), error.peer().unwrap());
+    assert!(low < high && (low == who || high == who), "{error:?}");
+    assert_eq!(error.sequence(), Some(2), "{error:?}");
+    text
 }
 
 /// As [`disagree`], in worlds of several sizes, each rank in turn being the odd one; the error
@@ -134,9 +139,11 @@ fn roots_that_leave_everybody_waiting_without_a_frame() {
         comm.broadcast(&mut [0u8; 4], (comm.rank() + 1) % 3)
     });
     assert!(took < SOON, "it took {took:?}");
-    let Err(Error::Mismatch(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no mismatch: {ends:?}");
     };
+    assert!(error.is_mismatch(), "{error:?}");
+    let text = error.to_string();
     assert!(
         text.contains("rank 0 broadcast #1 of 4 u8, root 1"),
         "{text}"
@@ -169,7 +176,7 @@ fn no_byte_of_another_call_is_stored_or_folded() {
         });
         for (end, is_unchanged) in ends {
             assert!(
-                matches!(end, Err(Error::Mismatch(_))),
+                matches!(&end, Err(error) if error.is_mismatch()),
                 "{algorithm}: {end:?}"
             );
             assert!(
@@ -192,9 +199,11 @@ fn a_receive_of_something_else_than_was_sent() {
         comm.barrier()
     });
     assert!(took < SOON, "it took {took:?}");
-    let Err(Error::Mismatch(text)) = &ends[0] else {
+    let Err(error) = &ends[0] else {
         panic!("no mismatch: {ends:?}");
     };
+    assert!(error.is_mismatch(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains("rank 1 send-recv #1 of 5 u8"), "{text}");
     assert!(text.contains("rank 2 send-recv #1 of 6 u8"), "{text}");
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");

@@ -405,7 +405,7 @@ fn the_first_rank_stays_until_the_others_have_their_answer() {
 #[test]
 fn a_failure_elsewhere_ends_the_step_for_all() {
     let ends = ringtree::simulate(4, |comm| {
-        let cause = Error::System("the model of rank 3 is no number".into());
+        let cause = Error::system("the model of rank 3 is no number");
         for step in 1..=5 {
             comm.all_reduce(&mut [1.0f32; 50], ReduceOp::Sum)?;
             if comm.rank() == 3 && step == 3 {

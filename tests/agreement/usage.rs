@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a wrong call must say.
 fn refused(end: Result<()>, says: &str) {
-    let Err(Error::Usage(text)) = end else {
+    let Err(error) = end else {
         panic!("not refused: {end:?}");
     };
+    assert!(error.is_usage(), "{error:?}");
+    let text = error.to_string();
     assert!(text.contains(says), "'{says}' in: {text}");
 }
 
@@ -26,9 +28,11 @@ fn a_count_that_no_memory_holds_is_refused() {
 fn a_buffer_that_the_machine_has_no_room_for_is_an_error() {
     let bytes = isize::MAX as usize / 2;
     for end in simulate(2, |comm| comm.alloc::<u8>(bytes).map(|_| ())) {
-        let Err(Error::System(text)) = end else {
+        let Err(error) = end else {
             panic!("{end:?}");
         };
+        assert!(error.is_system(), "{error:?}");
+        let text = error.to_string();
         assert!(text.contains("no memory for a buffer"), "{text}");
     }
 }
@@ -101,7 +105,8 @@ fn a_second_thread_in_a_communicator_is_refused_and_does_no_harm() {
         let retry = |mut call: Box<dyn FnMut() -> Result<()> + '_>| {
             loop {
                 match call() {
-                    Err(Error::Usage(text)) => {
+                    Err(error) if error.is_usage() => {
+                        let text = error.to_string();
                         assert!(text.contains("two threads of rank 0"), "{text}");
                         refusals.fetch_add(1, Ordering::Relaxed);
                     }

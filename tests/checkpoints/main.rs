@@ -51,7 +51,7 @@ impl Memory {
 
     fn may_remove(&self) -> Result<()> {
         match self.0.lock().unwrap().keeps_all {
-            true => Err(Error::System("access denied".to_owned())),
+            true => Err(Error::system("access denied")),
             false => Ok(()),
         }
     }
@@ -63,7 +63,7 @@ impl Memory {
     fn look<T>(&self, get: impl FnOnce(&Contents) -> T) -> Result<T> {
         let contents = self.0.lock().unwrap();
         match &contents.broken {
-            Some(message) => Err(Error::System(message.clone())),
+            Some(message) => Err(Error::system(message.clone())),
             None => Ok(get(&contents)),
         }
     }
@@ -71,7 +71,7 @@ impl Memory {
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Vec<u8>>)) -> Result<()> {
         let mut contents = self.0.lock().unwrap();
         match contents.changes_left.as_mut() {
-            Some(0) => return Err(Error::System("the disk is full".to_owned())),
+            Some(0) => return Err(Error::system("the disk is full")),
             Some(left) => *left -= 1,
             None => {}
         }

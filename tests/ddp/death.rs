@@ -120,10 +120,8 @@ proptest! {
             // Who took step k knows that all had its gradients, so all others lack at most k.
             prop_assert!(counted + 1 >= most, "rank {}: {} of {}", rank, counted, most);
             if rank != victim {
-                let Error::PeerLost { rank: lost, .. } = error else {
-                    panic!("rank {rank}: {error}");
-                };
-                prop_assert_eq!(*lost, victim);
+                prop_assert!(error.is_peer_lost(), "rank {rank}: {error}");
+                prop_assert_eq!(error.peer(), Some(victim));
             }
         }
     }

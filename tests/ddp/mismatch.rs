@@ -1,7 +1,7 @@
 //! Ranks that register different things are told which, all of them.
 
+use ringtree::Dtype;
 use ringtree::ddp::{BucketSize, DataParallel, HalfHook, Options, Parameter};
-use ringtree::{Dtype, Error};
 
 type Setup = fn() -> (Vec<Parameter>, Options);
 
@@ -96,9 +96,11 @@ fn all_ranks_learn_who_registers_what_else() {
                 DataParallel::new(comm, parameters, options).map(drop)
             });
             for end in &ends {
-                let Err(Error::Mismatch(message)) = end else {
+                let Err(error) = end else {
                     panic!("{what}: {end:?}");
                 };
+                assert!(error.is_mismatch(), "{error:?}");
+                let message = error.to_string();
                 let named = format!("rank {culprit} registered");
                 assert!(message.contains(&named), "{what}: {message}");
                 for part in *expected {

@@ -471,7 +471,7 @@ impl Rank {
         let input = case.input(self.rank, self.world_size);
         let buffer = memory.bytes_mut(0, input.len());
         buffer.copy_from_slice(&input);
-        let cause = Error::Deadline("it takes too long".into());
+        let cause = Error::deadline("it takes too long");
         lend(buffer, |region| {
             let started = self.start(case, &prepared, Memory::in_place(region), Some(patience));
             let slot = started.expect_err("no peer answers");

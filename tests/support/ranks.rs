@@ -1,7 +1,7 @@
 //! Ranks as real processes: a test binary starts itself, and the environment turns the copy's
 //! `child_entry` into a rank.
 
-use ringtree::{Error, Result};
+use ringtree::Result;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -19,8 +19,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn exit(end: Result<String>) -> ! {
     match end {
         Ok(text) => eprintln!("{MARK}{text}"),
-        Err(Error::PeerLost { rank, message }) => eprintln!("{MARK}lost {rank}: {message}"),
-        Err(Error::Deadline(message)) => eprintln!("{MARK}deadline: {message}"),
+        Err(error) if error.is_peer_lost() => {
+            eprintln!("{MARK}lost {}: {error}", error.peer().unwrap());
+        }
+        Err(error) if error.is_timeout() => eprintln!("{MARK}deadline: {error}"),
         Err(error) => eprintln!("{MARK}{error:?}"),
     }
     // The harness would only print more.

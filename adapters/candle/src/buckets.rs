@@ -120,7 +120,7 @@ impl State {
         let flying = std::mem::replace(&mut self.buckets[index], Bucket::Zeros);
         let Bucket::Flying(flat, memory) = flying else {
             let why = format!("bucket {index} is not under way");
-            return Err(ringtree::Error::Usage(why));
+            return Err(ringtree::Error::usage(why));
         };
         self.lane.give_back(&flat, memory).map_err(of_candle)?;
         self.buckets[index] = Bucket::Averaged(flat);
@@ -166,7 +166,7 @@ fn type_of(bucket: &BucketInfo) -> DType {
 }
 
 fn of_candle(error: candle_core::Error) -> ringtree::Error {
-    ringtree::Error::Device(error.to_string())
+    ringtree::Error::device(error.to_string())
 }
 
 #[cfg(test)]

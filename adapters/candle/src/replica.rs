@@ -262,7 +262,7 @@ impl Replica {
         if let (true, Err(error), Some(parallel)) = (is_last, &result, &mut self.parallel) {
             // The others wait for this rank's gradients, which will not come.
             let why = format!("a rank could not make all its gradients: {error}");
-            parallel.fail(&ringtree::Error::Usage(why));
+            parallel.fail(&ringtree::Error::usage(why));
         }
         result
     }

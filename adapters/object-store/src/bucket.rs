@@ -38,7 +38,7 @@ impl Bucket {
     /// yet.
     ///
     /// # Errors
-    /// [`Error::Configuration`] if the URL or a setting is malformed.
+    /// [`Error::configuration`] if the URL or a setting is malformed.
     pub fn open(url: &str) -> Result<Self> {
         let names = std::env::vars_os();
         let text = names.filter_map(|(name, value)| {
@@ -75,7 +75,7 @@ impl Bucket {
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(|error| Error::system("cannot start a thread for an object store", &error))?;
+            .map_err(|error| Error::io("cannot start a thread for an object store", &error))?;
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
             client,
@@ -110,7 +110,7 @@ impl Bucket {
         };
         // Some servers answer with pages.
         let cause: Vec<_> = cause.split_whitespace().collect();
-        Error::System(format!(
+        Error::system(format!(
             "cannot {what} {}/{name}: {}; check that the server is up, the bucket, and the \
              credentials in the environment",
             self.url,

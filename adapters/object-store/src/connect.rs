@@ -24,7 +24,7 @@ pub(crate) fn connect(
     settings: &[(String, String)],
 ) -> Result<(Box<dyn ObjectStore>, Path)> {
     let wrong = |what: &dyn std::fmt::Display| {
-        Error::Configuration(format!(
+        Error::configuration(format!(
             "no checkpoints can be kept at {url}: {what}; give s3://BUCKET/PREFIX, \
              gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or a path"
         ))

@@ -136,7 +136,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
 /// Prints what is wrong; the exit code is 2 for wrong usage and 1 for failed work.
 fn refused(error: &Error) -> ExitCode {
     eprintln!("ringtree bench: {error}");
-    let is_usage = matches!(error, Error::Usage(_) | Error::Configuration(_));
+    let is_usage = error.is_usage() || error.is_configuration();
     ExitCode::from(if is_usage { 2 } else { 1 })
 }
 
@@ -226,7 +226,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let comm = builder.connect()?;
     let world_size = comm.world_size();
     if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world_size) {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "--ranks {ranks}, but WORLD_SIZE is {world_size}"
         )));
     }

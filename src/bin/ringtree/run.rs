@@ -46,9 +46,9 @@ pub(crate) fn execute(arguments: Arguments) -> ExitCode {
         Ok(code) => u8::from(code != 0),
         Err(error) => {
             launch::tell(&error.to_string());
-            match error {
-                Error::Usage(_) | Error::Configuration(_) => 2,
-                _ => 1,
+            match error.is_usage() || error.is_configuration() {
+                true => 2,
+                false => 1,
             }
         }
     };
@@ -65,7 +65,7 @@ fn parse_ranks(text: &str) -> Result<NonZeroUsize, String> {
 
 /// The job that the arguments describe, or what is wrong with them.
 fn job(arguments: Arguments) -> Result<Job, Error> {
-    let wrong = |text: String| Err(Error::Usage(text));
+    let wrong = |text: String| Err(Error::usage(text));
     let nodes = arguments.nnodes.get();
     if let Some(node_rank) = arguments.node_rank.filter(|node_rank| *node_rank >= nodes) {
         return wrong(format!(

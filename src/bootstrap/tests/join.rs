@@ -184,9 +184,11 @@ fn without_a_secret_only_loopback_is_used() {
     for rank in [0, 1] {
         let mut settings = Settings::new(rank, 2, "192.0.2.1:29500");
         settings.timeout = Duration::from_millis(300);
-        let Err(Error::Configuration(line)) = join(&settings) else {
+        let Err(error) = join(&settings) else {
             panic!("refused");
         };
+        assert!(error.is_configuration(), "{error:?}");
+        let line = error.to_string();
         assert!(line.contains("RINGTREE_SECRET is not set"), "{line}");
     }
     let mut settings = world(2, PATIENCE);

@@ -63,7 +63,8 @@ fn join_all(settings: Vec<Settings>, delay_ms: impl Fn(usize) -> u64) -> Vec<Res
 
 fn join_line(result: Result<Joined>) -> String {
     match result {
-        Err(Error::Join(line)) => {
+        Err(error) if error.is_join() => {
+            let line = error.to_string();
             assert!(!line.contains('\n'), "one line: {line}");
             line
         }

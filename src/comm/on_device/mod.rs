@@ -221,12 +221,13 @@ impl Communicator {
         // deadline of the call, which was begun before.
         let at_most = round.timeout.saturating_add(DEVICE_GRACE);
         if !runtime.wait_for_stream(|| attached.has_ended(number), at_most) {
-            let error = Error::Deadline(format!(
+            let error = Error::deadline(format!(
                 "rank {}: the GPU has not come to the end of a collective within {:.1} s; look at \
                  what else it was told to do",
                 self.rank(),
                 at_most.as_secs_f64()
             ));
+            let error = error.with_rank(self.rank()).with_elapsed(at_most);
             self.fail(&error);
             return Err(error);
         }
@@ -242,8 +243,8 @@ impl Communicator {
         memory: DeviceMemory,
     ) -> Result<()> {
         let Some(mut attached) = issued.attached.take() else {
-            return Err(Error::Usage(
-                "the buffer is on a device, but none is attached: call attach first".into(),
+            return Err(Error::usage(
+                "the buffer is on a device, but none is attached: call attach first",
             ));
         };
         let done = self.start_on_device(issued, &mut attached, call, &memory);
@@ -392,7 +393,7 @@ impl Communicator {
                 let ended = tickets
                     .drain(..)
                     .try_for_each(|one| self.0.parts.runtime.wait(one).1);
-                return ended.and(Err(Error::System("the call has failed".into())));
+                return ended.and(Err(Error::system("the call has failed")));
             }
             let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
             let is_last = nth + 1 == call.rounds.len();
@@ -433,7 +434,7 @@ impl Communicator {
     /// and what all of them are expected to take.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `root` is no rank, or another thread is in the communicator.
+    /// [`Error::usage`] if `root` is no rank, or another thread is in the communicator.
     pub fn preview_on_device(
         &self,
         collective: Collective,

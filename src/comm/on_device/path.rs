@@ -37,7 +37,7 @@ impl Communicator {
     /// Finds the path; all ranks call this together.
     ///
     /// # Errors
-    /// [`Error::Usage`], on all ranks: a rank demands the mapped path, and it cannot be had.
+    /// [`Error::usage`], on all ranks: a rank demands the mapped path, and it cannot be had.
     pub(in crate::comm) fn find_path(&self, device: &Device) -> Result<Path> {
         let Parts {
             runtime,
@@ -72,7 +72,7 @@ impl Communicator {
             device_path,
             ..
         } = &self.0.parts;
-        let refusal = |why: &str| Err(Error::Device(why.to_owned()));
+        let refusal = |why: &str| Err(Error::device(why.to_owned()));
         if *device_path == DevicePathChoice::Staged {
             return refusal("RINGTREE_DEVICE_PATH is staged");
         }
@@ -109,7 +109,7 @@ impl Communicator {
         let found = reasons.iter().enumerate().find_map(of);
         let demanding = reasons.iter().position(|reason| reason[0] > 0);
         match (found, demanding) {
-            (Some(why), Some(rank)) => Err(Error::Usage(format!(
+            (Some(why), Some(rank)) => Err(Error::usage(format!(
                 "RINGTREE_DEVICE_PATH is mapped on rank {rank}, but {why}; with auto, buffers are \
                  staged through the hosts"
             ))),

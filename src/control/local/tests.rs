@@ -288,9 +288,11 @@ fn who_does_not_hand_over_in_time_is_named() {
             scope.spawn(move || {
                 let own = memory(name, 0);
                 let error = local.exchange(2, &own, Some(BYTES), late);
-                let Err(Error::Deadline(line)) = error else {
+                let Err(error) = error else {
                     panic!("no deadline: {error:?}");
                 };
+                assert!(error.is_timeout(), "{error:?}");
+                let line = error.to_string();
                 assert!(line.contains("ranks 2, 3 did not"), "{line}");
                 assert!(!line.contains('\n'));
                 assert!(local.lock().is_empty());
@@ -311,9 +313,12 @@ fn who_is_gone_is_named_at_once() {
                 scope.spawn(move || {
                     let own = memory("ringtree-test-gone", 0);
                     let error = local.exchange(2, &own, Some(BYTES), PATIENCE);
-                    let Err(Error::PeerLost { rank: 2, message }) = error else {
+                    let Err(error) = error else {
                         panic!("not lost: {error:?}");
                     };
+                    assert!(error.is_peer_lost(), "{error:?}");
+                    assert_eq!(error.peer(), Some(2));
+                    let message = error.to_string();
                     assert!(message.starts_with("rank 2 is gone"), "{message}");
                 });
             }
@@ -349,9 +354,11 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
     for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
         assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
         let error = all[0].exchange(channel, &sealed, Some(bytes), PATIENCE);
-        let Err(Error::Protocol(line)) = error else {
+        let Err(error) = error else {
             panic!("taken: {error:?}");
         };
+        assert!(error.is_protocol(), "{error:?}");
+        let line = error.to_string();
         assert!(
             line.contains("memory of rank 1") && line.contains(why),
             "{line}"

@@ -22,7 +22,7 @@ impl Directory {
 
     /// The names of the plain files in the folder.
     fn names(&self) -> Result<Vec<String>> {
-        let cannot_list = |error| Error::system(self.cannot("look into"), &error);
+        let cannot_list = |error| Error::io(self.cannot("look into"), &error);
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,7 +64,7 @@ impl Store for Directory {
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::system(
+            Err(error) => Err(Error::io(
                 format_args!("cannot read {}", path.display()),
                 &error,
             )),
@@ -73,21 +73,21 @@ impl Store for Directory {
 
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
         whole_file::make_folder(&self.path)
-            .map_err(|error| Error::system(self.cannot("make"), &error))?;
+            .map_err(|error| Error::io(self.cannot("make"), &error))?;
         let path = self.path.join(name);
         whole_file::replace(&path, parts).map_err(|error| {
             let what = format!(
                 "cannot write {}; the checkpoints before it are untouched",
                 path.display()
             );
-            Error::system(what, &error)
+            Error::io(what, &error)
         })
     }
 
     fn remove(&self, name: &str) -> Result<()> {
         let path = self.path.join(name);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::system(
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(
                 format_args!("cannot remove {}", path.display()),
                 &error,
             )),

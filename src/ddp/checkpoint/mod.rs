@@ -114,7 +114,7 @@ impl Checkpoint {
     /// fastest).
     ///
     /// # Errors
-    /// [`Error::Usage`] if `shape` does not hold as many elements as there are values.
+    /// [`Error::usage`] if `shape` does not hold as many elements as there are values.
     pub fn insert<T: Element>(
         &mut self,
         name: impl Into<String>,
@@ -123,7 +123,7 @@ impl Checkpoint {
     ) -> Result<()> {
         let name = name.into();
         let tensor = Tensor::new(shape, values)
-            .map_err(|what| Error::Usage(format!("tensor '{name}': {what}")))?;
+            .map_err(|what| Error::usage(format!("tensor '{name}': {what}")))?;
         self.tensors.insert(name, tensor);
         Ok(())
     }
@@ -131,16 +131,16 @@ impl Checkpoint {
     /// The elements of the tensor `name`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there is none, or it has another element type.
+    /// [`Error::usage`] if there is none, or it has another element type.
     pub fn values<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let Some(tensor) = self.tensors.get(name) else {
-            return Err(Error::Usage(format!(
+            return Err(Error::usage(format!(
                 "the checkpoint of step {} has no tensor '{name}'",
                 self.state.step
             )));
         };
         let values = tensor.values();
-        values.map_err(|what| Error::Usage(format!("tensor '{name}': {what}")))
+        values.map_err(|what| Error::usage(format!("tensor '{name}': {what}")))
     }
 
     /// Adds what [`DataParallel::hook_state`](crate::ddp::DataParallel::hook_state) returned on
@@ -167,7 +167,7 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Usage`] if the tensors under that name are not `f32`.
+    /// [`Error::usage`] if the tensors under that name are not `f32`.
     pub fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
         let prefix = format!("rank-{rank}/{HOOK}");
         let state = self.under(&prefix).map(|(name, _)| {

@@ -68,7 +68,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoints::save`], on every rank, and the communicator can still be used;
-    /// [`Error::Usage`] on every rank if one passes state of another. Errors of the communicator.
+    /// [`Error::usage`] on every rank if one passes state of another. Errors of the communicator.
     pub fn save_from(&self, comm: &Communicator, checkpoint: &Checkpoint) -> Result<()> {
         self.set_warnings(Vec::new());
         let own = own_tensors(comm, checkpoint);
@@ -83,8 +83,8 @@ impl Checkpoints {
                 self.set_warnings(warnings);
                 Ok(())
             }
-            Outcome::WrongUse(message) => Err(Error::Usage(message)),
-            Outcome::Failed(message) => Err(Error::System(message)),
+            Outcome::WrongUse(message) => Err(Error::usage(message)),
+            Outcome::Failed(message) => Err(Error::system(message)),
         }
     }
 
@@ -112,7 +112,7 @@ impl Checkpoints {
         let written = self.write(&state, tensors.map(|(name, tensor)| (&**name, tensor)));
         Ok(match written {
             Ok(()) => Outcome::Saved(self.warnings()),
-            Err(Error::Usage(message)) => Outcome::WrongUse(message),
+            Err(error) if error.is_usage() => Outcome::WrongUse(error.to_string()),
             Err(error) => Outcome::Failed(format!("rank {WRITER}: {error}")),
         })
     }
@@ -124,7 +124,7 @@ impl Checkpoints {
     /// The others wait while one reads, so the communicator's timeout must allow for that.
     ///
     /// # Errors
-    /// On every rank, and the communicator can still be used: [`Error::Configuration`] if ranks
+    /// On every rank, and the communicator can still be used: [`Error::configuration`] if ranks
     /// find checkpoints of different runs, because the newest may be one that an older run left
     /// behind; as [`Checkpoints::latest`] if no rank finds a whole one and some rank finds trouble.
     /// Errors of the communicator.
@@ -233,7 +233,7 @@ fn check_runs(offers: &[Option<Offer>]) -> Result<()> {
     };
     match made.find(|(_, offer)| offer.run_id != first.run_id) {
         None => Ok(()),
-        Some((rank, other)) => Err(Error::Configuration(format!(
+        Some((rank, other)) => Err(Error::configuration(format!(
             "rank {first_rank} finds step {} of run '{}' in {}, but rank {rank} finds step {} of \
              run '{}' in {}; nothing was loaded: remove the checkpoints of the run that is not to \
              go on, or name another place",
@@ -443,7 +443,7 @@ fn empty(entry: &Entry) -> Result<Tensor> {
     let tensor = dtype.and_then(|dtype| Tensor::zeros(dtype, entry.shape.clone()));
     tensor.ok_or_else(|| {
         let Entry { name, shape, .. } = entry;
-        Error::System(format!(
+        Error::system(format!(
             "no memory for the tensor '{name}' of shape {shape:?}"
         ))
     })
@@ -455,7 +455,7 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
 
 fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {
-        Error::Protocol(format!(
+        Error::protocol(format!(
             "a rank's part in a checkpoint is malformed: {error}"
         ))
     })

@@ -67,8 +67,8 @@ impl Checkpoints {
     /// What cannot be removed is no error, but in [`Checkpoints::warnings`].
     ///
     /// # Errors
-    /// [`Error::System`] if it cannot be written: the older ones are untouched.
-    /// [`Error::Usage`] if there are later steps of another run.
+    /// [`Error::system`] if it cannot be written: the older ones are untouched.
+    /// [`Error::usage`] if there are later steps of another run.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
         let tensors = checkpoint.tensors.iter();
         self.write(
@@ -90,7 +90,7 @@ impl Checkpoints {
         self.check_run(state, &present)?;
         remove_orphans(&present, &mut cleanup);
 
-        let malformed = |what| Error::Usage(format!("the checkpoint cannot be written: {what}"));
+        let malformed = |what| Error::usage(format!("the checkpoint cannot be written: {what}"));
         let (header, order) = tensor_file::header_and_order(tensors).map_err(malformed)?;
         let mut parts = vec![&header[..]];
         parts.extend(order.iter().map(|tensor| tensor.bytes()));
@@ -119,7 +119,7 @@ impl Checkpoints {
     /// The newest step whose manifest is whole: what a follower asks again and again.
     ///
     /// # Errors
-    /// [`Error::System`] if the place cannot be looked at.
+    /// [`Error::system`] if the place cannot be looked at.
     pub fn newest_step(&self) -> Result<Option<u64>> {
         let steps = self.steps()?;
         let mut newest_first = steps.into_iter().rev();
@@ -130,7 +130,7 @@ impl Checkpoints {
     /// way is named in [`Found::warnings`] and the one before it is taken.
     ///
     /// # Errors
-    /// [`Error::System`] if the place cannot be looked at, or if there are checkpoints and not one
+    /// [`Error::system`] if the place cannot be looked at, or if there are checkpoints and not one
     /// of them is whole: to start again from the beginning is the user's decision.
     pub fn latest(&self) -> Result<Option<Found>> {
         let mut files = self.files()?;
@@ -153,7 +153,7 @@ impl Checkpoints {
             }
             files = again;
         }
-        Err(Error::System(format!(
+        Err(Error::system(format!(
             "the checkpoints in {} are replaced faster than they can be read; keep more of them",
             self.location()
         )))
@@ -224,7 +224,7 @@ impl Checkpoints {
                 continue;
             };
             if other.state.run_id != state.run_id {
-                return Err(Error::Usage(format!(
+                return Err(Error::usage(format!(
                     "{} holds step {step} of run '{}', later than step {} of run '{}'; save \
                      elsewhere, or move the old checkpoints away",
                     self.location(),
@@ -282,7 +282,7 @@ pub(super) fn none_whole<T>(warnings: Vec<String>) -> Result<Option<T>> {
     if warnings.is_empty() {
         return Ok(None);
     }
-    Err(Error::System(format!(
+    Err(Error::system(format!(
         "there are checkpoints, but none is whole; to start from the beginning, move them away: {}",
         warnings.join("; ")
     )))

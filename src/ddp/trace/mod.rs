@@ -190,7 +190,7 @@ impl Trace {
     /// all. The path of other ranks does not matter.
     ///
     /// # Errors
-    /// Any of [`Error`], on every rank; [`Error::System`] if rank 0 cannot write.
+    /// Any of [`Error`], on every rank; [`Error::system`] if rank 0 cannot write.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Option<Timeline>> {
         let path = path.as_ref();
         self.hand_in(|timeline| {
@@ -222,7 +222,7 @@ impl Trace {
         if complaint.is_empty() {
             return Ok(outcome.unwrap_or_default());
         }
-        Err(Error::System(format!(
+        Err(Error::system(format!(
             "the trace on rank 0: {}",
             String::from_utf8_lossy(&complaint)
         )))
@@ -240,7 +240,7 @@ impl Active {
         let comm = &self.comm;
         let end = clock::read_all(comm)?;
         let own = serde_json::to_vec(&*self.recording())
-            .map_err(|error| Error::System(format!("encoding the trace: {error}")))?;
+            .map_err(|error| Error::system(format!("encoding the trace: {error}")))?;
         if comm.rank() > 0 {
             comm.send(&[own.len() as u64], 0)?;
             comm.send(&own, 0)?;

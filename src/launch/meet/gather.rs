@@ -34,7 +34,7 @@ pub(super) fn gather(
     deadline: Instant,
     events: &Events,
 ) -> Result<Met> {
-    let broken = |error| Error::system("the launchers' socket broke", &error);
+    let broken = |error| Error::io("the launchers' socket broke", &error);
     let address = listener.local_addr().map_err(broken)?.ip();
     let links = Links::new(None, Some(listener), secret, &events.0)?;
     let mut arrivals = vec![Arrival {
@@ -103,7 +103,7 @@ fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usi
     });
     match contradiction {
         None => Ok(()),
-        Some(text) => Err(refuse_all(links, arrivals, Error::Join(text))),
+        Some(text) => Err(refuse_all(links, arrivals, Error::join(text))),
     }
 }
 
@@ -132,7 +132,7 @@ fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away
     if address.is_loopback() {
         text += "; other hosts cannot reach a loopback address";
     }
-    Error::Join(text + "; start the same line on every host")
+    Error::join(text + "; start the same line on every host")
 }
 
 /// Gives out the places and lets all launchers start.

@@ -44,7 +44,7 @@ impl Links {
         secret: &Secret,
         events: &Sender<Event>,
     ) -> Result<Self> {
-        let broken = |error| Error::system("setting up the launchers' connections", &error);
+        let broken = |error| Error::io("setting up the launchers' connections", &error);
         let expected = Expected {
             purpose: HELLO.purpose,
             world_size: HELLO.world_size,

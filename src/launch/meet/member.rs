@@ -43,7 +43,7 @@ pub(super) fn join(
         Err(Failure::Refused(refusal, _)) => {
             let why = refused(endpoint, refusal);
             return match refusal.is_proven() {
-                true => Err(Error::Join(why)),
+                true => Err(Error::join(why)),
                 // Any process that has the port can say so.
                 false => Ok(Joined::NotYet(why)),
             };
@@ -53,10 +53,10 @@ pub(super) fn join(
     links.send(FIRST, &Message::Join(join.clone()));
     let start = match events.1.recv_deadline(deadline) {
         Ok(Event::Peer(Heard::Said(_, Message::Start(start)))) => start,
-        Ok(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::Join(why)),
+        Ok(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::join(why)),
         Err(_) => {
             let message = format!("{endpoint} answers, but not all launchers have come");
-            return Err(Error::Join(message));
+            return Err(Error::join(message));
         }
         _ => {
             let why = "node 0 closed the connection".to_owned();
@@ -160,7 +160,7 @@ impl Peers for Member {
         self.own_cause = None;
         self.next
             .take()
-            .ok_or_else(|| Error::Join("no further attempt has begun".to_owned()))
+            .ok_or_else(|| Error::join("no further attempt has begun"))
     }
 
     fn awaited(&self) -> String {

@@ -44,7 +44,7 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 /// Meets the other launchers of `job`, for at most `timeout`.
 ///
 /// # Errors
-/// [`Error::Configuration`] for an endpoint that cannot be one; [`Error::Join`] when the others
+/// [`Error::configuration`] for an endpoint that cannot be one; [`Error::join`] when the others
 /// did not come in time, cannot be reached, or have other settings.
 pub(super) fn meet(
     job: &Job,
@@ -58,7 +58,7 @@ pub(super) fn meet(
     if addresses.iter().any(|address| address.port() == 0) {
         let endpoint = &meeting.endpoint;
         let message = format!("--rdzv-endpoint {endpoint}: choose a port, the same for all hosts");
-        return Err(Error::Configuration(message));
+        return Err(Error::configuration(message));
     }
     let join = Join {
         id: job.id.clone(),
@@ -83,7 +83,7 @@ pub(super) fn meet(
             }
         }
         if Instant::now() + ATTEMPT_PAUSE >= deadline {
-            return Err(Error::Join(format!(
+            return Err(Error::join(format!(
                 "cannot reach the launcher of node 0 at {}: {failure}; check that the address is \
                  one of a host of this job and that no firewall stands between",
                 meeting.endpoint
@@ -103,7 +103,7 @@ fn bind(endpoint: &str, addresses: &[SocketAddr]) -> Result<Option<TcpListener>>
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
             Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
             Err(error) => {
-                return Err(Error::Join(format!("cannot listen on {endpoint}: {error}")));
+                return Err(Error::join(format!("cannot listen on {endpoint}: {error}")));
             }
         }
     }

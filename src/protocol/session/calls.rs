@@ -119,11 +119,12 @@ impl Session {
         let ours = ours.unwrap_or(*call);
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(ours)));
-        let error = Error::Mismatch(format!(
+        let error = Error::mismatch(format!(
             "rank {} is in {call}, but rank {peer} sent data of another call; all ranks must \
              make the same calls in the same order",
             self.rank
         ));
+        let error = call.mark(error.with_rank(self.rank).with_peer(peer));
         self.set_pending(error, None);
     }
 
@@ -177,19 +178,14 @@ fn is_same_place(one: &Call, other: &Call) -> bool {
 
 /// Both calls in full, the lower rank's first, so that both ranks report the same error.
 fn different(rank: usize, ours: &Call, peer: usize, theirs: &Call) -> Error {
-    let (low, high) = if rank < peer {
-        (
-            format!("rank {rank} {ours}"),
-            format!("rank {peer} {theirs}"),
-        )
+    let ((low, call), (high, other)) = if rank < peer {
+        ((rank, ours), (peer, theirs))
     } else {
-        (
-            format!("rank {peer} {theirs}"),
-            format!("rank {rank} {ours}"),
-        )
+        ((peer, theirs), (rank, ours))
     };
-    Error::Mismatch(format!(
-        "the ranks made different calls: {low}; {high}; all ranks must make the same calls in \
-         the same order"
-    ))
+    let error = Error::mismatch(format!(
+        "the ranks made different calls: rank {low} {call}; rank {high} {other}; all ranks must \
+         make the same calls in the same order"
+    ));
+    call.mark(error.with_rank(low).with_peer(high))
 }

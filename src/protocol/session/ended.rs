@@ -70,7 +70,7 @@ mod tests {
 
     fn is_lost(session: &Session, peer: usize) -> bool {
         let error = session.first_error();
-        matches!(error, Some(Error::PeerLost { rank, .. }) if *rank == peer)
+        error.is_some_and(|error| error.is_peer_lost() && error.peer() == Some(peer))
     }
 
     #[test]
@@ -117,10 +117,7 @@ mod tests {
             place: place(rank),
             held_up_by,
         };
-        let lost = |rank| Error::PeerLost {
-            rank,
-            message: format!("rank {rank} is gone"),
-        };
+        let lost = |rank| Error::peer_lost(rank, format!("rank {rank} is gone"));
         let lies = [
             Message::Ended(3),
             Message::Report(lost(1 << 63)),

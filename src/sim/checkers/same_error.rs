@@ -26,8 +26,8 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
 }
 
 fn agree(one: &Error, other: &Error) -> bool {
-    match (one, other) {
-        (Error::PeerLost { rank: one, .. }, Error::PeerLost { rank: other, .. }) => one == other,
-        _ => one == other,
+    match one.is_peer_lost() && other.is_peer_lost() {
+        true => one.peer() == other.peer(),
+        false => one == other,
     }
 }

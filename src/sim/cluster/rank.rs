@@ -336,7 +336,7 @@ impl Rank {
 
     /// A call failed: the others of this rank end with it, and so does the script.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
-        if let Error::Usage(_) = error {
+        if error.is_usage() {
             return Err(error.clone());
         }
         self.failed_at.get_or_insert(now);

@@ -194,13 +194,13 @@ pub(super) fn driver() -> Result<&'static Driver> {
     let found = DRIVER.get_or_init(find);
     found
         .as_ref()
-        .map_err(|why| Error::NoDevice(format!("no CUDA here: {why}")))
+        .map_err(|why| Error::no_device(format!("no CUDA here: {why}")))
 }
 
 /// How many GPUs this process may use: at least one.
 ///
 /// # Errors
-/// [`Error::NoDevice`] says why there is none.
+/// [`Error::no_device`] says why there is none.
 pub fn gpu_count() -> Result<usize> {
     Ok(driver()?.gpus)
 }
@@ -276,7 +276,8 @@ mod tests {
     fn without_a_driver_there_is_one_clear_line_and_no_panic() {
         match gpu_count() {
             Ok(count) => assert!(count > 0),
-            Err(Error::NoDevice(why)) => {
+            Err(error) if error.is_no_device() => {
+                let why = error.to_string();
                 assert!(
                     why.starts_with("no CUDA here: ") && !why.contains('\n'),
                     "{why}"

@@ -78,7 +78,7 @@ impl Gpu {
     /// GPU number `ordinal` of this process: the same value every time.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: there is none; [`Error::Device`]: it cannot be used.
+    /// [`Error::no_device`]: there is none; [`Error::device`]: it cannot be used.
     pub fn open(ordinal: usize) -> Result<Arc<Gpu>> {
         static GPUS: Mutex<Vec<Arc<Gpu>>> = Mutex::new(Vec::new());
         let driver = driver()?;
@@ -88,7 +88,7 @@ impl Gpu {
         }
         if ordinal >= driver.gpus {
             let gpus = driver.gpus;
-            return Err(Error::NoDevice(format!(
+            return Err(Error::no_device(format!(
                 "there is no GPU {ordinal}: this process may use {gpus}, counted from 0"
             )));
         }
@@ -132,7 +132,7 @@ impl Gpu {
 
     /// Loads a text of kernels for good, where the context is current.
     pub(super) fn load(&self, text: &str) -> Result<Module> {
-        let text = CString::new(text).map_err(|_| Error::Usage("kernels with a zero".into()))?;
+        let text = CString::new(text).map_err(|_| Error::usage("kernels with a zero"))?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the context is current; the text ends with zero; there is room for the pointer.
         let code = unsafe { (self.api.module_load_data)(&raw mut module, text.as_ptr().cast()) };

@@ -71,8 +71,8 @@ impl Stream {
     /// they overlap in no other way.
     ///
     /// # Errors
-    /// [`Error::Usage`]: out of bounds, another GPU's, or the operator is not defined for the
-    /// type; [`Error::Device`]: the kernels are not loaded, or the driver's.
+    /// [`Error::usage`]: out of bounds, another GPU's, or the operator is not defined for the
+    /// type; [`Error::device`]: the kernels are not loaded, or the driver's.
     pub(crate) fn reduce(
         &self,
         how: Reduction,
@@ -96,11 +96,11 @@ impl Stream {
             gpu.facts().multiprocessors as u32,
         );
         let launch = launch
-            .ok_or_else(|| Error::Usage(format!("{} is not defined for {}", how.op, how.dtype)))?;
+            .ok_or_else(|| Error::usage(format!("{} is not defined for {}", how.op, how.dtype)))?;
         let kernels = gpu.kernels.get();
         let function = kernels.and_then(|kernels| kernels.0.get(launch.entry));
         let Some(Loaded(function)) = function else {
-            return Err(Error::Device(format!("{:?} is not loaded", launch.entry)));
+            return Err(Error::device(format!("{:?} is not loaded", launch.entry)));
         };
         let mut arguments = launch.arguments;
         let mut pointers = [(&raw mut arguments).cast()];

@@ -42,7 +42,7 @@ impl Memory {
         // SAFETY: the context is current; there is room for the address. Nothing is no length.
         let code = unsafe { (gpu.api.mem_alloc)(&raw mut address, bytes.max(1)) };
         check(code, "cuMemAlloc")
-            .map_err(|error| Error::Device(format!("{bytes} bytes of device memory: {error}")))?;
+            .map_err(|error| Error::device(format!("{bytes} bytes of device memory: {error}")))?;
         Ok(Self::of(gpu, address, bytes, None))
     }
 
@@ -107,7 +107,7 @@ impl Memory {
 
 fn check_range(at: usize, bytes: usize, of_bytes: usize) -> Result<()> {
     if at.checked_add(bytes).is_none_or(|end| end > of_bytes) {
-        return Err(Error::Usage(format!(
+        return Err(Error::usage(format!(
             "{bytes} bytes from {at} on of memory that has {of_bytes}"
         )));
     }
@@ -211,13 +211,13 @@ impl Pinned {
         // SAFETY: the context is current; there is room for the pointer.
         let code = unsafe { (gpu.api.mem_host_alloc)(&raw mut start, bytes, HOST_ALLOC_FLAGS) };
         check(code, "cuMemHostAlloc")
-            .map_err(|error| Error::Device(format!("{bytes} bytes of pinned memory: {error}")))?;
+            .map_err(|error| Error::device(format!("{bytes} bytes of pinned memory: {error}")))?;
         let mut address = 0;
         // SAFETY: the memory was just allocated to be mapped; there is room for the address.
         let code = unsafe { (gpu.api.mem_host_get_device_pointer)(&raw mut address, start, 0) };
         check(code, "cuMemHostGetDevicePointer")?;
         let start = NonNull::new(start.cast::<u8>());
-        let start = start.ok_or_else(|| Error::Device("cuMemHostAlloc gave nothing".into()))?;
+        let start = start.ok_or_else(|| Error::device("cuMemHostAlloc gave nothing"))?;
         // SAFETY: the allocation has `bytes` bytes, and no other code has its address yet.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Arc::new(Self {
@@ -267,7 +267,7 @@ impl Pinned {
     /// The word at byte `at`: what was written before a value was, is seen after that value is.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there is none.
+    /// [`Error::usage`]: there is none.
     pub fn load(&self, at: usize) -> Result<u32> {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
@@ -275,7 +275,7 @@ impl Pinned {
     /// Writes the word at byte `at`, after everything written before.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there is none.
+    /// [`Error::usage`]: there is none.
     pub fn store(&self, at: usize, value: u32) -> Result<()> {
         self.word(at)?.store(value, Ordering::Release);
         Ok(())
@@ -284,7 +284,7 @@ impl Pinned {
     fn word(&self, at: usize) -> Result<&AtomicU32> {
         check_range(at, size_of::<u32>(), self.bytes)?;
         if !at.is_multiple_of(size_of::<u32>()) {
-            return Err(Error::Usage(format!("no word begins at byte {at}")));
+            return Err(Error::usage(format!("no word begins at byte {at}")));
         }
         // SAFETY: in bounds and aligned, as was checked, since the driver allocates and the system
         // maps whole pages; a page that bears words is used for nothing else. The owner of mapped

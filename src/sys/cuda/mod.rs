@@ -57,7 +57,7 @@ fn check(code: i32, call: &str) -> Result<()> {
         0 => Ok(()),
         code => {
             let text = text(&driver::driver()?.api, code);
-            Err(Error::Device(format!("{call}: {text}")))
+            Err(Error::device(format!("{call}: {text}")))
         }
     }
 }

@@ -133,7 +133,7 @@ impl Stream {
             return Ok(());
         }
         let (own, other) = (self.0.gpu.facts().ordinal, gpu.facts().ordinal);
-        Err(Error::Usage(format!(
+        Err(Error::usage(format!(
             "a stream of GPU {own} is given something of GPU {other}"
         )))
     }
@@ -141,7 +141,7 @@ impl Stream {
     /// Copies rows of the device's memory into pinned memory.
     ///
     /// # Errors
-    /// [`Error::Usage`]: out of bounds, or another GPU's; the driver's.
+    /// [`Error::usage`]: out of bounds, or another GPU's; the driver's.
     pub(crate) fn copy_in(&self, from: &Memory, to: &Pinned, rows: &Rows) -> Result<()> {
         self.copy_rows(from, to, rows, true)
     }
@@ -219,7 +219,7 @@ impl Stream {
     /// Writes the word at byte `at`, after everything before it is visible to the word's readers.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there is no such word; the driver's.
+    /// [`Error::usage`]: there is no such word; the driver's.
     pub(crate) fn write_word(&self, words: &Pinned, at: usize, value: u32) -> Result<()> {
         let address = words.address(at)?;
         let Inner { gpu, stream, .. } = &*self.0;
@@ -276,7 +276,7 @@ impl Stream {
     /// done: for a stream of its own for collectives, so that computing goes on beside them.
     ///
     /// # Errors
-    /// [`Error::Usage`]: another GPU's; the driver's.
+    /// [`Error::usage`]: another GPU's; the driver's.
     pub fn wait_for(&self, other: &Stream) -> Result<()> {
         self.check_gpu(&other.0.gpu)?;
         let mut reached = lock(&other.0.reached);
@@ -292,7 +292,7 @@ impl Stream {
     /// Refuses a stream whose operations are being captured into a graph.
     ///
     /// # Errors
-    /// [`Error::Usage`] if they are; the driver's.
+    /// [`Error::usage`] if they are; the driver's.
     pub(crate) fn refuse_capture(&self) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
@@ -301,10 +301,9 @@ impl Stream {
         let code = unsafe { (gpu.api.stream_is_capturing)(*stream, &raw mut status) };
         check(code, "cuStreamIsCapturing")?;
         if status != 0 {
-            return Err(Error::Usage(
+            return Err(Error::usage(
                 "the stream is being captured into a graph, but a collective needs the host \
-                 while it runs: call it before or after the capture"
-                    .into(),
+                 while it runs: call it before or after the capture",
             ));
         }
         Ok(())
@@ -314,7 +313,7 @@ impl Stream {
     /// makes this wait for ever.
     ///
     /// # Errors
-    /// [`Error::Device`]: an operation failed.
+    /// [`Error::device`]: an operation failed.
     pub fn synchronize(&self) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;

@@ -13,7 +13,7 @@ fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
         return Ok(());
     }
     let (own, other) = (gpu.facts().ordinal, context.ordinal());
-    Err(Error::Usage(format!(
+    Err(Error::usage(format!(
         "collectives here are on the primary context of GPU {own}, but this is of another context, \
          of GPU {other}: make it with CudaContext::new({own})"
     )))
@@ -22,7 +22,7 @@ fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
 /// The user's stream, to be ordered with others. It is kept until this is dropped.
 ///
 /// # Errors
-/// [`Error::Usage`]: it is of another context.
+/// [`Error::usage`]: it is of another context.
 pub fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
     check_context(gpu, stream.context())?;
     let raw = stream.cu_stream().cast();
@@ -34,7 +34,7 @@ pub fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
 /// streams' use of the slice comes before. [`unwrap_slice`] gives the slice back.
 ///
 /// # Errors
-/// [`Error::Usage`]: it is of another context.
+/// [`Error::usage`]: it is of another context.
 pub fn wrap_slice<T: Element>(
     gpu: &Arc<Gpu>,
     mut slice: CudaSlice<T>,

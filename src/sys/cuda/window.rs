@@ -44,7 +44,7 @@ impl Physical {
         };
         check(code, "cuMemGetAllocationGranularity")?;
         if granularity == 0 || !bytes.is_multiple_of(granularity) {
-            return Err(Error::Device(format!(
+            return Err(Error::device(format!(
                 "memory to be mapped comes in multiples of {granularity} bytes"
             )));
         }
@@ -82,7 +82,7 @@ impl Physical {
         };
         check(code, "cuMemExportToShareableHandle")?;
         if number < 0 {
-            return Err(Error::Device("the driver exported no descriptor".into()));
+            return Err(Error::device("the driver exported no descriptor"));
         }
         // SAFETY: the driver has just opened the descriptor for the caller to close.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })

@@ -26,7 +26,7 @@ impl Pinned {
     /// The system's: no memory to share; the driver's.
     pub(crate) fn shared(gpu: &Arc<Gpu>, bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
         let file =
-            fixed_file(bytes).map_err(|error| Error::system("making memory to share", &error))?;
+            fixed_file(bytes).map_err(|error| Error::io("making memory to share", &error))?;
         Ok((Self::of_shared(gpu, file.as_fd(), bytes)?, file))
     }
 
@@ -41,7 +41,7 @@ impl Pinned {
     ) -> Result<Arc<Self>> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = Mapping::new(file, bytes, access)
-            .map_err(|error| Error::system("mapping the memory of a peer", &error))?;
+            .map_err(|error| Error::io("mapping the memory of a peer", &error))?;
         let start = mapping.start;
         let _entered = gpu.enter()?;
         // SAFETY: the pages are mapped, and stay so until they are unregistered.

@@ -31,7 +31,7 @@ pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut buffer: Vec<T> = Vec::new();
     buffer.try_reserve_exact(count).map_err(|_| {
         let bytes = count.saturating_mul(size_of::<T>());
-        Error::System(format!(
+        Error::system(format!(
             "no memory for a buffer of {bytes} bytes: choose smaller --sizes"
         ))
     })?;

@@ -3,7 +3,7 @@
 
 use super::rank::{Orders, Part, Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::{Error, ReduceOp, Result};
+use ringtree::{ReduceOp, Result};
 use std::time::Duration;
 
 /// A rank's share: the last one is what happens to the others.
@@ -30,8 +30,10 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     let end = comm.synchronize();
     let next = comm.all_reduce(&mut buffer, ReduceOp::Sum);
     let is_right = |end: &Result<()>| match orders.part {
-        Part::Killed => matches!(end, Err(Error::PeerLost { rank, .. }) if *rank == last),
-        _ => matches!(end, Err(Error::Deadline(_))),
+        Part::Killed => {
+            matches!(end, Err(error) if error.is_peer_lost() && error.peer() == Some(last))
+        }
+        _ => matches!(end, Err(error) if error.is_timeout()),
     };
     let what = match orders.part {
         Part::Killed => "was killed",

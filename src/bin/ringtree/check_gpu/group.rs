@@ -112,8 +112,8 @@ impl Group {
         for rank in 0..job.ranks {
             let mut command = job.command(rank, &rendezvous)?;
             let child = command.spawn();
-            let mut child = child
-                .map_err(|error| Error::system("starting a process of this program", &error))?;
+            let mut child =
+                child.map_err(|error| Error::io("starting a process of this program", &error))?;
             if let Some(out) = child.stdout.take() {
                 let said = said.clone();
                 std::thread::spawn(move || pass_on(rank, BufReader::new(out), &said));
@@ -291,7 +291,7 @@ fn pass_on(rank: usize, lines: impl BufRead, said: &Sender<Event>) {
 impl Job {
     fn command(&self, rank: usize, rendezvous: &str) -> Result<Command> {
         let program = std::env::current_exe()
-            .map_err(|error| Error::system("cannot find this program's own file", &error))?;
+            .map_err(|error| Error::io("cannot find this program's own file", &error))?;
         let mut command = Command::new(program);
         // Settings of the user's own jobs are none of the check's.
         for (name, _) in std::env::vars_os() {

@@ -88,7 +88,7 @@ pub(super) const HABITS: [Habit; 7] = [
 /// One of two ranks does the habit of this number, behind a collective that the other comes to
 /// later.
 pub(super) fn check(rank: &Rank, number: usize) -> Result<()> {
-    let failed = |error: String| Error::Device(error);
+    let failed = |error: String| Error::device(error);
     let Rank { comm, device, .. } = rank;
     let user = user(device).map_err(failed)?;
     let value = |at: usize| (at % 1000 + comm.rank()) as f32;

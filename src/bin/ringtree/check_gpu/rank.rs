@@ -124,15 +124,15 @@ impl Orders {
 fn named(rank: usize, error: &Error) -> Error {
     let text = error.to_string();
     match text.starts_with("rank ") {
-        true => Error::System(text),
-        false => Error::System(format!("rank {rank}: {text}")),
+        true => Error::system(text),
+        false => Error::system(format!("rank {rank}: {text}")),
     }
 }
 
 /// An address at which no process listens.
 pub(super) fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = listener.map_err(|error| Error::system("an address to meet at", &error))?;
+    let address = listener.map_err(|error| Error::io("an address to meet at", &error))?;
     Ok(address.to_string())
 }
 
