@@ -99,7 +99,7 @@ fn answer(
     }
     match activations.iter().all(|one| *one == 1.0) {
         true => Ok(()),
-        false => Err(Error::system("the activations are wrong".into())),
+        false => Err(Error::system("the activations are wrong")),
     }
 }
 

@@ -38,6 +38,8 @@ pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
 /// Own calls remembered per communicator, to answer a peer that asks what ours was.
 pub const CALLS_REMEMBERED: usize = 256;
+/// Checked calls that rank 0 remembers because it has not made them yet itself.
+pub const CALLS_AHEAD_MAX: usize = 1 << 16;
 /// Bytes of payload under one frame header on a byte stream.
 pub const SEGMENT_BYTES: usize = 1 << 20;
 /// A receive buffer of a link: payload that must be folded passes through it, so it should stay in

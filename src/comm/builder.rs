@@ -115,6 +115,25 @@ impl Builder {
         self
     }
 
+    /// Whether calls are checked, the same on all ranks: `RINGTREE_CHECK=calls`. All ranks agree
+    /// before each collective, so that buffers stay untouched if they make different calls; and
+    /// every send waits until its receive is posted, so that a program that relies on sends that
+    /// return before is found out, with small messages too. It costs a message to rank 0 and back
+    /// before every call: it is for tests of a program.
+    ///
+    /// A call on device buffers by the mapped path begins on its streams without an agreement.
+    ///
+    /// ```no_run
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = ringtree::Communicator::builder().check_calls(true).connect()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn check_calls(mut self, checks: bool) -> Self {
+        self.settings.checks_calls = checks;
+        self
+    }
+
     /// How buffers on GPUs may travel, once a device is attached.
     #[must_use]
     pub fn device_path(mut self, path: DevicePathChoice) -> Self {
@@ -224,6 +243,8 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         device_path: settings.device_path,
         tuning: tuning.unwrap_or_default(),
         algorithm,
+        // What is measured is not checked.
+        checks_calls: false,
     };
     if is_measured {
         let measuring = Communicator::assemble(Parts {
@@ -237,6 +258,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
             keep(&measuring, path, writes.then_some(&parts.tuning))?;
         }
     }
+    parts.checks_calls = settings.checks_calls;
     Ok(Communicator::assemble(parts))
 }
 

@@ -28,7 +28,7 @@ pub mod work;
 
 use crate::bootstrap::settings::DevicePathChoice;
 use crate::engine::cache::Cache;
-use crate::engine::group::Memory;
+use crate::engine::group::{Group, Memory};
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, GROUPS_MAX};
 use crate::plan::Topology;
@@ -59,6 +59,8 @@ pub(crate) struct Parts {
     pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
     pub(crate) algorithm: Option<Algorithm>,
+    /// Whether all ranks agree before each call, and every send waits for its receive.
+    pub(crate) checks_calls: bool,
 }
 
 /// A group of ranks that work together, as a handle whose calls have a certain timeout.
@@ -115,6 +117,9 @@ impl Communicator {
             world_size: parts.world_size,
             ranks_per_host: parts.ranks_per_host,
         };
+        if parts.checks_calls {
+            parts.runtime.with_group(parts.group, Group::check_calls);
+        }
         let local = parts.runtime.local_ranks();
         let issued = Issued {
             collectives: 0,

@@ -34,7 +34,7 @@ pub(super) const SESSION: Decoder = Decoder {
         let told = |message: Vec<u8>| [&[0, 1, message.len() as u8][..], &message].concat();
         let all: Vec<Vec<u8>> = encoded(messages()).into_iter().map(told).collect();
         let calls = [1, 0, 2, 1, 3, 0, 8, 0, 4, 1, 5, 2, 7, 9, 6, 1];
-        let rank = |rank: u8| [&[rank][..], &calls, &all.concat(), &calls].concat();
+        let rank = |rank: u8| [&[rank, rank / 2][..], &calls, &all.concat(), &calls].concat();
         vec![rank(0), rank(2)]
     },
 };
@@ -77,6 +77,9 @@ fn messages() -> Vec<Message> {
         Message::Agreed(3),
         Message::Patient(1),
         Message::Clock(clock),
+        Message::Entered(call()),
+        Message::AllEntered(1),
+        Message::Posted(Call::message(10, Dtype::F32, 1).numbered(1)),
     ]
 }
 
@@ -84,6 +87,9 @@ fn session(bytes: &[u8]) {
     let mut input = Input(bytes);
     let rank = usize::from(input.byte()) % WORLD_SIZE;
     let mut session = Session::new(rank, WORLD_SIZE);
+    if input.byte() % 2 == 1 {
+        session.check_calls();
+    }
     let (mut made, mut now, mut first) = (0, Duration::ZERO, None);
     while !input.is_empty() {
         let what = input.byte();
@@ -128,6 +134,12 @@ fn session(bytes: &[u8]) {
             "the first error stays the first"
         );
         first = error;
+        assert!(
+            session
+                .unready(&call().numbered(made))
+                .iter()
+                .all(|one| *one < WORLD_SIZE)
+        );
         for place in session.held_up_by(&[other]) {
             assert!(session.whereabouts(&place).starts_with("rank "));
         }

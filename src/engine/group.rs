@@ -146,8 +146,18 @@ impl Slot {
         self.gate.as_ref().is_none_or(|gate| gate.has_come())
     }
 
+    /// The ranks that are to make the call before it begins.
+    fn unready(&self, session: &Session) -> Vec<usize> {
+        let call = self.call().filter(|_| session.checks_calls());
+        call.map_or_else(Vec::new, |call| session.unready(&call))
+    }
+
     /// The ranks that the operation waits for now.
-    pub(super) fn awaited(&self) -> Vec<usize> {
+    pub(super) fn awaited(&self, session: &Session) -> Vec<usize> {
+        let unready = self.unready(session);
+        if !unready.is_empty() {
+            return unready;
+        }
         let program = self.program();
         program.map_or_else(Vec::new, |program| self.run.awaited(program))
     }
@@ -249,13 +259,13 @@ impl Queue {
         index
     }
 
-    fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
+    fn poll(&mut self, session: &Session) -> std::result::Result<bool, (usize, Broken)> {
         let mut advanced = false;
         self.reservations.begin_pass();
         let mut at = 0;
         while let Some(index) = self.order.get(at).copied() {
             let slot = &mut self.slots[index];
-            let has_begun = slot.has_begun();
+            let has_begun = slot.has_begun() && slot.unready(session).is_empty();
             let Some((run, program, mut medium)) = slot.parts(&mut self.links) else {
                 break;
             };
@@ -337,6 +347,12 @@ impl Group {
         }
     }
 
+    /// From now on calls are checked: all ranks make the same collective before it begins, and a
+    /// send waits for its receive.
+    pub fn check_calls(&mut self) {
+        self.session.check_calls();
+    }
+
     /// Collectives can expose what lies in this memory.
     pub fn admit(&mut self, allocation: Allocation) {
         if let Some(local) = self.collectives.links.local() {
@@ -400,6 +416,7 @@ impl Group {
         let queue = &mut self.collectives;
         let (prepared, sequence) = (start.prepared, start.sequence);
         let is_alone = queue.order.is_empty() && !self.session.has_error();
+        let is_alone = is_alone && !self.session.checks_calls();
         if !is_alone || start.gate.is_some() || !queue.takes_whole(&prepared.program) {
             return self.post(Order::Collectives, start).map(Some);
         }
@@ -431,7 +448,11 @@ impl Group {
         }
         let mut advanced = false;
         for order in [Order::Collectives, Order::Pairs] {
-            match self.queue(order).poll() {
+            let polled = match order {
+                Order::Collectives => self.collectives.poll(&self.session),
+                Order::Pairs => self.pairs.poll(&self.session),
+            };
+            match polled {
                 Ok(moved) => advanced |= moved,
                 Err((slot, broken)) => {
                     self.broken(order, slot, broken);

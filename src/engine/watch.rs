@@ -114,7 +114,9 @@ impl Group {
     fn tell_session_where_we_are(&mut self) {
         let rank = self.rank;
         let oldest = [&self.collectives, &self.pairs].map(|queue| queue.operations().next());
-        let awaited = oldest.iter().flatten().flat_map(|slot| slot.awaited());
+        let session = &self.session;
+        let awaited = oldest.iter().flatten();
+        let awaited = awaited.flat_map(|slot| slot.awaited(session)).collect();
         let pair = oldest[1].and_then(Slot::call).and_then(|call| {
             let mut ends = oldest[1]?.program()?.peers();
             Some(PairPlace {
@@ -124,7 +126,7 @@ impl Group {
                 sequence: call.sequence,
             })
         });
-        self.session.stands(awaited.collect(), pair);
+        self.session.stands(awaited, pair);
     }
 
     /// Fails the oldest call if it waits for a rank that left before making it.
@@ -133,7 +135,8 @@ impl Group {
             return;
         }
         let oldest = self.collectives.operations().next();
-        let Some((call, awaited)) = oldest.and_then(|slot| Some((slot.call()?, slot.awaited())))
+        let Some((call, awaited)) =
+            oldest.and_then(|slot| Some((slot.call()?, slot.awaited(&self.session))))
         else {
             return;
         };
@@ -214,7 +217,7 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         if !is_overdue && waited < slot.noticed_after() {
             continue;
         }
-        let awaited = slot.awaited();
+        let awaited = slot.awaited(session);
         if is_overdue {
             let error = overdue(rank, &call, slot, &awaited, session);
             session.failed(error.with_elapsed(slot.waited_before + waited));

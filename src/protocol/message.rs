@@ -95,6 +95,12 @@ pub enum Message {
     Patient(u64),
     /// To the coordinator, and from it to all: "this rank has made that call with a timeout."
     Clock(Clock),
+    /// To the coordinator, where calls are checked: "I have made this collective."
+    Entered(Call),
+    /// From the coordinator: "all ranks have made the same collectives up to this number."
+    AllEntered(u64),
+    /// To the sender, where calls are checked: "I have posted this receive."
+    Posted(Call),
 }
 
 impl Message {
@@ -104,6 +110,8 @@ impl Message {
         let is_rank = |rank: usize| rank < world_size;
         match self {
             Message::Waiting(call) => is_rank(call.root),
+            Message::Entered(call) => is_rank(call.root) && !call.is_pair(),
+            Message::Posted(call) => call.root == from && call.is_pair(),
             Message::Position { place, held_up_by } => {
                 let is_place = |one: &Place| {
                     is_rank(one.rank as usize)
@@ -118,7 +126,7 @@ impl Message {
             Message::Ended(rank) => is_rank(*rank as usize),
             Message::Clock(clock) => is_rank(clock.rank as usize),
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
-            Message::Patient(_) => true,
+            Message::Patient(_) | Message::AllEntered(_) => true,
         }
     }
 

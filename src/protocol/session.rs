@@ -1,6 +1,7 @@
 #![doc = include_str!("session.md")]
 
 mod calls;
+mod checks;
 mod clock;
 mod ended;
 mod marks;
@@ -11,6 +12,7 @@ use super::message::{Clock, Message, PairPlace};
 use crate::error::Error;
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
+use checks::Checks;
 pub use marks::Agreement;
 use marks::Marks;
 use places::Position;
@@ -78,6 +80,8 @@ pub struct Session {
     patient: u64,
     /// The clocks of such collectives, by number.
     clocks: BTreeMap<u64, Clock>,
+    /// Present where calls are checked.
+    checks: Option<Checks>,
     departed: BTreeMap<usize, u64>,
     /// Ranks whose control connection to this one is gone.
     lost: BTreeSet<usize>,
@@ -109,6 +113,7 @@ impl Session {
             has_asked_coordinator: false,
             patient: 0,
             clocks: BTreeMap::new(),
+            checks: None,
             departed: BTreeMap::new(),
             lost: BTreeSet::new(),
             ended: BTreeMap::new(),
@@ -166,8 +171,11 @@ impl Session {
             Message::Ended(rank) if self.rank == COORDINATOR => self.process_ended(rank as usize),
             Message::Patient(number) => self.someone_is_patient(from, number),
             Message::Clock(clock) => self.clock_offered(from, clock),
+            Message::Entered(call) => self.entered(from, call),
+            Message::AllEntered(number) if from == COORDINATOR => self.all_entered(number),
+            Message::Posted(call) => self.posted(from, call),
             Message::Report(_) | Message::FirstError(_) | Message::Ended(_) => {}
-            Message::Mark(_) | Message::Agreed(_) => {}
+            Message::Mark(_) | Message::Agreed(_) | Message::AllEntered(_) => {}
         }
     }
 

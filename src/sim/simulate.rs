@@ -41,6 +41,20 @@ pub struct World {
     pub algorithm: Option<Algorithm>,
     /// How long a call may take, in virtual time.
     pub timeout: Duration,
+    /// Whether calls are checked, as by [`Builder::check_calls`](crate::Builder::check_calls).
+    ///
+    /// ```
+    /// use ringtree::{ReduceOp, sim::simulate::World};
+    /// let mut world = World::new(2);
+    /// world.checks_calls = true;
+    /// let ends = world.run(|comm| {
+    ///     // A program that is wrong, but works as long as the links hold the message.
+    ///     comm.with_timeout(std::time::Duration::from_secs(2)).send(&[1u8], 1 - comm.rank())
+    /// });
+    /// let text = ends[0].clone().unwrap_err().to_string();
+    /// assert!(text.contains("are in send to each other; use sendrecv or group"), "{text}");
+    /// ```
+    pub checks_calls: bool,
 }
 
 impl World {
@@ -54,6 +68,7 @@ impl World {
             tuning: TuningTable::default(),
             algorithm: None,
             timeout: DEADLINE_DEFAULT,
+            checks_calls: false,
         }
     }
 
@@ -114,6 +129,7 @@ impl World {
             device_path: Default::default(),
             tuning: self.tuning,
             algorithm: self.algorithm,
+            checks_calls: self.checks_calls,
         })
     }
 }

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod checks;
 mod concurrency;
 mod deadlines;
 mod death;

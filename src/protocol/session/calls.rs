@@ -74,6 +74,9 @@ impl Session {
         if sequence <= self.patient {
             self.offer_clock(sequence);
         }
+        if self.checks_calls() {
+            self.tell_entered(call.numbered(sequence));
+        }
         if !self.positions.is_empty() {
             self.positions.clear();
         }
@@ -96,6 +99,10 @@ impl Session {
         }
         self.pair_calls.push_back((peer, *call));
         self.pairs_made += 1;
+        if self.checks_calls() && call.root == self.rank {
+            let told = Message::Posted(*call);
+            self.outbox.push_back((To::Rank(peer), told));
+        }
         self.positions.clear();
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
         if let Some(at) = self.announced_pairs.iter().position(is_this) {
@@ -143,6 +150,32 @@ impl Session {
                 self.announced_pairs.retain(|one| !is_old(one));
                 self.announced_pairs.push((peer, theirs));
             }
+        }
+    }
+
+    /// As `compare_pair`, of a receive that `peer` has just posted: it asks for no answer.
+    pub(super) fn compare_posted(&mut self, peer: usize, theirs: Call) {
+        let mut made = self.pair_calls.iter();
+        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
+        match ours {
+            Some((_, ours)) if *ours != theirs => {
+                let error = different(self.rank, ours, peer, &theirs);
+                self.named(error);
+            }
+            None if self.announced_pairs.len() < CALLS_REMEMBERED => {
+                self.announced_pairs.push((peer, theirs));
+            }
+            _ => {}
+        }
+    }
+
+    /// Coordinator: as `compare`, of a call that `peer` has just made and that this rank has made
+    /// as well: it asks for no answer.
+    pub(super) fn compare_entered(&mut self, peer: usize, theirs: Call) {
+        let ours = self.calls.numbered(theirs.sequence);
+        if let Some(ours) = ours.filter(|ours| *ours != theirs) {
+            let error = different(self.rank, &ours, peer, &theirs);
+            self.named(error);
         }
     }
 
