@@ -5,6 +5,7 @@ use crate::bootstrap::TuningSource;
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
 use crate::control::Membership;
+use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
 use crate::link::tcp::Reactor;
@@ -222,6 +223,10 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     shared.set_control(membership.control.clone());
     runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
+    if settings.checks_calls {
+        // Others may be through with measuring, and call, before this rank is.
+        runtime.with_group(WORLD, Group::check_calls);
+    }
     let is_measured = tuning.is_none() && world_size > 1;
     if is_measured {
         runtime.add_group(MEASURING, rank, world_size, settings.timeout)?;

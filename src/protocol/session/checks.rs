@@ -22,9 +22,9 @@ pub(super) struct Checks {
 }
 
 impl Session {
-    /// From now on calls are checked. All ranks do this before their first call.
+    /// From now on calls are checked. Each rank does this before another one's first call.
     pub fn check_calls(&mut self) {
-        self.checks = Some(Checks::default());
+        self.checks.get_or_insert_default();
     }
 
     /// Whether calls are checked.
