@@ -8,7 +8,7 @@ fn main() -> Result<(), Error> {
     let sums = ringtree::simulate(4, |comm| {
         let mut numbers = [comm.rank() as f32, 1.0];
         comm.all_reduce(&mut numbers, ReduceOp::Sum)?;
-        Ok(numbers)
+        Ok::<_, Error>(numbers)
     });
     for (rank, numbers) in sums.into_iter().enumerate() {
         println!("rank {rank} holds {:?}", numbers?);

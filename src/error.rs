@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The result of a fallible call.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong: one line for people, and fields for programs.
 ///
@@ -98,8 +98,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The call itself was wrong (a root that is no rank, a bit operator on floats, two threads in
-    /// one communicator). Nothing was sent. *Correct the call; the communicator is fine.*
+    /// The call itself was wrong (a root that is no rank, a bit operator on floats, a
+    /// message to the rank itself). Nothing was sent. *Correct the call; the communicator is fine.*
     Usage is_usage usage,
     /// A setting is missing or malformed. *Correct the setting that the message names.*
     Configuration is_configuration configuration,

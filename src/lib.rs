@@ -130,9 +130,9 @@ pub use comm::{
     buffer::{Buffer, BufferMut},
     builder::Builder,
     device_buffer::DeviceBuffer,
-    scope::{Scope, ScopedWork},
+    scope::{Exchange, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
-    work::Work,
+    work::{Failed, Work},
 };
 #[doc(inline)]
 pub use device::{Device, Stream};

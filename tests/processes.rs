@@ -5,6 +5,9 @@
 
 #[path = "support/checked.rs"]
 mod checked;
+#[allow(dead_code)]
+#[path = "../examples/08_pipeline.rs"]
+mod example;
 #[path = "support/ranks.rs"]
 mod ranks;
 
@@ -12,10 +15,14 @@ use checked::{Case, check};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use ranks::{ALL_LINKS, Links, MARK, ROLE, Ranks, exit, free_address};
+use ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, exit, free_address};
 use ringtree::plan::REGISTRY;
-use ringtree::{Communicator, Dtype, ReduceOp, Result};
+use ringtree::{Communicator, Dtype, ReduceOp, Result, Work};
 use rustix::process::Signal;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 // ---- what a rank does ----
@@ -33,6 +40,9 @@ fn child_entry() {
         "sizes" => sizes(),
         "early" => early(),
         "training" => training(),
+        "messages" => messages(),
+        "threads" => threads(),
+        "pipeline" => pipeline(),
         other => panic!("no role is called {other}"),
     };
     exit(end)
@@ -173,6 +183,118 @@ fn training() -> Result<String> {
     Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
 }
 
+/// Messages of 4 MiB that fit into nothing on the way, by calls of all kinds.
+fn messages() -> Result<String> {
+    const COUNT: usize = 1 << 20;
+    let comm = Communicator::from_env()?;
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let content = |from: usize, to: usize| vec![(from * ranks + to) as u32; COUNT];
+    for round in 0..3 {
+        // All send, then all receive.
+        let own: Vec<_> = (0..ranks).map(|to| content(rank, to)).collect();
+        let mut theirs = vec![vec![0u32; COUNT]; ranks];
+        comm.group(|group| {
+            let others = own.iter().enumerate().filter(|(to, _)| *to != rank);
+            others
+                .clone()
+                .try_for_each(|(to, own)| group.send(own, to))?;
+            let theirs = theirs.iter_mut().enumerate();
+            let mut theirs = theirs.filter(|(from, _)| *from != rank);
+            theirs.try_for_each(|(from, buffer)| group.recv(buffer, from))
+        })?;
+        // The same by owned buffers, and round a ring.
+        let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let sent = comm.send_async(content(rank, right).into_boxed_slice(), right)?;
+        theirs[rank] = block_on(comm.recv_async(vec![0; COUNT], left)?)?;
+        sent.wait()?;
+        assert_eq!(theirs[rank], content(left, rank));
+        comm.sendrecv(&own[rank], right, &mut theirs[rank], left)?;
+        for (from, theirs) in theirs.iter().enumerate() {
+            let expected = if from == rank {
+                content(left, left)
+            } else {
+                content(from, rank)
+            };
+            if *theirs != expected {
+                return Ok(format!("round {round}: wrong from {from}"));
+            }
+        }
+        // Work for whoever asks for it.
+        let mut asked = vec![0; ranks];
+        for _ in 0..if rank == 0 { 10 * (ranks - 1) } else { 0 } {
+            let mut question = [0u64; 2];
+            let from = comm.recv_any(&mut question)?;
+            assert_eq!(question, [from as u64, asked[from]]);
+            asked[from] += 1;
+            comm.send(&[question[1] + 1], from)?;
+        }
+        for number in 0..if rank == 0 { 0 } else { 10 } {
+            let mut answer = [0u64];
+            comm.send(&[rank as u64, number], 0)?;
+            comm.recv(&mut answer, 0)?;
+            assert_eq!(answer, [number + 1]);
+        }
+        // The next message to rank 0 is no question.
+        comm.barrier()?;
+    }
+    Ok("all right".into())
+}
+
+/// Two threads: one sends while the other receives; then both make collectives, on rank 1 in
+/// another order.
+fn threads() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let peer = 1 - comm.rank();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| (0..20).try_for_each(|_| comm.send(&vec![1u8; 1 << 22], peer)));
+        let mut buffer = vec![0u8; 1 << 22];
+        (0..20).try_for_each(|_| comm.recv(&mut buffer, peer))?;
+        sender.join().expect("no panic")
+    })?;
+    let begun = std::sync::Barrier::new(2);
+    let sum = || comm.all_reduce_async(vec![1.0f32; 9], ReduceOp::Sum);
+    let copy = || comm.broadcast_async(vec![1.0f32; 9], 0);
+    let end = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let work = if peer == 0 { copy() } else { sum() };
+            begun.wait();
+            work?.wait()
+        });
+        begun.wait();
+        let end = if peer == 0 { sum() } else { copy() }.and_then(Work::wait);
+        // A root's broadcast may have gone out before the difference was found.
+        other.join().expect("no panic").and(end)
+    });
+    Ok(end?.len().to_string())
+}
+
+/// The example of a pipeline, with its messages of 4 MiB.
+fn pipeline() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let (stages, batches) = (comm.world_size(), 5);
+    let expected = example::alone(stages, 1 << 20, batches)[comm.rank()];
+    let trained = example::train(&comm, 1 << 20, batches)?;
+    Ok(format!("right: {}", trained.gradient == expected))
+}
+
+/// The smallest executor: one task, and a thread that sleeps until its waker is rung.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park_timeout(PATIENCE),
+        }
+    }
+}
+
 /// Rank 2 makes one call fewer than the others.
 fn early() -> Result<String> {
     let comm = Communicator::from_env()?;
@@ -299,6 +421,39 @@ fn get_the_same_mismatch(links: Links) {
         assert!(said[0].contains(&call), "{}", said[0]);
     }
     assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+#[test]
+fn messages_of_all_kinds_come_as_they_were_sent() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
+    }
+}
+
+#[test]
+fn threads_share_a_communicator_and_are_told_of_different_orders() {
+    for links in [Links::Tcp, Links::SharedMemory] {
+        let (said, _) = Ranks::start(links, "threads", 2, &[]).hear(&[0, 1]);
+        for call in [
+            "rank 0 all-reduce #1 of 9 f32",
+            "rank 1 broadcast #1 of 9 f32",
+        ] {
+            assert!(
+                said[0].contains("different calls") && said[0].contains(call),
+                "{said:?}"
+            );
+        }
+        assert_eq!(said[0], said[1], "{links:?}");
+    }
+}
+
+#[test]
+fn a_pipeline_of_processes_computes_what_one_program_would() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "pipeline", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["right: true"; 4], "{links:?}");
+    }
 }
 
 /// Who shares memory with rank 1 sees it, and the others hear the same.

@@ -3,6 +3,7 @@
 use crate::device::{self, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use std::sync::Arc;
 
 /// Memory of a device that a collective works on.
 #[derive(Clone, Debug)]
@@ -71,7 +72,36 @@ fn refused() -> Error {
     )
 }
 
-/// A buffer whose elements can be read.
+/// A buffer whose elements can be read: a slice, an array, a `Vec`, a
+/// [`SharedBuffer`](crate::SharedBuffer), a device's, a reference, `Box` or `Arc` to one, or
+/// memory of a type of one's own. What the calls rest on is the slice that `memory` returns, not
+/// any promise of the type.
+///
+/// ```
+/// use ringtree::comm::buffer::Memory;
+/// use ringtree::Buffer;
+/// use std::sync::Arc;
+///
+/// /// Part of memory that others read too.
+/// struct Part(Arc<[f32]>, std::ops::Range<usize>);
+///
+/// impl Buffer for Part {
+///     type Element = f32;
+///     fn memory(&self) -> Memory<'_, f32> {
+///         Memory::Host(&self.0[self.1.clone()])
+///     }
+/// }
+///
+/// let received = ringtree::simulate(2, |comm| {
+///     let (all, mut two): (Arc<[f32]>, _) = (Arc::from([0.0, 1.0, 2.0, 3.0]), [0.0f32; 2]);
+///     match comm.rank() {
+///         0 => drop(comm.send_async(Part(Arc::clone(&all), 2..4), 1)?.wait()?),
+///         _ => comm.recv(&mut two, 0)?,
+///     }
+///     Ok::<_, ringtree::Error>(two)
+/// });
+/// assert_eq!(received[1], Ok([2.0, 3.0]));
+/// ```
 pub trait Buffer {
     /// What it holds.
     type Element: Element;
@@ -98,6 +128,32 @@ impl<T: Element> BufferMut for [T] {
     fn memory_mut(&mut self) -> MemoryMut<'_, T> {
         MemoryMut::Host(self)
     }
+}
+
+/// A reference, a box or a shared pointer to a buffer is a buffer as well.
+macro_rules! pointers {
+    ($($pointer:ty $(, $writes:ident)?;)*) => {$(
+        impl<B: Buffer + ?Sized> Buffer for $pointer {
+            type Element = B::Element;
+
+            fn memory(&self) -> Memory<'_, B::Element> {
+                (**self).memory()
+            }
+        }
+
+        $(impl<B: $writes + ?Sized> $writes for $pointer {
+            fn memory_mut(&mut self) -> MemoryMut<'_, B::Element> {
+                (**self).memory_mut()
+            }
+        })?
+    )*};
+}
+
+pointers! {
+    &B;
+    &mut B, BufferMut;
+    Box<B>, BufferMut;
+    Arc<B>;
 }
 
 impl<T: Element> Buffer for Vec<T> {

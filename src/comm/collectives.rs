@@ -5,7 +5,7 @@
 //! timeout; after an error other than [`Error::usage`] buffers are unspecified.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut};
-use super::work::Work;
+use super::work::{Failed, Work, release};
 use super::{Communicator, Issued};
 use crate::dtype::{Dtype, Element};
 use crate::engine::Ticket;
@@ -256,13 +256,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
-    /// `wait`.
-    pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        self.start(
-            Call::new(Collective::AllReduce, buffer.len()).op(op),
-            buffer,
-        )
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn all_reduce_async<B>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
     /// Starts a broadcast, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -275,13 +275,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
-    /// `wait`.
-    pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<T>> {
-        self.start(
-            Call::new(Collective::Broadcast, buffer.len()).root(root),
-            buffer,
-        )
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn broadcast_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
     /// Starts a reduce, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -295,20 +295,18 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
-    /// `wait`.
-    pub fn reduce_async<T: Element>(
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn reduce_async<B>(
         &self,
-        buffer: Vec<T>,
+        buffer: B,
         op: ReduceOp,
         root: usize,
-    ) -> Result<Work<T>> {
-        self.start(
-            Call::new(Collective::Reduce, buffer.len())
-                .op(op)
-                .root(root),
-            buffer,
-        )
+    ) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::Reduce, 0).op(op).root(root), buffer)
     }
 
     /// Starts a reduce-scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -323,17 +321,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
-    /// `wait`.
-    pub fn reduce_scatter_async<T: Element>(
-        &self,
-        buffer: Vec<T>,
-        op: ReduceOp,
-    ) -> Result<Work<T>> {
-        self.start(
-            Call::new(Collective::ReduceScatter, buffer.len()).op(op),
-            buffer,
-        )
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn reduce_scatter_async<B>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
     /// Starts an all-gather, as [`Communicator::all_reduce_async`] does an all-reduce.
@@ -348,10 +342,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed; the rest comes from
-    /// `wait`.
-    pub fn all_gather_async<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
-        self.start(Call::new(Collective::AllGather, buffer.len()), buffer)
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn all_gather_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        self.start(Call::new(Collective::AllGather, 0), buffer)
     }
 }
 
@@ -363,41 +360,84 @@ impl Communicator {
         B: BufferMut + ?Sized,
     {
         let call = call.dtype(B::Element::DTYPE);
-        let mut issued = self.enter()?;
         match buffer.memory_mut() {
             MemoryMut::Host(slice) => lend(slice, |region| {
                 let mut memory = Memory::in_place(region);
-                let end = self.run(&mut issued, call, Placement::InPlace, &mut memory);
+                let end = self.run(call, Placement::InPlace, &mut memory);
                 (memory.output, end)
             }),
-            MemoryMut::Device(memory) => self.on_device(&mut issued, call, memory),
+            MemoryMut::Device(memory) => self.on_device(&mut self.enter(), call, memory),
         }
     }
 
     /// Runs a collective from `input` into `output` to its end.
     fn into<T: Element>(&self, call: Call, input: &[T], output: &mut [T]) -> Result<()> {
         let call = call.dtype(T::DTYPE);
-        let mut issued = self.enter()?;
         lend_both(input, output, |input, output| {
             let mut memory = Memory {
                 input: Some(input),
                 output: Some(output),
             };
-            let end = self.run(&mut issued, call, Placement::Into, &mut memory);
+            let end = self.run(call, Placement::Into, &mut memory);
             (memory.input, memory.output, end)
         })
     }
 
     #[inline]
-    fn run(
-        &self,
-        issued: &mut Issued,
-        call: Call,
-        placement: Placement,
-        memory: &mut Memory,
-    ) -> Result<()> {
+    fn run(&self, call: Call, placement: Placement, memory: &mut Memory) -> Result<()> {
         let parts = &self.0.parts;
-        let (sequence, prepared) = self.issue(issued, call, placement, memory)?;
+        let mut issued = self.enter();
+        let (sequence, prepared) = self.issue(&mut issued, call, placement, memory)?;
+        let mut start = Start {
+            prepared,
+            sequence,
+            memory,
+            timeout: self.1,
+            gate: None,
+        };
+        let begun = parts.runtime.begin(parts.group, &mut start);
+        drop(issued);
+        match begun? {
+            Some(ticket) => self.finish(ticket, memory),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for an operation; its memory is in `memory` then.
+    pub(super) fn finish(&self, ticket: Ticket, memory: &mut Memory) -> Result<()> {
+        let (given_back, end) = self.0.parts.runtime.wait(ticket);
+        *memory = given_back;
+        end
+    }
+
+    fn start<B>(&self, call: Call, buffer: B) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        let held = Region::hold(buffer, |held: &mut B| held.memory_mut().on_host());
+        let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        let mut memory = Memory::in_place(region);
+        match self.post_collective(call, &mut memory) {
+            Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
+            Err(error) => Err(Failed {
+                error,
+                buffer: release(memory.output),
+            }),
+        }
+    }
+
+    /// Starts a collective on all elements of a buffer, and leaves it to the polling threads. If
+    /// it cannot, the memory stays where it is.
+    pub(super) fn post_collective(&self, call: Call, memory: &mut Memory) -> Result<Ticket> {
+        let buffer = memory.output.as_ref();
+        let (count, dtype) = buffer.map_or((0, call.dtype), |one| (one.count(), one.dtype()));
+        let call = Call {
+            count,
+            ..call.dtype(dtype)
+        };
+        let parts = &self.0.parts;
+        let mut issued = self.enter();
+        let (sequence, prepared) = self.issue(&mut issued, call, Placement::InPlace, memory)?;
         let mut start = Start {
             prepared,
             sequence,
@@ -407,40 +447,7 @@ impl Communicator {
         };
         parts
             .runtime
-            .run(parts.group, Order::Collectives, &mut start)
-    }
-
-    fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
-        match self.start_region(call, Region::own(buffer)) {
-            Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
-            Err((error, _)) => Err(error),
-        }
-    }
-
-    /// Starts a collective on the elements of `region`, which comes back if it cannot.
-    pub(super) fn start_region(
-        &self,
-        call: Call,
-        region: Region,
-    ) -> std::result::Result<Ticket, (Error, Option<Region>)> {
-        let call = call.dtype(region.dtype());
-        let mut memory = Memory::in_place(region);
-        let posted = self.enter().and_then(|mut issued| {
-            let (sequence, prepared) =
-                self.issue(&mut issued, call, Placement::InPlace, &memory)?;
-            let parts = &self.0.parts;
-            let mut start = Start {
-                prepared,
-                sequence,
-                memory: &mut memory,
-                timeout: self.1,
-                gate: None,
-            };
-            parts
-                .runtime
-                .post(parts.group, Order::Collectives, &mut start)
-        });
-        posted.map_err(|error| (error, memory.output))
+            .post(parts.group, Order::Collectives, &mut start)
     }
 
     /// The next call of the group's order: its number, and its program.
@@ -483,7 +490,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank, or another thread is in the communicator.
+    /// [`Error::usage`] if `root` is no rank.
     pub fn preview(
         &self,
         collective: Collective,
@@ -497,7 +504,7 @@ impl Communicator {
             Collective::Barrier => Call::barrier(),
             _ => Call::new(collective, count).dtype(dtype).root(root),
         };
-        let issued = &mut *self.enter()?;
+        let issued = &mut *self.enter();
         let key = Key {
             call: Call {
                 algorithm: forced(issued.algorithm, call),

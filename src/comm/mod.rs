@@ -38,9 +38,9 @@ use crate::runtime::Runtime;
 use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
 use on_device::Attached;
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
@@ -82,14 +82,19 @@ pub struct Communicator(Arc<Core>, Duration);
 /// A communicator without its face: operations under way keep it alive.
 struct Core {
     parts: Parts,
-    /// Locked by the thread whose call is under way.
+    /// Locked by the thread that issues a collective, which does not wait for its end meanwhile.
     issued: Mutex<Issued>,
+    /// Threads that wait for `issued`, and the first of them: a thread that comes later than they
+    /// did does not overtake them.
+    queued: AtomicUsize,
+    first_in_line: Mutex<()>,
+    /// Locked by the thread that allocates: the ranks exchange one allocation at a time.
+    allocating: Mutex<()>,
 }
 
 /// What has been issued so far, and the programs made for it.
 struct Issued {
     collectives: u64,
-    pairs: HashMap<(usize, usize), u64>,
     cache: Cache,
     /// Allocations so far, and where those that are there lie.
     allocations: u64,
@@ -123,7 +128,6 @@ impl Communicator {
         let local = parts.runtime.local_ranks();
         let issued = Issued {
             collectives: 0,
-            pairs: HashMap::new(),
             cache: Cache::new(parts.rank, topology, parts.tuning, local),
             allocations: 0,
             extents: Vec::new(),
@@ -135,6 +139,9 @@ impl Communicator {
         let core = Core {
             parts,
             issued: Mutex::new(issued),
+            queued: AtomicUsize::new(0),
+            first_in_line: Mutex::default(),
+            allocating: Mutex::default(),
         };
         Self(Arc::new(core), timeout)
     }
@@ -212,9 +219,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if another thread is in the communicator.
+    /// None.
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
-        self.enter()?.algorithm = algorithm;
+        self.enter().algorithm = algorithm;
         Ok(())
     }
 
@@ -301,7 +308,7 @@ impl Communicator {
     ///     let other = comm.duplicate()?;
     ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
     ///     other.barrier()?; // does not wait for the work
-    ///     work.wait()
+    ///     Ok::<_, ringtree::Error>(work.wait()?)
     /// });
     /// assert_eq!(ends[0], Ok(vec![3.0; 4]));
     /// ```
@@ -310,7 +317,7 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::usage`] after [`DUPLICATES_MAX`] of one communicator.
     pub fn duplicate(&self) -> Result<Self> {
         let parts = {
-            let mut issued = self.enter()?;
+            let mut issued = self.enter();
             let parts = &self.0.parts;
             Parts {
                 group: self.next_number(&mut issued)?,
@@ -343,7 +350,7 @@ impl Communicator {
 
     /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
-        self.enter().ok()?.algorithm
+        self.enter().algorithm
     }
 
     /// The time on this rank's clock, which starts somewhere and never goes back. Simulated ranks
@@ -357,17 +364,34 @@ impl Communicator {
         self.0.parts.runtime.pass_time(time);
     }
 
-    /// Entry to every call: refuses a second thread for as long as the guard lives.
-    fn enter(&self) -> Result<MutexGuard<'_, Issued>> {
-        match self.0.issued.try_lock() {
-            Ok(issued) => Ok(issued),
-            // A call that panicked has issued what it counted.
-            Err(TryLockError::Poisoned(issued)) => Ok(issued.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::usage(format!(
-                "two threads of rank {} are in one communicator at once; give each its own",
-                self.rank()
-            ))),
+    /// Entry to every collective, in the order in which threads come. The guard is not kept while
+    /// the call waits for peers.
+    #[inline]
+    fn enter(&self) -> MutexGuard<'_, Issued> {
+        if self.0.queued.load(Ordering::Relaxed) == 0
+            && let Ok(issued) = self.0.issued.try_lock()
+        {
+            return issued;
         }
+        self.enter_in_line()
+    }
+
+    #[cold]
+    fn enter_in_line(&self) -> MutexGuard<'_, Issued> {
+        let Core {
+            parts,
+            issued,
+            queued,
+            first_in_line,
+            ..
+        } = &*self.0;
+        queued.fetch_add(1, Ordering::Relaxed);
+        let room = parts.runtime.ask_for_room();
+        let first = lock(first_in_line);
+        let issued = lock(issued);
+        drop((first, room));
+        queued.fetch_sub(1, Ordering::Relaxed);
+        issued
     }
 
     fn check_peer(&self, what: &str, peer: usize) -> Result<()> {
@@ -379,6 +403,11 @@ impl Communicator {
             self.world_size()
         )))
     }
+}
+
+/// A call that panicked has issued what it counted.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The number of a group's next duplicate: the group's own with another digit, none of which is 0,

@@ -1,16 +1,23 @@
 //! Point to point: send and receive, in one order for each directed pair of ranks.
 
+use super::Communicator;
 use super::buffer::{Buffer, BufferMut};
-use super::{Communicator, Issued};
-use crate::engine::cache::Prepared;
+use super::work::{Failed, Work, release};
+use crate::dtype::Element;
+use crate::engine::Ticket;
+use crate::engine::cache::{MessageEnd, Prepared};
 use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
-use crate::sys::memory::{Region, lend, lend_shared};
-use std::sync::{Arc, MutexGuard};
+use crate::sys::memory::{Region, lend, lend_both, lend_shared};
+use std::sync::Arc;
 
 impl Communicator {
     /// Sends `buffer` to `peer`, which must receive as many elements of the same type. May return
     /// before it does, and may wait until it does.
+    ///
+    /// The messages from one rank to another are received in the order in which they were sent,
+    /// whichever calls send and receive them. Two ranks that both send and then both receive may
+    /// wait for each other: [`Communicator::sendrecv`] and [`Communicator::group`] do not.
     ///
     /// ```
     /// let received = ringtree::simulate(2, |comm| {
@@ -29,7 +36,12 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::mismatch`] if the peer receives something else.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let slice = buffer.memory().on_host()?;
-        lend_shared(slice, |region| self.pair(true, peer, slice.len(), region))
+        lend_shared(slice, |region| {
+            let mut memory = sent(region);
+            let begun = self.begin_pair(MessageEnd::To(peer), &mut memory);
+            let end = begun.and_then(|begun| self.finish(begun, &mut memory));
+            (memory.input, end)
+        })
     }
 
     /// Receives into `buffer` what `peer` sends.
@@ -53,62 +65,249 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::mismatch`] if the peer sends something else.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
         let slice = buffer.memory_mut().on_host()?;
-        let count = slice.len();
-        lend(slice, |region| self.pair(false, peer, count, region))
+        lend(slice, |region| {
+            let mut memory = Memory::in_place(region);
+            let begun = self.begin_pair(MessageEnd::From(peer), &mut memory);
+            let end = begun.and_then(|begun| self.finish(begun, &mut memory));
+            (memory.output, end)
+        })
     }
 
-    fn pair(
+    /// Receives into `buffer` a message from whichever rank one comes from, and returns that rank.
+    ///
+    /// The message is the next one of its sender, as for [`Communicator::recv`]; a receive that
+    /// was issued earlier gets its message first. Senders get their turns. A rank that calls this
+    /// keeps a connection to every other rank that it shares no memory with.
+    ///
+    /// ```
+    /// let squares = ringtree::simulate(4, |comm| {
+    ///     let mut squares = [0u64; 4];
+    ///     if comm.rank() > 0 {
+    ///         comm.send(&[(comm.rank() as u64).pow(2)], 0)?;
+    ///     } else {
+    ///         for _ in 1..comm.world_size() {
+    ///             let mut square = [0];
+    ///             let from = comm.recv_any(&mut square)?;
+    ///             squares[from] = square[0];
+    ///         }
+    ///     }
+    ///     Ok::<_, ringtree::Error>(squares)
+    /// });
+    /// assert_eq!(squares[0], Ok([0, 1, 4, 9]));
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::mismatch`] if the message is of another length or type;
+    /// [`Error::usage`] if `buffer` is empty, since an empty message does not travel.
+    pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
+        let slice = buffer.memory_mut().on_host()?;
+        if slice.is_empty() || self.world_size() == 1 {
+            let why = match slice.is_empty() {
+                true => "an empty message does not travel: recv_any needs room for an element",
+                false => "there is no other rank to receive from",
+            };
+            return Err(Error::usage(why));
+        }
+        lend(slice, |region| {
+            let mut memory = Memory::in_place(region);
+            let begun = self.begin_pair(MessageEnd::FromAny(self.world_size()), &mut memory);
+            let end = begun.and_then(|ticket| {
+                let (end, sender) = self.0.parts.runtime.wait_for_sender(ticket);
+                memory = end.0;
+                end.1.map(|()| sender)
+            });
+            let sender = "invariant: a message that came has a sender";
+            (memory.output, end.map(|from| from.expect(sender)))
+        })
+    }
+
+    /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time: all
+    /// ranks of a ring, or both of a pair, can call it at once. Lengths and types may differ. A
+    /// rank that is both itself copies.
+    ///
+    /// ```
+    /// let shifted = ringtree::simulate(3, |comm| {
+    ///     let (rank, ranks) = (comm.rank(), comm.world_size());
+    ///     let mut left = [0u64];
+    ///     let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    ///     comm.sendrecv(&[rank as u64], to, &mut left, from)?;
+    ///     Ok::<_, ringtree::Error>(left[0])
+    /// });
+    /// assert_eq!(shifted, [Ok(2), Ok(0), Ok(1)]);
+    /// ```
+    ///
+    /// # Errors
+    /// Any of [`Error`]; [`Error::mismatch`] if a peer sends or receives something else.
+    pub fn sendrecv<I, O>(&self, input: &I, to: usize, output: &mut O, from: usize) -> Result<()>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut + ?Sized,
+    {
+        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        if to == self.rank() && from == to {
+            let (input, output) = (
+                bytemuck::cast_slice(input),
+                bytemuck::cast_slice_mut(output),
+            );
+            return copy::<I::Element, O::Element>(input, output);
+        }
+        self.check_pair(from)?;
+        lend_both(input, output, |input, output| {
+            let (mut input, mut output) = (sent(input), Memory::in_place(output));
+            let ends = self
+                .begin_pair(MessageEnd::To(to), &mut input)
+                .map(|sends| {
+                    let receives = self.begin_pair(MessageEnd::From(from), &mut output);
+                    let received = receives.and_then(|begun| self.finish(begun, &mut output));
+                    self.finish(sends, &mut input).and(received)
+                });
+            (input.input, output.output, ends.flatten())
+        })
+    }
+
+    /// Starts sending `buffer` to `peer` and returns at once; `work.wait()` gives the buffer back
+    /// when it is the program's again, which may be before `peer` has received it. Any number of
+    /// messages may be under way. A buffer that is only read, such as an `Arc<[f32]>`, will do.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// let received = ringtree::simulate(3, |comm| {
+    ///     let mut numbers = vec![0.0f32; 3];
+    ///     if comm.rank() == 0 {
+    ///         let weights: Arc<[f32]> = Arc::from([0.5, 1.5, 2.5]);
+    ///         let to_1 = comm.send_async(Arc::clone(&weights), 1)?;
+    ///         let to_2 = comm.send_async(weights, 2)?;
+    ///         to_1.wait()?;
+    ///         to_2.wait()?;
+    ///     } else {
+    ///         comm.recv(&mut numbers, 0)?;
+    ///     }
+    ///     Ok::<_, ringtree::Error>(numbers[2])
+    /// });
+    /// assert_eq!(received, [Ok(0.0), Ok(2.5), Ok(2.5)]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn send_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: Buffer + Send + 'static,
+    {
+        let held = Region::hold_shared(buffer, |held: &B| held.memory().on_host());
+        let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        self.start_pair(MessageEnd::To(peer), sent(region))
+    }
+
+    /// Starts receiving from `peer` and returns at once; `work.wait()` gives the buffer back with
+    /// what came.
+    ///
+    /// ```
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let peer = 1 - comm.rank();
+    ///     // Both post what they will receive, then send.
+    ///     let incoming = comm.recv_async(vec![0u32; 2], peer)?;
+    ///     comm.send(&[peer as u32, 7], peer)?;
+    ///     Ok::<_, ringtree::Error>(incoming.wait()?)
+    /// });
+    /// assert_eq!(ends, [Ok(vec![0, 7]), Ok(vec![1, 7])]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
+    /// rest comes from `wait`.
+    pub fn recv_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
+    where
+        B: BufferMut + Send + 'static,
+    {
+        let held = Region::hold(buffer, |held: &mut B| held.memory_mut().on_host());
+        let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        self.start_pair(MessageEnd::From(peer), Memory::in_place(region))
+    }
+
+    fn start_pair<B: 'static>(
         &self,
-        sends: bool,
-        peer: usize,
-        count: usize,
-        region: Region,
-    ) -> (Option<Region>, Result<()>) {
-        let prepared = match self.next_of_pair(sends, peer, count, &region) {
-            Ok(next) => next,
-            Err(error) => return (Some(region), Err(error)),
-        };
-        let (_issued, sequence, prepared) = prepared;
-        let mut memory = match sends {
-            true => Memory {
-                input: Some(region),
-                output: None,
-            },
-            false => Memory::in_place(region),
-        };
+        end: MessageEnd,
+        mut memory: Memory,
+    ) -> Result<Work<B>, Failed<B>> {
+        match self.post_pair(end, &mut memory) {
+            Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
+            Err(error) => Err(Failed {
+                error,
+                buffer: release(memory.input.or(memory.output)),
+            }),
+        }
+    }
+
+    /// Starts one end of a message, and leaves it to the polling threads.
+    pub(super) fn post_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
-        let mut start = Start {
+        self.on_message(end, memory, |start| {
+            parts.runtime.post(parts.group, Order::Pairs, start)
+        })
+    }
+
+    /// Begins one end of a message that the caller waits for soon.
+    pub(super) fn begin_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
+        let parts = &self.0.parts;
+        self.on_message(end, memory, |start| {
+            parts.runtime.begin_message(parts.group, start)
+        })
+    }
+
+    fn on_message<R>(
+        &self,
+        end: MessageEnd,
+        memory: &mut Memory,
+        start: impl FnOnce(&mut Start<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if let MessageEnd::To(peer) | MessageEnd::From(peer) = end {
+            self.check_pair(peer)?;
+        }
+        let region = memory.input.as_ref().or(memory.output.as_ref());
+        let Some((count, dtype)) = region.map(|one| (one.count(), one.dtype())) else {
+            return Err(Error::usage("a message needs a buffer"));
+        };
+        let prepared = Arc::new(Prepared::message(self.rank(), end, count, dtype)?);
+        start(&mut Start {
             prepared: &prepared,
-            sequence,
-            memory: &mut memory,
+            sequence: 0,
+            memory,
             timeout: self.1,
             gate: None,
-        };
-        let end = parts.runtime.run(parts.group, Order::Pairs, &mut start);
-        (memory.input.or(memory.output), end)
+        })
     }
 
-    /// The communicator, entered; the number of the next message, and its program.
-    fn next_of_pair(
-        &self,
-        sends: bool,
-        peer: usize,
-        count: usize,
-        region: &Region,
-    ) -> Result<(MutexGuard<'_, Issued>, u64, Arc<Prepared>)> {
-        let mut issued = self.enter()?;
-        let rank = self.rank();
+    fn check_pair(&self, peer: usize) -> Result<()> {
         self.check_peer("peer", peer)?;
-        if peer == rank {
+        if peer == self.rank() {
             return Err(Error::usage(format!(
-                "rank {rank} cannot send to or receive from itself"
+                "rank {peer} cannot send to or receive from itself"
             )));
         }
-        let prepared = issued.cache.message(sends, peer, count, region.dtype())?;
-        let key = if sends { (rank, peer) } else { (peer, rank) };
-        let sequence = issued.pairs.entry(key).or_insert(0);
-        *sequence += 1;
-        let sequence = *sequence;
-        Ok((issued, sequence, prepared))
+        Ok(())
     }
+}
+
+/// What is sent is only read.
+pub(super) fn sent(region: Region) -> Memory {
+    Memory {
+        input: Some(region),
+        output: None,
+    }
+}
+
+/// The message of a rank to itself.
+fn copy<I: Element, O: Element>(input: &[u8], output: &mut [u8]) -> Result<()> {
+    if I::DTYPE == O::DTYPE && input.len() == output.len() {
+        output.copy_from_slice(input);
+        return Ok(());
+    }
+    Err(Error::mismatch(format!(
+        "a rank sends itself {} {} and receives {} {}",
+        input.len() / size_of::<I>(),
+        I::DTYPE,
+        output.len() / size_of::<O>(),
+        O::DTYPE
+    )))
 }

@@ -118,6 +118,7 @@ impl Communicator {
                 let dtype = T::DTYPE;
                 Error::usage(format!("no memory holds {count} elements of {dtype}"))
             })?;
+        let _one_at_a_time = super::lock(&self.0.allocating);
         let home = match self.allocate(bytes) {
             Ok(Some(region)) => Ok(Home::Shared(region)),
             Ok(None) => private(count).map(Home::Private),
@@ -142,16 +143,20 @@ impl Communicator {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Option<OwnRegion>> {
-        let mut issued = self.enter()?;
         let Parts {
             group,
             timeout,
             runtime,
             ..
         } = &self.0.parts;
-        issued.allocations += 1;
-        let own = runtime.allocate(*group, issued.allocations, bytes, *timeout)?;
+        let number = {
+            let mut issued = self.enter();
+            issued.allocations += 1;
+            issued.allocations
+        };
+        let own = runtime.allocate(*group, number, bytes, *timeout)?;
         if let Some(own) = &own {
+            let mut issued = self.enter();
             issued.extents.retain(crate::sys::shared::Extent::is_there);
             issued.extents.push(own.extent());
         }

@@ -1,39 +1,118 @@
 //! Handles of operations under way.
 
 use super::Core;
-use crate::dtype::Element;
 use crate::engine::Ticket;
+use crate::engine::group::End;
 use crate::error::{Error, Result};
 use crate::sys::memory::Region;
+use std::fmt;
+use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// An operation under way that owns its buffer. It goes on by itself; [`Work::wait`] gives the
-/// buffer back. Dropping it lets the operation finish and the buffer go.
+/// An operation under way that owns its buffer, which may be a `Vec`, a `Box<[T]>`, a
+/// [`SharedBuffer`](crate::SharedBuffer) or any other [`Buffer`](crate::Buffer) that threads may
+/// hand on. The operation goes on by itself; [`Work::wait`] gives the buffer back. Dropping the
+/// `Work` lets the operation finish and the buffer go.
+///
+/// It is a [`Future`] too, for any executor: the thread that ends the operation rings the waker.
+/// An executor that drops the future detaches the operation, which cannot be cancelled.
 ///
 /// It keeps its communicator's group alive: the goodbye waits for the last handle.
+///
+/// ```
+/// use ringtree::ReduceOp;
+/// # fn block_on<F: Future>(future: F) -> F::Output {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     loop {
+/// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+/// #             return output;
+/// #         }
+/// #     }
+/// # }
+/// let sums = ringtree::simulate(2, |comm| {
+///     // `block_on` stands for the executor that the program has.
+///     block_on(async {
+///         let sum = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?.await?;
+///         Ok::<_, ringtree::Error>(sum)
+///     })
+/// });
+/// assert_eq!(sums[0], Ok(vec![2.0; 4]));
+/// ```
 #[must_use = "the result of the operation comes from `wait`"]
-pub struct Work<T> {
+pub struct Work<B> {
     core: Arc<Core>,
     ticket: Option<Ticket>,
-    element: PhantomData<T>,
+    buffer: PhantomData<fn() -> B>,
 }
 
-impl<T: Element> Work<T> {
+/// An operation that failed, with the buffer that it was given, whose content is unspecified. The
+/// operator `?` makes an [`Error`] of it.
+///
+/// ```
+/// use ringtree::{Error, ReduceOp};
+/// let ends = ringtree::simulate(2, |comm| {
+///     comm.fail(&Error::system("the disk is full"));
+///     let work = comm.all_reduce_async(vec![1u8; 9], ReduceOp::Sum);
+///     let failed = work.and_then(ringtree::Work::wait).unwrap_err();
+///     assert!(failed.error.to_string().contains("the disk is full"));
+///     failed.buffer.len()
+/// });
+/// assert_eq!(ends, [9, 9]);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failed<B> {
+    /// Why it failed.
+    pub error: Error,
+    /// The buffer.
+    pub buffer: B,
+}
+
+impl<B> From<Failed<B>> for Error {
+    fn from(failed: Failed<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(formatter)
+    }
+}
+
+/// Without the buffer, which may be large.
+impl<B> fmt::Debug for Failed<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Failed");
+        shown.field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<B> std::error::Error for Failed<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl<B: 'static> Work<B> {
+    /// The operation of this ticket, whose memory is a region that holds a `B`.
     pub(super) fn new(core: Arc<Core>, ticket: Ticket) -> Self {
         Self {
             core,
             ticket: Some(ticket),
-            element: PhantomData,
+            buffer: PhantomData,
         }
     }
 
     /// Waits for the operation and returns the buffer.
     ///
     /// # Errors
-    /// Any of [`Error`]; the buffer is lost then, its contents being unspecified.
-    pub fn wait(self) -> Result<Vec<T>> {
+    /// Any of [`Error`], with the buffer, whose contents are unspecified then.
+    pub fn wait(self) -> Result<B, Failed<B>> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
 
@@ -58,24 +137,55 @@ impl<T: Element> Work<T> {
     }
 
     /// As `wait`, with the moment of the end on the rank's clock.
-    pub(crate) fn wait_timed(mut self) -> Result<(Vec<T>, Duration)> {
-        let taken = Error::usage("the operation was waited for already");
-        let ticket = self.ticket.take().ok_or(taken)?;
+    pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), Failed<B>> {
+        let ticket = self.take_ticket();
         let runtime = &self.core.parts.runtime;
+        runtime.ring_nobody(ticket);
         let (_, ended_at) = runtime.ended(ticket);
-        let (memory, result) = runtime.wait(ticket);
+        let end = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());
-        result?;
-        let other = Error::usage("the operation's buffer is of another type");
-        memory
-            .output
-            .and_then(Region::into_vector)
-            .map(|buffer| (buffer, ended_at))
-            .ok_or(other)
+        given_back(end).map(|buffer| (buffer, ended_at))
+    }
+
+    fn take_ticket(&mut self) -> Ticket {
+        let ticket = self.ticket.take();
+        ticket.expect("a `Work` must not be polled after it was ready")
     }
 }
 
-impl<T> Drop for Work<T> {
+/// The buffer of an operation that has ended.
+fn given_back<B: 'static>((memory, result): End) -> Result<B, Failed<B>> {
+    let buffer = release(memory.input.or(memory.output));
+    match result {
+        Ok(()) => Ok(buffer),
+        Err(error) => Err(Failed { error, buffer }),
+    }
+}
+
+/// The buffer that a region holds.
+pub(super) fn release<B: 'static>(region: Option<Region>) -> B {
+    let buffer = region.and_then(Region::release);
+    buffer.expect("invariant: an operation returns the region that it was given")
+}
+
+impl<B: 'static> Future for Work<B> {
+    type Output = Result<B, Failed<B>>;
+
+    /// # Panics
+    /// If it was ready before.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ticket = self.take_ticket();
+        match self.core.parts.runtime.poll_for(ticket, context.waker()) {
+            Some(end) => Poll::Ready(given_back(end)),
+            None => {
+                self.ticket = Some(ticket);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<B> Drop for Work<B> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.core.parts.runtime.abandon(ticket);

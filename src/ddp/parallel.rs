@@ -84,7 +84,7 @@ pub struct DataParallel {
     /// By parameter: whether a gradient came in this step; once averaged, whether on any rank.
     pub(super) is_used: Vec<bool>,
     /// The sum over ranks that have data, in a step that asks for it.
-    pub(super) active: Option<Work<u32>>,
+    pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
     /// Commits that this value has passed; not the steps, which a checkpoint may set.
     pub(super) commits: u64,

@@ -56,7 +56,7 @@ macro_rules! values {
             pub(super) fn all_reduce(self, comm: &Communicator, op: ReduceOp) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
-                        comm.all_reduce_async(values, op).map(Pending::$variant)
+                        Ok(Pending::$variant(comm.all_reduce_async(values, op)?))
                     })*
                 }
             }
@@ -65,7 +65,7 @@ macro_rules! values {
             pub(super) fn all_gather(self, comm: &Communicator) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
-                        comm.all_gather_async(values).map(Pending::$variant)
+                        Ok(Pending::$variant(comm.all_gather_async(values)?))
                     })*
                 }
             }
@@ -78,7 +78,7 @@ macro_rules! values {
             ) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
-                        comm.reduce_scatter_async(values, op).map(Pending::$variant)
+                        Ok(Pending::$variant(comm.reduce_scatter_async(values, op)?))
                     })*
                 }
             }
@@ -86,7 +86,7 @@ macro_rules! values {
 
         /// Values in flight.
         pub(super) enum Pending {
-            $($variant(Work<$rust>),)*
+            $($variant(Work<Vec<$rust>>),)*
         }
 
         impl Pending {

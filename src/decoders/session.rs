@@ -51,7 +51,7 @@ fn messages() -> Vec<Message> {
         pair_calls: 2,
         pair: Some(PairPlace {
             sends: true,
-            peer: (rank + 1) % 4,
+            peer: Some((rank + 1) % 4),
             sequence: 2,
         }),
     };
@@ -80,6 +80,7 @@ fn messages() -> Vec<Message> {
         Message::Entered(call()),
         Message::AllEntered(1),
         Message::Posted(Call::message(10, Dtype::F32, 1).numbered(1)),
+        Message::PostedAny(true),
     ]
 }
 
@@ -120,7 +121,7 @@ fn session(bytes: &[u8]) {
                 let pair = PairPlace {
                     sends: made % 2 == 0,
                     // Small.
-                    peer: other as u32,
+                    peer: Some(other as u32),
                     sequence: made,
                 };
                 session.stands(vec![other], Some(pair));

@@ -7,9 +7,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
-use crate::plan::ir::{ChunkRange, Request, Step};
+use crate::plan::ir::Request;
 use crate::plan::select::{self, TuningTable};
-use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
 use crate::protocol::call::Call;
 use crate::reduce::Kernel;
@@ -29,6 +28,19 @@ pub struct Prepared {
     pub arithmetic: Arithmetic,
     /// The seconds that the call is expected to take.
     pub predicted_s: f64,
+    /// Which end of a message it is, if it is one.
+    pub end: Option<MessageEnd>,
+}
+
+/// What one of two ranks does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageEnd {
+    /// It sends to this rank.
+    To(usize),
+    /// It receives from this rank.
+    From(usize),
+    /// It receives from the first rank of so many that sends.
+    FromAny(usize),
 }
 
 /// What a program depends on, beside what a communicator's cache knows.
@@ -135,6 +147,7 @@ impl Cache {
                 divisor: (call.op == Some(ReduceOp::Avg)).then_some(self.topology.world_size),
             },
             predicted_s: choice.predicted_s,
+            end: None,
         })
     }
 
@@ -181,58 +194,48 @@ impl Cache {
         let is_local = |peer| self.local.binary_search(&peer).is_ok();
         Program::bind(plan, call.count, call.dtype.size(), placement, &is_local)
     }
+}
 
-    /// A message of `count` elements that this rank sends to `peer`, or receives from it.
+impl Prepared {
+    /// What `rank` does with a message of `count` elements.
     ///
     /// # Errors
     /// [`Error::usage`] if no memory holds so much.
-    pub fn message(
-        &self,
-        sends: bool,
-        peer: usize,
-        count: usize,
-        dtype: Dtype,
-    ) -> Result<Arc<Prepared>> {
-        bytes_of(count, dtype)?;
-        let ranges = vec![ChunkRange::new(0, 1)];
-        let (to, step, placement) = if sends {
-            // What is sent is only read.
-            let step = Step::send(peer, ranges);
-            (peer, step, Placement::Into)
-        } else {
-            let step = Step::store(peer, ranges);
-            (self.rank, step, Placement::InPlace)
-        };
-        let request = Request {
-            // One chunk from one rank to another: the layout of a reduction, whose result none but
-            // the root wants. The sender has no output.
-            collective: Collective::Reduce,
-            algorithm: Algorithm::Flat,
-            world_size: self.topology.world_size,
-            rank: self.rank,
-            root: to,
-            pieces: 1,
-            ranks_per_host: 1,
-        };
-        let plan = Plan {
-            request,
-            chunks: 1,
-            scratch: 0,
-            rounds: vec![vec![step]],
+    pub fn message(rank: usize, end: MessageEnd, count: usize, dtype: Dtype) -> Result<Self> {
+        let bytes = bytes_of(count, dtype)?;
+        let (peer, to) = match end {
+            MessageEnd::To(peer) => (peer, peer),
+            MessageEnd::From(peer) => (peer, rank),
+            // Another rank stands for the sender until the sender is known.
+            MessageEnd::FromAny(_) => (usize::from(rank == 0), rank),
         };
         let call = Call::message(count, dtype, to);
-        let never_local = |_| false;
-        Ok(Arc::new(Prepared {
+        Ok(Self {
             digest: call.digest(),
             call,
-            program: Program::bind(&plan, count, dtype.size(), placement, &never_local),
+            program: Program::message(peer, matches!(end, MessageEnd::To(_)), bytes),
             arithmetic: Arithmetic {
                 kernel: None,
                 element_bytes: dtype.size(),
                 divisor: None,
             },
             predicted_s: 0.0,
-        }))
+            end: Some(end),
+        })
+    }
+
+    /// The same receive, from `peer`.
+    #[must_use]
+    pub fn received_from(&self, peer: usize) -> Self {
+        let bytes = self.program.longest_bytes.unwrap_or(0);
+        Self {
+            program: Program::message(peer, false, bytes),
+            end: Some(MessageEnd::From(peer)),
+            call: self.call,
+            digest: self.digest,
+            arithmetic: self.arithmetic,
+            predicted_s: self.predicted_s,
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The operations of one set of ranks, as one of them sees it.
 
-use super::cache::Prepared;
+use super::cache::{MessageEnd, Prepared};
 use super::gate::Gate;
+use super::matching::Numbers;
 use super::medium::Broken;
 use super::medium::host::{Buffers, HostMedium, Links};
 use super::program::Program;
@@ -51,7 +52,7 @@ impl Memory {
 pub struct Start<'a> {
     /// The call and its program.
     pub prepared: &'a Arc<Prepared>,
-    /// The call's number.
+    /// The collective's number. The group numbers messages itself.
     pub sequence: u64,
     /// What the call is made on.
     pub memory: &'a mut Memory,
@@ -68,7 +69,8 @@ pub type End = (Memory, Result<()>);
 #[derive(Default)]
 pub(super) struct Slot {
     prepared: Option<Arc<Prepared>>,
-    sequence: u64,
+    /// 0 while a message has none.
+    pub(super) sequence: u64,
     pub(super) run: Run,
     memory: Memory,
     scratch: Vec<u8>,
@@ -136,9 +138,24 @@ impl Slot {
         self.prepared.as_ref().map(|prepared| &prepared.program)
     }
 
-    /// Whether the operation takes part: its input is in place.
+    /// Which end of a message it is, if it is one.
+    pub(super) fn message_end(&self) -> Option<MessageEnd> {
+        self.prepared.as_ref()?.end
+    }
+
+    /// A receive from any rank is one from `peer` from now on.
+    pub(super) fn receive_from(&mut self, peer: usize) {
+        if self.unmatched().is_some()
+            && let Some(prepared) = &mut self.prepared
+        {
+            *prepared = Arc::new(prepared.received_from(peer));
+        }
+    }
+
+    /// Whether the operation takes part: it has its number, and its input is in place.
     pub(super) fn has_begun(&self) -> bool {
-        self.gate.as_ref().is_none_or(|gate| gate.is_ready())
+        let has_number = self.sequence > 0 || self.message_end().is_none();
+        has_number && self.gate.as_ref().is_none_or(|gate| gate.is_ready())
     }
 
     /// Whether the device's stream has come to the operation.
@@ -157,6 +174,10 @@ impl Slot {
         let unready = self.unready(session);
         if !unready.is_empty() {
             return unready;
+        }
+        if let Some((ranks, call)) = self.unmatched().zip(self.call()) {
+            // The root of a message is its receiver.
+            return (0..ranks).filter(|rank| *rank != call.root).collect();
         }
         let program = self.program();
         program.map_or_else(Vec::new, |program| self.run.awaited(program))
@@ -212,10 +233,12 @@ pub(super) struct Queue {
     /// Operations that have ended and bear no time yet.
     unstamped: usize,
     reservations: Reservations,
+    /// Whether a send that its link does not take holds up only later ones to the same peer.
+    is_by_peer: bool,
 }
 
 impl Queue {
-    fn new(links: Links, rank: usize, world_size: usize) -> Self {
+    fn new(order: Order, links: Links, rank: usize, world_size: usize) -> Self {
         let peers = (0..world_size).filter(|peer| *peer != rank);
         let capacity = peers.map(|peer| links.capacity(peer)).min();
         Self {
@@ -226,6 +249,7 @@ impl Queue {
             order: VecDeque::with_capacity(1),
             unstamped: 0,
             reservations: Reservations::new(world_size),
+            is_by_peer: order == Order::Pairs,
         }
     }
 
@@ -264,6 +288,9 @@ impl Queue {
         self.reservations.begin_pass();
         let mut at = 0;
         while let Some(index) = self.order.get(at).copied() {
+            if self.is_by_peer {
+                self.reservations.is_blocked = false;
+            }
             let slot = &mut self.slots[index];
             let has_begun = slot.has_begun() && slot.unready(session).is_empty();
             let Some((run, program, mut medium)) = slot.parts(&mut self.links) else {
@@ -333,6 +360,7 @@ pub struct Group {
     pub(super) session: Session,
     pub(super) collectives: Queue,
     pub(super) pairs: Queue,
+    pub(super) numbers: Numbers,
 }
 
 impl Group {
@@ -342,8 +370,9 @@ impl Group {
         Self {
             rank,
             session: Session::new(rank, world_size),
-            collectives: Queue::new(collectives, rank, world_size),
-            pairs: Queue::new(pairs, rank, world_size),
+            collectives: Queue::new(Order::Collectives, collectives, rank, world_size),
+            pairs: Queue::new(Order::Pairs, pairs, rank, world_size),
+            numbers: Numbers::default(),
         }
     }
 
@@ -378,25 +407,30 @@ impl Group {
             }
             return Err(error);
         }
-        let (prepared, sequence) = (start.prepared, start.sequence);
-        match (order, prepared.program.peers().next()) {
-            (Order::Collectives, _) => {
-                self.session
-                    .enter(&prepared.call, prepared.digest, sequence, start.timeout);
-            }
-            (Order::Pairs, Some(peer)) => {
-                let call = prepared.call.numbered(sequence);
-                self.session.enter_pair(peer, &call);
-            }
-            (Order::Pairs, None) => {}
+        let prepared = start.prepared;
+        if order == Order::Collectives {
+            let (call, digest) = (&prepared.call, prepared.digest);
+            self.session
+                .enter(call, digest, start.sequence, start.timeout);
         }
+        let rank = self.rank;
         let queue = self.queue(order);
-        for peer in prepared.program.peers() {
-            queue.links.open(peer);
+        match prepared.end {
+            Some(MessageEnd::FromAny(ranks)) => {
+                let others = (0..ranks).filter(|one| *one != rank);
+                others.for_each(|one| queue.links.open(one));
+            }
+            _ => prepared
+                .program
+                .peers()
+                .for_each(|one| queue.links.open(one)),
         }
         let index = queue.place(&prepared.program);
         queue.slots[index].keep(start);
         queue.order.push_back(index);
+        if order == Order::Pairs {
+            self.number(index);
+        }
         Ok(index)
     }
 
@@ -446,6 +480,10 @@ impl Group {
         if self.session.has_error() {
             return self.settle();
         }
+        if let Err((slot, broken)) = self.number_waiting() {
+            self.broken(Order::Pairs, slot, broken);
+            return true;
+        }
         let mut advanced = false;
         for order in [Order::Collectives, Order::Pairs] {
             let polled = match order {
@@ -469,6 +507,14 @@ impl Group {
     /// Takes an operation that has ended. `None` while it is under way.
     pub fn take(&mut self, order: Order, slot: usize) -> Option<End> {
         self.queue(order).take(slot)
+    }
+
+    /// The rank from which a receive that has ended came.
+    pub fn sender(&self, slot: usize) -> Option<usize> {
+        match self.pairs.slots[slot].message_end() {
+            Some(MessageEnd::From(peer)) => Some(peer),
+            _ => None,
+        }
     }
 
     /// Lets an operation finish by itself; its memory is dropped then.

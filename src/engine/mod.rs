@@ -20,6 +20,7 @@ pub mod cache;
 mod expose;
 pub mod gate;
 pub mod group;
+mod matching;
 pub mod medium;
 pub mod program;
 mod reservations;
@@ -67,6 +68,12 @@ impl Engine {
             .iter_mut()
             .find(|(each, _)| *each == number)
             .map(|(_, group)| group)
+    }
+
+    /// Whether an operation has ended, and when, if that was noted.
+    pub fn ended(&mut self, ticket: Ticket) -> (bool, Option<Duration>) {
+        let group = self.group(ticket.group);
+        group.map_or((true, None), |group| group.ended(ticket.order, ticket.slot))
     }
 
     /// Every group.

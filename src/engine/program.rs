@@ -155,6 +155,50 @@ pub struct Program {
 }
 
 impl Program {
+    /// One message of `bytes` bytes to `peer` or from it. What is sent is only read.
+    #[must_use]
+    pub fn message(peer: usize, sends: bool, bytes: usize) -> Self {
+        let mut program = Self {
+            longest_bytes: Some(bytes),
+            ..Self::default()
+        };
+        if bytes == 0 {
+            return program;
+        }
+        let one = Endpoint {
+            lane: 0,
+            peer,
+            number: 0,
+        };
+        let to = || Action::Send {
+            to: vec![one],
+            exposed: None,
+        };
+        let (lanes, action, space) = match sends {
+            true => (&mut program.sends, to(), Space::Input),
+            false => (&mut program.receives, Action::Store(one), Space::Buffer),
+        };
+        lanes.push(Lane {
+            peer,
+            steps: vec![0],
+        });
+        let whole = Piece {
+            space,
+            offset: 0,
+            bytes,
+        };
+        program.steps.push(ProgramStep {
+            action,
+            pieces: vec![whole],
+            own: Vec::new(),
+            bytes,
+            round: 0,
+            dependencies: Vec::new(),
+        });
+        program.order.push(0);
+        program
+    }
+
     /// Every rank this one exchanges messages with.
     pub fn peers(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.sends

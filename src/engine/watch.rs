@@ -1,6 +1,7 @@
 //! What a group does beside moving bytes: deadlines, notices, failures, and the messages of its
 //! session.
 
+use super::cache::MessageEnd;
 use super::group::{Group, Order, Queue, Slot};
 use super::medium::Broken;
 use crate::error::Error;
@@ -112,17 +113,20 @@ impl Group {
 
     /// So that the session can answer where this rank is.
     fn tell_session_where_we_are(&mut self) {
-        let rank = self.rank;
         let oldest = [&self.collectives, &self.pairs].map(|queue| queue.operations().next());
         let session = &self.session;
         let awaited = oldest.iter().flatten();
         let awaited = awaited.flat_map(|slot| slot.awaited(session)).collect();
         let pair = oldest[1].and_then(Slot::call).and_then(|call| {
-            let mut ends = oldest[1]?.program()?.peers();
+            let (sends, peer) = match oldest[1]?.message_end()? {
+                MessageEnd::To(peer) => (true, Some(peer)),
+                MessageEnd::From(peer) => (false, Some(peer)),
+                MessageEnd::FromAny(_) => (false, None),
+            };
             Some(PairPlace {
-                sends: call.root != rank,
+                sends,
                 // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
-                peer: ends.next()? as u32,
+                peer: peer.map(|peer| peer as u32),
                 sequence: call.sequence,
             })
         });
@@ -149,7 +153,7 @@ impl Group {
     /// meanwhile can have stopped needing one.
     pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
         let needs = |slot: &&Slot| {
-            let program = slot.program();
+            let program = slot.program().filter(|_| slot.unmatched().is_none());
             program.is_some_and(|program| program.peers().any(|peer| peer == rank))
         };
         let mut all = self.collectives.operations().chain(self.pairs.operations());

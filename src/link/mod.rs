@@ -119,6 +119,14 @@ pub trait Link: Send {
         true
     }
 
+    /// Whether the next message has begun to arrive; asked between two messages.
+    ///
+    /// # Errors
+    /// The link is broken.
+    fn has_arrived(&mut self) -> Result<bool, LinkError> {
+        Ok(self.is_ready())
+    }
+
     /// Up to how many bytes a message is taken whole, given that the messages before it have been
     /// received; 0 where no length is promised.
     fn capacity(&self) -> usize {

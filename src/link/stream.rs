@@ -137,6 +137,13 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
         Ok(open.incoming.visible())
     }
 
+    fn has_arrived(&mut self) -> Result<bool, LinkError> {
+        match self.open() {
+            Some(open) => open.has_header(true),
+            None => Ok(false),
+        }
+    }
+
     fn view(&self, bytes: usize) -> &[u8] {
         match &self.open {
             Some(open) => &open.incoming.buffered()[..bytes],
@@ -289,12 +296,8 @@ impl<S: Read + Write> Open<S> {
             let payload = (expected.bytes as usize).min(INLINE_BYTES_MAX);
             self.incoming.grow(payload + 2 * HEADER_BYTES);
         }
-        while self.incoming.end - self.incoming.start < HEADER_BYTES {
-            let missing = HEADER_BYTES - (self.incoming.end - self.incoming.start);
-            let most = if with_payload { usize::MAX } else { missing };
-            if self.fill(HEADER_BYTES, most)? == 0 {
-                return Ok(false);
-            }
+        if !self.has_header(with_payload)? {
+            return Ok(false);
         }
         let mut bytes = [0; HEADER_BYTES];
         bytes.copy_from_slice(&self.incoming.buffered()[..HEADER_BYTES]);
@@ -311,6 +314,18 @@ impl<S: Read + Write> Open<S> {
         self.incoming.frame_left = header.bytes as usize;
         if self.incoming.start == self.incoming.end {
             (self.incoming.start, self.incoming.end) = (0, 0);
+        }
+        Ok(true)
+    }
+
+    /// Whether the next header has come. With `with_payload`, reads as much behind it as fits.
+    fn has_header(&mut self, with_payload: bool) -> Result<bool, LinkError> {
+        while self.incoming.end - self.incoming.start < HEADER_BYTES {
+            let missing = HEADER_BYTES - (self.incoming.end - self.incoming.start);
+            let most = if with_payload { usize::MAX } else { missing };
+            if self.fill(HEADER_BYTES, most)? == 0 {
+                return Ok(false);
+            }
         }
         Ok(true)
     }

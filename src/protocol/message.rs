@@ -27,9 +27,9 @@ pub struct Place {
 pub struct PairPlace {
     /// Whether the rank sends; else it receives.
     pub sends: bool,
-    /// The other end.
-    pub peer: u32,
-    /// The message's number in its directed pair of ranks.
+    /// The other end; none of a receive that any rank's message is for.
+    pub peer: Option<u32>,
+    /// The message's number in its directed pair of ranks; 0 while it has none.
     pub sequence: u64,
 }
 
@@ -40,9 +40,13 @@ impl fmt::Display for PairPlace {
             peer,
             sequence,
         } = self;
-        match sends {
-            true => write!(formatter, "send #{sequence} to rank {peer}"),
-            false => write!(formatter, "recv #{sequence} from rank {peer}"),
+        let Some(peer) = peer else {
+            return write!(formatter, "recv from any rank");
+        };
+        match (sends, sequence) {
+            (true, _) => write!(formatter, "send #{sequence} to rank {peer}"),
+            (false, 0) => write!(formatter, "recv from rank {peer}"),
+            (false, _) => write!(formatter, "recv #{sequence} from rank {peer}"),
         }
     }
 }
@@ -101,6 +105,8 @@ pub enum Message {
     AllEntered(u64),
     /// To the sender, where calls are checked: "I have posted this receive."
     Posted(Call),
+    /// To all, where calls are checked: whether a receive from any rank waits for a message.
+    PostedAny(bool),
 }
 
 impl Message {
@@ -115,7 +121,10 @@ impl Message {
             Message::Position { place, held_up_by } => {
                 let is_place = |one: &Place| {
                     is_rank(one.rank as usize)
-                        && one.pair.is_none_or(|pair| is_rank(pair.peer as usize))
+                        && one
+                            .pair
+                            .and_then(|pair| pair.peer)
+                            .is_none_or(|peer| is_rank(peer as usize))
                 };
                 place.rank as usize == from
                     && is_place(place)
@@ -126,7 +135,7 @@ impl Message {
             Message::Ended(rank) => is_rank(*rank as usize),
             Message::Clock(clock) => is_rank(clock.rank as usize),
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
-            Message::Patient(_) | Message::AllEntered(_) => true,
+            Message::Patient(_) | Message::AllEntered(_) | Message::PostedAny(_) => true,
         }
     }
 

@@ -174,6 +174,7 @@ impl Session {
             Message::Entered(call) => self.entered(from, call),
             Message::AllEntered(number) if from == COORDINATOR => self.all_entered(number),
             Message::Posted(call) => self.posted(from, call),
+            Message::PostedAny(waits) => self.posted_any(from, waits),
             Message::Report(_) | Message::FirstError(_) | Message::Ended(_) => {}
             Message::Mark(_) | Message::Agreed(_) | Message::AllEntered(_) => {}
         }

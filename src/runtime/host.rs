@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP, IDLE_SLEEP};
 use crate::protocol::session::To;
 use std::os::fd::OwnedFd;
+use std::task::Waker;
 use std::time::Duration;
 
 /// How the host spent the time it was given.
@@ -64,6 +65,12 @@ pub(crate) trait Host: Send + Sync {
 
     /// Operations are under way and the caller goes on without polling them.
     fn background_work(&self);
+
+    /// A task waits for an operation, without a thread that polls. A host whose control thread
+    /// does not poll either lets something happen now, and rings `waker` for the next look.
+    fn await_in_task(&self, _waker: &Waker) {
+        self.background_work();
+    }
 
     /// A group's links, for collectives and for pairs. All ranks of the group ask for them, and
     /// those that share memory wait for each other, at most `at_most`.

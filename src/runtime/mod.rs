@@ -3,9 +3,10 @@
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
 //! the token is free. The control thread takes it when operations are under way and no caller is
-//! blocked. [`host`] is what a runtime lives on: a [`process`] among others, or the simulator.
-//! [`local`] are the ranks that share this one's memory, and the doorbells by which ranks wake each
-//! other.
+//! blocked. [`operations`] starts operations and waits for them; [`wakers`] has the tasks that wait
+//! without blocking a thread. [`host`] is what a runtime lives on: a [`process`] among others, or
+//! the simulator. [`local`] are the ranks that share this one's memory, and the doorbells by which
+//! ranks wake each other.
 //!
 //! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
 //! the clock, and the engine ends what is overdue.
@@ -16,10 +17,12 @@
 
 pub(crate) mod host;
 pub(crate) mod local;
+mod operations;
 pub(crate) mod process;
+mod wakers;
 
-use crate::engine::group::{End, Group, Memory, Order, Start};
-use crate::engine::{Engine, Ticket};
+use crate::engine::Engine;
+use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::{BACKGROUND_PASSES, IDLE_SLEEP, PATIENT_SLEEP, POLLER_SLEEP};
 use crate::link::shm::exposed::{Allocation, Own, memory, memory_bytes, peer_memory};
@@ -28,8 +31,9 @@ use crate::sys::shared::OwnRegion;
 use host::{Host, Waited};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use wakers::{Locked, Watched};
 
 /// Idle passes between two looks at the clock, while a poller spins.
 const PASSES_PER_TICK: u32 = 64;
@@ -39,7 +43,7 @@ const ALLOCATION: u32 = 0;
 
 /// One per process, or one per simulated rank.
 pub(crate) struct Runtime {
-    engine: Mutex<Engine>,
+    engine: Mutex<Watched>,
     /// Signalled when operations finish and when the token is free.
     changed: Condvar,
     token: AtomicBool,
@@ -76,14 +80,14 @@ impl Runtime {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        Locked::new(self.engine.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The engine, for a thread that may have to compete with a poller.
-    fn lock_beside_poller(&self) -> MutexGuard<'_, Engine> {
+    fn lock_beside_poller(&self) -> Locked<'_> {
         if let Ok(engine) = self.engine.try_lock() {
-            return engine;
+            return Locked::new(engine);
         }
         self.others.fetch_add(1, Ordering::AcqRel);
         let engine = self.lock();
@@ -176,55 +180,6 @@ impl Runtime {
         self.host.exchange(group_and_number, file, bytes, at_most)
     }
 
-    /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
-    ///
-    /// # Errors
-    /// The group's first error; then the memory stays in `start`.
-    pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
-        let mut engine = self.lock_beside_poller();
-        let found = engine.group(group).ok_or_else(closed)?;
-        let slot = found.post(order, start)?;
-        engine.poll();
-        engine.stamp(|| self.host.now());
-        self.send_controls(&mut engine);
-        drop(engine);
-        self.let_others_look();
-        self.host.background_work();
-        Ok(Ticket { group, order, slot })
-    }
-
-    /// Runs an operation to its end: step by step with the engine locked while that goes, then
-    /// polling. The memory is in `start` again when it returns.
-    #[inline]
-    pub(crate) fn run(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<()> {
-        let mut keeps_spinning =
-            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
-        let mut engine = self.lock_beside_poller();
-        let found = engine.group(group).ok_or_else(closed)?;
-        let under_way = match order {
-            Order::Collectives => found.run(start, &mut keeps_spinning)?,
-            Order::Pairs => Some(found.post(order, start)?),
-        };
-        if under_way.is_none() && found.has_control() {
-            self.send_controls(&mut engine);
-        }
-        drop(engine);
-        let Some(slot) = under_way else {
-            return Ok(());
-        };
-        let (memory, end) = self.wait(Ticket { group, order, slot });
-        *start.memory = memory;
-        end
-    }
-
-    /// Waits for an operation; returns by its deadline.
-    pub(crate) fn wait(&self, ticket: Ticket) -> End {
-        self.wait_for(|engine| match engine.group(ticket.group) {
-            Some(group) => group.take(ticket.order, ticket.slot),
-            None => Some((Memory::default(), Err(closed()))),
-        })
-    }
-
     /// Waits for the agreed mark of a group that has failed; `None` if there is to be none, or it
     /// does not come in time.
     pub(crate) fn agreed_mark(&self, group: u32, at_most: Duration) -> Option<u64> {
@@ -257,6 +212,7 @@ impl Runtime {
 
     /// Polls, or lets poll, until `look` sees what it looks for.
     fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
+        let mut has_waited = false;
         loop {
             if let Some(token) = self.take_token() {
                 let outcome = self.poll_until(&mut look);
@@ -269,9 +225,13 @@ impl Runtime {
             self.others.fetch_add(1, Ordering::SeqCst);
             let mut engine = self.lock();
             let mut outcome = look(&mut engine);
+            if outcome.is_none() && !has_waited {
+                // The polling thread may sleep, and has not seen what this one waits for.
+                has_waited = true;
+                self.host.wake();
+            }
             if outcome.is_none() && self.token.load(Ordering::SeqCst) {
-                let woken = self.changed.wait_timeout(engine, POLLER_SLEEP);
-                (engine, _) = woken.unwrap_or_else(PoisonError::into_inner);
+                engine.wait(&self.changed, POLLER_SLEEP);
                 outcome = look(&mut engine);
             }
             drop(engine);
@@ -444,29 +404,9 @@ impl Runtime {
         self.host.wake();
     }
 
-    /// Lets an operation end by itself.
-    pub(crate) fn abandon(&self, ticket: Ticket) {
-        self.with_group(ticket.group, |group| {
-            group.abandon(ticket.order, ticket.slot)
-        });
-    }
-
     /// The time on this host's clock.
     pub(crate) fn now(&self) -> Duration {
         self.host.now()
-    }
-
-    /// Whether an operation has ended; advances what is under way if no other thread does.
-    pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
-        self.hear(&mut self.lock_beside_poller());
-        self.poll_in_background();
-        self.ended(ticket).0
-    }
-
-    /// Whether an operation has ended, and when, if that was noted.
-    pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
-        let ended = self.with_group(ticket.group, |group| group.ended(ticket.order, ticket.slot));
-        ended.unwrap_or((true, None))
     }
 
     /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
@@ -542,10 +482,6 @@ fn sleep_of(engine: &Engine) -> Duration {
         true => IDLE_SLEEP,
         false => PATIENT_SLEEP,
     }
-}
-
-fn closed() -> Error {
-    Error::usage("the communicator is closed")
 }
 
 #[cfg(test)]

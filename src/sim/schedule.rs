@@ -176,7 +176,8 @@ impl Baton {
         let rank = state.ready.swap_remove(place);
         state.is_ready[rank] = false;
         state.running = Some(rank);
-        self.turns[rank].notify_one();
+        // A rank may have started threads of its own, which wait here as well.
+        self.turns[rank].notify_all();
     }
 
     /// Runs `code` once per rank, each on a thread of its own, and returns what they returned, by

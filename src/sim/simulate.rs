@@ -5,13 +5,14 @@ use super::network::{Network, NetworkConfig};
 use super::schedule::Baton;
 use crate::comm::{Communicator, Parts};
 use crate::engine::medium::host::Links;
-use crate::limits::DEADLINE_DEFAULT;
+use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::session::To;
 use crate::runtime::Runtime;
 use crate::runtime::host::{Host, Waited};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::Duration;
 
 /// The one group of a simulated world.
@@ -184,6 +185,11 @@ impl Host for SimHost {
     fn wake(&self) {}
 
     fn background_work(&self) {}
+
+    fn await_in_task(&self, waker: &Waker) {
+        self.give_way(0, IDLE_SLEEP);
+        waker.wake_by_ref();
+    }
 
     fn links(
         &self,

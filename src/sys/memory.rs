@@ -3,12 +3,12 @@
 //! An operation outlives the statement that started it, so a slice borrowed for it cannot carry
 //! its lifetime along. A [`Region`] is that slice with the lifetime erased, and the ways to make
 //! one are such that it never outlives the memory: [`lend`] takes the region back before it
-//! returns (and ends the process if it cannot), [`Region::own`] keeps the memory inside.
+//! returns (and ends the process if it cannot), [`Region::hold`] keeps the buffer inside.
 
 use crate::dtype::{Dtype, Element};
 use std::any::Any;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -30,27 +30,95 @@ enum Owner {
     LentShared,
     /// Bytes of something that is kept meanwhile.
     Kept(#[expect(dead_code, reason = "it is there to be dropped")] Arc<dyn Any + Send + Sync>),
-    /// A vector's memory, of this capacity in elements, freed with the region.
-    Vector {
-        capacity: usize,
-        free: unsafe fn(*mut u8, usize, usize),
-    },
+    /// A buffer of any type, which the region owns: it came from a `Box`. Reading only, or writing.
+    Held(NonNull<dyn Any + Send>, Access),
 }
 
-// SAFETY: a region is exclusive access to plain data (`Element` is `Pod + Send + Sync`), like a
-// `&mut [T]` or a `Vec<T>`, both of which are `Send`.
+/// What a region may do with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Reads,
+    Writes,
+}
+
+/// A buffer that cannot be held, and why.
+pub type Refused<B, E> = (E, B);
+
+// SAFETY: a region is access to plain data (`Element` is `Pod + Send + Sync`) like a `&mut [T]` or
+// a `&[T]`, both of which are `Send`; a buffer that it holds is `Send`.
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Takes the vector's memory.
+    /// Takes a vector, see [`Region::hold`].
     #[must_use]
     pub fn own<T: Element>(vector: Vec<T>) -> Self {
-        let mut vector = ManuallyDrop::new(vector);
-        let owner = Owner::Vector {
-            capacity: vector.capacity(),
-            free: free_vector::<T>,
+        Self::hold(vector, |vector| Ok::<_, ()>(vector.as_mut_slice()))
+            .unwrap_or_else(|_| unreachable!("invariant: a vector has a slice"))
+    }
+
+    /// Takes a buffer, whose elements `slice` finds; [`Region::release`] gives it back. A buffer
+    /// that is dropped with the region is dropped on the thread that drops the region.
+    ///
+    /// `slice` is called once, so a buffer of a user's type that would give another slice each time
+    /// does no harm.
+    ///
+    /// # Errors
+    /// Those of `slice`, with the buffer.
+    pub fn hold<B, T, E>(
+        buffer: B,
+        slice: impl for<'a> FnOnce(&'a mut B) -> Result<&'a mut [T], E>,
+    ) -> Result<Self, Refused<B, E>>
+    where
+        B: Send + 'static,
+        T: Element,
+    {
+        Self::hold_at(buffer, Access::Writes, |held| {
+            slice(held).map(NonNull::from)
+        })
+    }
+
+    /// As [`Region::hold`], for reading only.
+    ///
+    /// # Errors
+    /// Those of `slice`, with the buffer.
+    pub fn hold_shared<B, T, E>(
+        buffer: B,
+        slice: impl for<'a> FnOnce(&'a B) -> Result<&'a [T], E>,
+    ) -> Result<Self, Refused<B, E>>
+    where
+        B: Send + 'static,
+        T: Element,
+    {
+        Self::hold_at(buffer, Access::Reads, |held| slice(held).map(NonNull::from))
+    }
+
+    /// The slice is one that a borrow of the buffer allows, exclusive if `access` writes.
+    fn hold_at<B: Send + 'static, T: Element, E>(
+        buffer: B,
+        access: Access,
+        slice: impl FnOnce(&mut B) -> Result<NonNull<[T]>, E>,
+    ) -> Result<Self, Refused<B, E>> {
+        // From here on the buffer stays where it is, and is reached through this pointer alone.
+        let mut held = NonNull::from(Box::leak(Box::new(buffer)));
+        // SAFETY: the box was leaked just now; no other reference to its content exists.
+        match slice(unsafe { held.as_mut() }) {
+            Ok(slice) => Ok(Self::of(slice, Owner::Held(held, access))),
+            // SAFETY: the pointer is the leaked box's, which no region describes.
+            Err(error) => Err((error, *unsafe { Box::from_raw(held.as_ptr()) })),
+        }
+    }
+
+    /// Gives back the buffer that the region holds; `None` if it holds none of this type.
+    #[must_use]
+    pub fn release<B: 'static>(self) -> Option<B> {
+        let Owner::Held(held, _) = self.owner else {
+            return None;
         };
-        Self::of(NonNull::from(vector.as_mut_slice()), owner)
+        let _given_up = ManuallyDrop::new(self);
+        // SAFETY: the pointer came from a leaked box. It is freed once, and the slice is not used
+        // any more, because the region is not used or dropped again.
+        let held: Box<dyn Any + Send> = unsafe { Box::from_raw(held.as_ptr()) };
+        held.downcast().ok().map(|held| *held)
     }
 
     fn of<T: Element>(slice: NonNull<[T]>, owner: Owner) -> Self {
@@ -80,26 +148,27 @@ impl Region {
         }
     }
 
-    /// Gives the vector back; `None` if the region was lent or holds another type.
+    /// Gives the vector back; `None` if the region holds none of this type.
     #[must_use]
     pub fn into_vector<T: Element>(self) -> Option<Vec<T>> {
-        let Owner::Vector { capacity, .. } = self.owner else {
-            return None;
-        };
-        if self.dtype != T::DTYPE {
-            return None;
-        }
-        let this = ManuallyDrop::new(self);
-        let length = this.bytes / size_of::<T>();
-        // SAFETY: pointer, length and capacity came from a `Vec<T>` in `own` (one Rust type a
-        // dtype), which was not dropped; `this` is never used or dropped again.
-        Some(unsafe { Vec::from_raw_parts(this.pointer.as_ptr().cast::<T>(), length, capacity) })
+        self.release()
+    }
+
+    /// Whether it was borrowed.
+    fn is_lent(&self) -> bool {
+        matches!(self.owner, Owner::Lent | Owner::LentShared)
     }
 
     /// The type of the elements.
     #[must_use]
     pub fn dtype(&self) -> Dtype {
         self.dtype
+    }
+
+    /// How many elements there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.bytes / self.dtype.size()
     }
 
     /// The bytes.
@@ -114,7 +183,10 @@ impl Region {
     /// lent for reading.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if matches!(self.owner, Owner::LentShared) {
+        if matches!(
+            self.owner,
+            Owner::LentShared | Owner::Held(_, Access::Reads)
+        ) {
             return &mut [];
         }
         // SAFETY: as for `bytes`; the region is no shared one, so its access is exclusive, and
@@ -125,19 +197,12 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if let Owner::Vector { capacity, free } = self.owner {
-            // SAFETY: pointer, bytes and capacity came from the vector of the very type `free` was
-            // made for, and `into_vector` skips this drop.
-            unsafe { free(self.pointer.as_ptr(), self.bytes, capacity) };
+        if let Owner::Held(held, _) = self.owner {
+            // SAFETY: the pointer came from a leaked box; `release` skips this drop, and the slice
+            // ends with the region.
+            drop(unsafe { Box::from_raw(held.as_ptr()) });
         }
     }
-}
-
-/// # Safety
-/// The arguments describe a vector of `T` that no other code will drop.
-unsafe fn free_vector<T>(pointer: *mut u8, bytes: usize, capacity: usize) {
-    // SAFETY: promised by the caller.
-    drop(unsafe { Vec::from_raw_parts(pointer.cast::<T>(), bytes / size_of::<T>(), capacity) });
 }
 
 /// Ends the process when dropped: a lent region that does not come back may still be in use.
@@ -182,9 +247,9 @@ pub fn lend_shared<T: Element, R>(
 
 /// [`lend_shared`] of `input` and [`lend`] of `output` at once.
 #[inline]
-pub fn lend_both<T: Element, R>(
+pub fn lend_both<T: Element, U: Element, R>(
     input: &[T],
-    output: &mut [T],
+    output: &mut [U],
     operation: impl FnOnce(Region, Region) -> (Option<Region>, Option<Region>, R),
 ) -> R {
     lend_shared(input, |input| {
@@ -202,8 +267,7 @@ fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Option<Region
     let (region, result) = operation(lent);
     // A region is not `Clone`, so one that describes this memory is the one that was lent.
     let is_back = region.is_some_and(|region| {
-        let is_lent = matches!(region.owner, Owner::Lent | Owner::LentShared);
-        is_lent && region.pointer == pointer && region.bytes == bytes
+        region.is_lent() && region.pointer == pointer && region.bytes == bytes
     });
     if is_back {
         std::mem::forget(guard);
@@ -223,20 +287,75 @@ pub(crate) struct Lender<'buffers> {
     life: PhantomData<std::cell::Cell<&'buffers mut ()>>,
 }
 
+/// The reference `R` to a buffer, while a region describes some of it. It cannot be used meanwhile:
+/// it lies in a `MaybeUninit`, so that moving it claims nothing about what it refers to.
+#[derive(Debug)]
+pub(crate) struct Loan<R> {
+    reference: MaybeUninit<R>,
+    pointer: NonNull<u8>,
+    bytes: usize,
+}
+
 impl<'buffers> Lender<'buffers> {
-    /// Lends `slice`.
-    pub(crate) fn lend<T: Element>(&self, slice: &'buffers mut [T]) -> Region {
+    /// Lends what `slice` finds in `buffer`.
+    ///
+    /// # Errors
+    /// Those of `slice`; then nothing is lent.
+    pub(crate) fn lend<B: ?Sized, T: Element, E>(
+        &self,
+        buffer: &'buffers mut B,
+        slice: impl for<'a> FnOnce(&'a mut B) -> Result<&'a mut [T], E>,
+    ) -> Result<(Region, Loan<&'buffers mut B>), E> {
+        let mut reference = MaybeUninit::new(buffer);
+        // SAFETY: it was initialised just now.
+        let whole: &mut B = unsafe { reference.assume_init_mut() };
+        let slice = NonNull::from(slice(whole)?);
+        Ok(self.loan(Region::of(slice, Owner::Lent), reference))
+    }
+
+    /// As [`Lender::lend`], for reading only.
+    ///
+    /// # Errors
+    /// Those of `slice`; then nothing is lent.
+    pub(crate) fn lend_shared<B: ?Sized, T: Element, E>(
+        &self,
+        buffer: &'buffers B,
+        slice: impl FnOnce(&'buffers B) -> Result<&'buffers [T], E>,
+    ) -> Result<(Region, Loan<&'buffers B>), E> {
+        let region = Region::of(NonNull::from(slice(buffer)?), Owner::LentShared);
+        Ok(self.loan(region, MaybeUninit::new(buffer)))
+    }
+
+    fn loan<R>(&self, region: Region, reference: MaybeUninit<R>) -> (Region, Loan<R>) {
         self.outstanding
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Region::of(NonNull::from(slice), Owner::Lent)
+        let loan = Loan {
+            reference,
+            pointer: region.pointer,
+            bytes: region.bytes,
+        };
+        (region, loan)
     }
 
     /// Takes a lent region back.
     pub(crate) fn take_back(&self, region: Option<Region>) {
-        if region.is_some_and(|region| matches!(region.owner, Owner::Lent)) {
+        if region.is_some_and(|region| region.is_lent()) {
             self.outstanding
                 .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+
+    /// Takes a lent region back, and gives back the reference to the buffer that it describes.
+    /// `None` if it is another region.
+    pub(crate) fn settle<R>(&self, region: Option<Region>, loan: Loan<R>) -> Option<R> {
+        let is_its = region.as_ref().is_some_and(|region| {
+            let is_same = region.pointer == loan.pointer && region.bytes == loan.bytes;
+            region.is_lent() && is_same
+        });
+        self.take_back(region);
+        // SAFETY: it was initialised when it was lent. A region is not `Clone`, so the one that
+        // described some of the buffer is gone. (One without bytes describes nothing.)
+        is_its.then(|| unsafe { loan.reference.assume_init() })
     }
 }
 
@@ -303,16 +422,82 @@ mod tests {
     fn several_that_were_lent_at_once_come_back_from_another_thread() {
         let (mut one, mut other) = ([1u32; 4], [2u32; 4]);
         lending(|lender| {
-            let regions = [lender.lend(&mut one), lender.lend(&mut other)];
+            let lend = |buffer| lender.lend(buffer, |all: &mut [u32; 4]| Ok::<_, ()>(&mut all[..]));
+            let (one, loan) = lend(&mut one).unwrap();
+            let (other, _) = lend(&mut other).unwrap();
             let double = |mut region: Region| {
                 region.bytes_mut().iter_mut().for_each(|byte| *byte *= 2);
                 region
             };
-            let thread = std::thread::spawn(move || regions.map(double));
-            for region in thread.join().unwrap() {
-                lender.take_back(Some(region));
-            }
+            let thread = std::thread::spawn(move || [one, other].map(double));
+            let [one, other] = thread.join().unwrap();
+            // The first can be used while the second is still lent.
+            let one = lender.settle(Some(one), loan).unwrap();
+            assert_eq!(std::mem::take(&mut one[0]), 2);
+            lender.take_back(Some(other));
         });
-        assert_eq!((one, other), ([2; 4], [4; 4]));
+        assert_eq!((one, other), ([0, 2, 2, 2], [4; 4]));
+    }
+
+    #[test]
+    fn a_reference_does_not_come_back_for_another_region() {
+        let (mut one, other) = ([1u8; 2], [2u8; 2]);
+        lending(|lender| {
+            let (region, loan) = lender
+                .lend(&mut one, |all| Ok::<_, ()>(&mut all[..]))
+                .unwrap();
+            let (wrong, shared) = lender
+                .lend_shared(&other, |all| Ok::<_, ()>(&all[..]))
+                .unwrap();
+            assert!(lender.settle(Some(wrong), loan).is_none());
+            assert!(lender.settle(Some(region), shared).is_none());
+        });
+        assert_eq!((one, other), ([1; 2], [2; 2]));
+    }
+
+    /// A user's type whose implementation gives another slice each time.
+    struct Fickle {
+        parts: [Vec<u16>; 2],
+        asked: usize,
+    }
+
+    impl Fickle {
+        fn slice(&mut self) -> Result<&mut [u16], String> {
+            self.asked += 1;
+            match self.asked {
+                1 | 2 => Ok(&mut self.parts[self.asked - 1]),
+                _ => Err("no more".into()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_buffer_of_any_type_is_held_given_back_or_dropped() {
+        let fickle = Fickle {
+            parts: [vec![1, 2], vec![3]],
+            asked: 0,
+        };
+        let mut region = Region::hold(fickle, Fickle::slice).ok().unwrap();
+        region.bytes_mut()[..2].copy_from_slice(&9u16.to_ne_bytes());
+        let thread = std::thread::spawn(move || region.release::<Fickle>());
+        let fickle = thread.join().unwrap().unwrap();
+        assert_eq!((&fickle.parts[0], fickle.asked), (&vec![9, 2], 1));
+        drop(Region::hold(fickle, Fickle::slice).ok().unwrap());
+        let fickle = Fickle {
+            parts: [vec![], vec![]],
+            asked: 2,
+        };
+        let (error, fickle) = Region::hold(fickle, Fickle::slice).unwrap_err();
+        assert_eq!((error.as_str(), fickle.asked), ("no more", 3));
+        // An array lies in the buffer itself; one that is only read is shared.
+        let region = Region::hold([1u8; 3], |all| Ok::<_, ()>(&mut all[..])).ok();
+        assert_eq!(region.unwrap().release(), Some([1u8; 3]));
+        let shared: Arc<[u32]> = Arc::from([7, 8]);
+        let mut region = Region::hold_shared(Arc::clone(&shared), |all| Ok::<_, ()>(&all[..]))
+            .ok()
+            .unwrap();
+        assert!(region.bytes_mut().is_empty() && region.bytes().len() == 8);
+        drop(region);
+        assert_eq!(Arc::strong_count(&shared), 1);
     }
 }

@@ -136,6 +136,27 @@ fn sends_that_rely_on_room_in_the_links_are_found() {
 }
 
 #[test]
+fn a_receive_from_any_rank_gets_its_messages() {
+    let ends = checked(4).run(|comm| {
+        let mut sum = 0;
+        for _ in 0..3 {
+            match comm.rank() {
+                0 => {
+                    for _ in 1..4 {
+                        let mut number = [0u8];
+                        comm.recv_any(&mut number)?;
+                        sum += number[0];
+                    }
+                }
+                rank => comm.send(&[rank as u8], 0)?,
+            }
+        }
+        comm.barrier().map(|()| sum)
+    });
+    assert_eq!(ends, [Ok(18), Ok(0), Ok(0), Ok(0)]);
+}
+
+#[test]
 fn a_send_returns_only_after_its_receive_was_posted() {
     let ends = checked(2).run(|comm| {
         let later = Duration::from_secs(3);

@@ -9,9 +9,12 @@ mod concurrency;
 mod deadlines;
 mod death;
 mod leaving;
+mod messages;
 mod mismatch;
 mod patience;
+mod pipeline;
 mod steps;
+mod threads;
 mod usage;
 
 use ringtree::Communicator;

@@ -295,9 +295,9 @@ fn gradients(comm: &Communicator, step: u64) -> Result<Vec<f32>> {
         .collect();
     let buckets: Vec<_> = own
         .chunks(PARAMETERS / 3)
-        .map(|bucket| comm.all_reduce_async(bucket.to_vec(), ReduceOp::Sum))
+        .map(|bucket| Ok(comm.all_reduce_async(bucket.to_vec(), ReduceOp::Sum)?))
         .collect::<Result<_>>()?;
-    let sums = buckets.into_iter().map(|bucket| bucket.wait());
+    let sums = buckets.into_iter().map(|bucket| Ok(bucket.wait()?));
     Ok(sums.collect::<Result<Vec<_>>>()?.concat())
 }
 

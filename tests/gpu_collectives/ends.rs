@@ -316,7 +316,7 @@ fn refused(rank: &Rank) -> Result<String> {
     let mut other = DeviceBuffer::new(&elsewhere, &elsewhere.stream()?, &[1.0f32; 10])?;
     let refused = [
         comm.send(&own, 1 - comm.rank()),
-        comm.scope(|scope| scope.all_reduce(&mut own, ReduceOp::Sum)?.wait()),
+        comm.scope(|scope| scope.all_reduce(&mut own, ReduceOp::Sum)?.wait().map(drop)),
         comm.all_gather_into(&[1.0f32; 1500], &mut own),
         comm.all_reduce(&mut own, ReduceOp::Band),
         comm.broadcast(&mut own, 7),

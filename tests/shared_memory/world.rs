@@ -132,6 +132,7 @@ impl Case {
                 divisor: (self.op == ReduceOp::Avg).then_some(world_size),
             },
             predicted_s: 0.0,
+            end: None,
         })
     }
 

@@ -95,6 +95,7 @@ fn in_the_name_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
         program: prepared.program.clone(),
         arithmetic: prepared.arithmetic,
         predicted_s: prepared.predicted_s,
+        end: None,
     })
 }
 

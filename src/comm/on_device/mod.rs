@@ -154,7 +154,7 @@ impl Communicator {
     /// attached.
     #[must_use]
     pub fn device_transport(&self) -> Option<String> {
-        let issued = self.enter().ok()?;
+        let issued = self.enter();
         Some(match issued.attached.as_ref()?.path {
             Path::Mapped(_) => "mapped".to_owned(),
             Path::Staged(_) => self.transport().to_owned(),
@@ -165,7 +165,7 @@ impl Communicator {
     /// attached.
     #[must_use]
     pub fn device_path(&self) -> Option<String> {
-        let issued = self.enter().ok()?;
+        let issued = self.enter();
         Some(match &issued.attached.as_ref()?.path {
             Path::Mapped(_) => "mapped: the ranks' GPUs read each other's memory".to_owned(),
             Path::Staged(why) => format!(
@@ -181,7 +181,7 @@ impl Communicator {
     /// # Errors
     /// The first error, if any of them failed.
     pub fn synchronize(&self) -> Result<()> {
-        let mut issued = self.enter()?;
+        let mut issued = self.enter();
         match &mut issued.attached {
             Some(attached) => self.settle(attached, |attached| attached.rounds.is_empty()),
             None => Ok(()),
@@ -434,7 +434,7 @@ impl Communicator {
     /// and what all of them are expected to take.
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank, or another thread is in the communicator.
+    /// [`Error::usage`] if `root` is no rank.
     pub fn preview_on_device(
         &self,
         collective: Collective,

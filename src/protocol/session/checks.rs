@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::limits::CALLS_AHEAD_MAX;
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How far the ranks have come, where calls are checked.
 #[derive(Debug, Default)]
@@ -19,6 +19,10 @@ pub(super) struct Checks {
     ahead: Vec<(usize, Call)>,
     /// The number of the last receive from this rank that each peer has posted.
     posted: BTreeMap<usize, u64>,
+    /// The peers of which a receive from any rank waits for a message.
+    takes_any: BTreeSet<usize>,
+    /// Whether one of this rank does, as it last said.
+    says_any: bool,
 }
 
 impl Session {
@@ -43,7 +47,9 @@ impl Session {
         };
         if call.is_pair() {
             let posted = checks.posted.get(&call.root).copied();
-            let is_held = call.root != self.rank && posted.unwrap_or(0) < call.sequence;
+            let is_posted = posted.unwrap_or(0) >= call.sequence;
+            let is_held = !is_posted && !checks.takes_any.contains(&call.root);
+            let is_held = is_held && call.root != self.rank;
             return if is_held { vec![call.root] } else { Vec::new() };
         }
         if call.sequence <= checks.agreed {
@@ -117,6 +123,22 @@ impl Session {
             let told = Message::AllEntered(least);
             self.outbox.push_back((To::All, told));
         }
+    }
+
+    /// Whether a receive from any rank waits for a message: tells all if that changed.
+    pub fn waits_for_any(&mut self, waits: bool) {
+        if let Some(checks) = self.checks.as_mut().filter(|one| one.says_any != waits) {
+            checks.says_any = waits;
+            self.outbox.push_back((To::All, Message::PostedAny(waits)));
+        }
+    }
+
+    pub(super) fn posted_any(&mut self, peer: usize, waits: bool) {
+        match &mut self.checks {
+            Some(checks) if waits => checks.takes_any.insert(peer),
+            Some(checks) => checks.takes_any.remove(&peer),
+            None => false,
+        };
     }
 
     /// `peer` has posted the receive of a message of this rank.

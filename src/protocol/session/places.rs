@@ -72,7 +72,7 @@ impl Session {
         };
         places.values().partition(|one| {
             let is_in_same_call = one.inside && self.inside && one.calls == self.made;
-            is_in_same_call || one.pair.is_some_and(|pair| is_known(pair.peer))
+            is_in_same_call || one.pair.and_then(|pair| pair.peer).is_some_and(is_known)
         })
     }
 
@@ -120,7 +120,7 @@ impl Session {
                 return None;
             }
             circle.push(next);
-            next = pair.peer as usize;
+            next = pair.peer? as usize;
         }
         Some(circle)
     }

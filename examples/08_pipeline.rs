@@ -1,0 +1,248 @@
+//! A pipeline of four stages: each rank has one layer of the model, activations go to the next
+//! rank, gradients come back, and every stage works on several micro-batches at once.
+//!
+//! ```text
+//! cargo run --release --example 08_pipeline           # four simulated ranks
+//! cargo build --release --example 08_pipeline && \
+//!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/08_pipeline
+//! ```
+//!
+//! The schedule is *one forward, one backward* (1F1B; Narayanan et al., PipeDream-Flush, 2021): a
+//! stage starts with as many forwards as there are stages after it, then alternates, so that it
+//! holds few activations. In the alternation a stage sends an activation forward while the next
+//! stage sends a gradient back. With `send` and `recv` alone both could wait for each other:
+//! messages of 4 MiB fit into no buffer on the way. With `send_async` and `recv_async` none waits
+//! but for what it needs next, which travels while the stage computes.
+//!
+//! A layer multiplies by one weight, so that the gradients can be compared, to the bit, with those
+//! of a program without a pipeline.
+
+use ringtree::{Communicator, Result, Work};
+use std::collections::VecDeque;
+
+/// Elements of an activation: 4 MiB.
+const ELEMENTS: usize = 1 << 20;
+const MICRO_BATCHES: usize = 8;
+const STAGES: usize = 4;
+
+fn main() -> Result<()> {
+    if std::env::var_os("RANK").is_some() {
+        let comm = Communicator::from_env()?;
+        let stage = train(&comm, ELEMENTS, MICRO_BATCHES)?;
+        return report(comm.rank(), comm.world_size(), &stage);
+    }
+    let stages = ringtree::simulate(STAGES, |comm| train(comm, ELEMENTS, MICRO_BATCHES));
+    for (rank, stage) in stages.into_iter().enumerate() {
+        report(rank, STAGES, &stage?)?;
+    }
+    Ok(())
+}
+
+fn report(rank: usize, stages: usize, stage: &Trained) -> Result<()> {
+    let expected = alone(stages, ELEMENTS, MICRO_BATCHES)[rank];
+    let right = match stage.gradient == expected {
+        true => "as without a pipeline",
+        false => "WRONG",
+    };
+    println!(
+        "stage {rank}: {:<52} gradient {:.4e}, {right}",
+        stage.order, stage.gradient
+    );
+    match stage.gradient == expected {
+        true => Ok(()),
+        false => Err(ringtree::Error::system(format!("expected {expected:.4e}"))),
+    }
+}
+
+/// What a stage has after a step.
+pub(crate) struct Trained {
+    pub(crate) gradient: f64,
+    /// The forwards and backwards in the order in which they were made.
+    pub(crate) order: String,
+}
+
+/// One step of the stage of this rank.
+pub(crate) fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained> {
+    let mut stage = Stage::new(comm, elements);
+    // As many micro-batches are on their way as there are stages from here on.
+    let ahead = (comm.world_size() - comm.rank() - 1).min(batches);
+    for batch in 0..batches + ahead {
+        if batch < batches {
+            stage.forward(batch, batches)?;
+        }
+        if batch >= ahead {
+            stage.backward(batch - ahead, batches)?;
+        }
+    }
+    stage.finish()
+}
+
+/// What is being received.
+type Coming = Option<Work<Vec<f32>>>;
+
+struct Stage<'a> {
+    comm: &'a Communicator,
+    elements: usize,
+    layer: Layer,
+    /// Activations that backward needs.
+    inputs: VecDeque<Vec<f32>>,
+    /// The last stage's: where the gradients start.
+    outputs: VecDeque<Vec<f32>>,
+    /// What comes next from the stage before and from the one after.
+    activation: Coming,
+    slope: Coming,
+    /// What may still be on its way to them.
+    sent: VecDeque<Work<Vec<f32>>>,
+    order: String,
+}
+
+impl<'a> Stage<'a> {
+    fn new(comm: &'a Communicator, elements: usize) -> Self {
+        Self {
+            comm,
+            elements,
+            layer: Layer::new(comm.rank()),
+            inputs: VecDeque::new(),
+            outputs: VecDeque::new(),
+            activation: None,
+            slope: None,
+            sent: VecDeque::new(),
+            order: String::new(),
+        }
+    }
+
+    fn before(&self) -> Option<usize> {
+        self.comm.rank().checked_sub(1)
+    }
+
+    fn after(&self) -> Option<usize> {
+        Some(self.comm.rank() + 1).filter(|next| *next < self.comm.world_size())
+    }
+
+    /// A buffer to receive into: one that was sent before, if it has come back.
+    fn buffer(&mut self) -> Result<Vec<f32>> {
+        match self.sent.front() {
+            Some(work) if work.has_ended() => {
+                let work = self.sent.pop_front().expect("it is the first");
+                Ok(work.wait()?)
+            }
+            _ => Ok(vec![0.0; self.elements]),
+        }
+    }
+
+    /// What comes from `peer`. The next message of that kind is received while this stage computes,
+    /// if there is one.
+    fn next(&mut self, due: Coming, peer: usize, is_last: bool) -> Result<(Vec<f32>, Coming)> {
+        let due = match due {
+            Some(due) => due,
+            None => self.comm.recv_async(self.buffer()?, peer)?,
+        };
+        let came = due.wait()?;
+        let next = match is_last {
+            true => None,
+            false => Some(self.comm.recv_async(self.buffer()?, peer)?),
+        };
+        Ok((came, next))
+    }
+
+    fn forward(&mut self, batch: usize, batches: usize) -> Result<()> {
+        let input = match self.before() {
+            Some(peer) => {
+                let due = self.activation.take();
+                let (input, next) = self.next(due, peer, batch + 1 == batches)?;
+                self.activation = next;
+                input
+            }
+            None => sample(batch, self.elements),
+        };
+        let output = self.layer.forward(&input);
+        self.inputs.push_back(input);
+        match self.after() {
+            Some(peer) => self.sent.push_back(self.comm.send_async(output, peer)?),
+            None => self.outputs.push_back(output),
+        }
+        self.order.push_str(&format!("F{batch} "));
+        Ok(())
+    }
+
+    fn backward(&mut self, batch: usize, batches: usize) -> Result<()> {
+        let slope = match self.after() {
+            Some(peer) => {
+                let due = self.slope.take();
+                let (slope, next) = self.next(due, peer, batch + 1 == batches)?;
+                self.slope = next;
+                slope
+            }
+            // Of half the squared length of the output: the output itself.
+            None => self.outputs.pop_front().expect("its forward came before"),
+        };
+        let input = self.inputs.pop_front().expect("its forward came before");
+        let slope = self.layer.backward(&input, slope);
+        if let Some(peer) = self.before() {
+            self.sent.push_back(self.comm.send_async(slope, peer)?);
+        }
+        self.order.push_str(&format!("B{batch} "));
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Trained> {
+        for work in self.sent {
+            work.wait()?;
+        }
+        Ok(Trained {
+            gradient: self.layer.gradient,
+            order: self.order,
+        })
+    }
+}
+
+/// The model's part of one stage.
+struct Layer {
+    weight: f32,
+    gradient: f64,
+}
+
+impl Layer {
+    fn new(number: usize) -> Self {
+        Self {
+            weight: 1.0 + 0.125 * number as f32,
+            gradient: 0.0,
+        }
+    }
+
+    fn forward(&self, input: &[f32]) -> Vec<f32> {
+        input.iter().map(|one| self.weight * one).collect()
+    }
+
+    /// The slope by the output becomes the slope by the input.
+    fn backward(&mut self, input: &[f32], mut slope: Vec<f32>) -> Vec<f32> {
+        for (slope, input) in slope.iter_mut().zip(input) {
+            self.gradient += f64::from(*slope * input);
+            *slope *= self.weight;
+        }
+        slope
+    }
+}
+
+/// What the first stage reads.
+fn sample(batch: usize, elements: usize) -> Vec<f32> {
+    (0..elements)
+        .map(|at| ((at + batch) % 97) as f32 / 97.0)
+        .collect()
+}
+
+/// The gradients of all layers, by one program without a pipeline.
+pub(crate) fn alone(stages: usize, elements: usize, batches: usize) -> Vec<f64> {
+    let mut layers: Vec<_> = (0..stages).map(Layer::new).collect();
+    for batch in 0..batches {
+        let mut inputs = vec![sample(batch, elements)];
+        for layer in &layers {
+            inputs.push(layer.forward(inputs.last().expect("the sample")));
+        }
+        let mut slope = inputs.pop().expect("the output");
+        for (layer, input) in layers.iter_mut().zip(inputs).rev() {
+            slope = layer.backward(&input, slope);
+        }
+    }
+    layers.into_iter().map(|layer| layer.gradient).collect()
+}

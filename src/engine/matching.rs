@@ -1,0 +1,147 @@
+//! Numbers of messages, and which message a receive from any rank gets.
+//!
+//! The messages of a directed pair of ranks are numbered in the order in which their sender issued
+//! them, and received in the order in which their receiver issued its receives. A receive from any
+//! rank gets its number when a message has come that no earlier receive is for. Until then, later
+//! receives have none either, so that none overtakes it.
+
+use super::cache::MessageEnd;
+use super::group::{Group, Slot};
+use super::medium::Broken;
+use std::collections::HashMap;
+
+/// How many messages this rank has issued.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    sent: HashMap<usize, u64>,
+    received: HashMap<usize, u64>,
+    /// Receives under way that have no number yet.
+    waiting: usize,
+    /// The rank that the next receive from any rank looks at first, so that each gets its turn.
+    first: usize,
+}
+
+impl Slot {
+    /// The ranks that may send what the operation still waits to be matched with.
+    pub(super) fn unmatched(&self) -> Option<usize> {
+        match self.message_end() {
+            Some(MessageEnd::FromAny(world_size)) => Some(world_size),
+            _ => None,
+        }
+    }
+}
+
+impl Group {
+    /// Where calls are checked: senders begin while a receive from any rank waits for a message.
+    fn tell_of_receives_from_any(&mut self) {
+        if self.session.checks_calls() {
+            let waits = self
+                .pairs
+                .operations()
+                .any(|slot| slot.unmatched().is_some());
+            self.session.waits_for_any(waits);
+        }
+    }
+
+    /// Numbers the message of an operation that is issued now, or has it wait for a number.
+    pub(super) fn number(&mut self, index: usize) {
+        self.tell_of_receives_from_any();
+        match self.pairs.slots[index].message_end() {
+            Some(MessageEnd::To(peer)) => self.take_number(index, true, peer),
+            Some(MessageEnd::From(peer)) if self.numbers.waiting == 0 => {
+                self.take_number(index, false, peer);
+            }
+            Some(_) => self.numbers.waiting += 1,
+            None => {}
+        }
+    }
+
+    fn take_number(&mut self, index: usize, sends: bool, peer: usize) {
+        let numbers = match sends {
+            true => &mut self.numbers.sent,
+            false => &mut self.numbers.received,
+        };
+        let number = numbers.entry(peer).or_insert(0);
+        *number += 1;
+        let slot = &mut self.pairs.slots[index];
+        slot.sequence = *number;
+        if let Some(call) = slot.call() {
+            self.session.enter_pair(peer, &call);
+        }
+    }
+
+    /// Numbers the receives that wait for it, up to the first from any rank to which no message
+    /// has come.
+    ///
+    /// # Errors
+    /// No rank can send to the operation in this place any more.
+    pub(super) fn number_waiting(&mut self) -> Result<(), (usize, Broken)> {
+        let mut at = 0;
+        // Ranks whose next message an earlier receive is for.
+        let mut taken = Vec::new();
+        while let Some(index) = self
+            .pairs
+            .order
+            .get(at)
+            .copied()
+            .filter(|_| self.is_waited_for())
+        {
+            at += 1;
+            let slot = &self.pairs.slots[index];
+            let peer = match slot.message_end() {
+                Some(MessageEnd::From(peer)) => peer,
+                Some(MessageEnd::FromAny(world_size)) => {
+                    let found = self.first_sender(world_size, &taken);
+                    match found.map_err(|broken| (index, broken))? {
+                        Some(peer) => peer,
+                        None => break,
+                    }
+                }
+                _ => continue,
+            };
+            taken.push(peer);
+            let slot = &mut self.pairs.slots[index];
+            if slot.sequence == 0 {
+                slot.receive_from(peer);
+                self.numbers.waiting -= 1;
+                self.take_number(index, false, peer);
+                self.tell_of_receives_from_any();
+            }
+        }
+        Ok(())
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.numbers.waiting > 0
+    }
+
+    /// A rank of which a message has come, but for those `taken`.
+    fn first_sender(
+        &mut self,
+        world_size: usize,
+        taken: &[usize],
+    ) -> Result<Option<usize>, Broken> {
+        let first = self.numbers.first;
+        let in_turn = (first..world_size).chain(0..first);
+        let (mut can_come, mut last) = (false, None);
+        for peer in in_turn.filter(|peer| *peer != self.rank) {
+            if taken.contains(&peer) {
+                can_come = true;
+                continue;
+            }
+            let link = self.pairs.links.link(peer);
+            match link.map_or(Ok(false), |link| link.has_arrived()) {
+                Ok(true) => {
+                    self.numbers.first = (peer + 1) % world_size;
+                    return Ok(Some(peer));
+                }
+                Ok(false) => can_come = true,
+                Err(error) => last = Some(Broken { peer, error }),
+            }
+        }
+        match last.filter(|_| !can_come) {
+            Some(broken) => Err(broken),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Single operations: how they are started, waited for and let go of.
+
+use super::Runtime;
+use crate::engine::group::{End, Memory, Order, Start};
+use crate::engine::{Engine, Ticket};
+use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+impl Runtime {
+    /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
+    ///
+    /// # Errors
+    /// The group's first error; then the memory stays in `start`.
+    pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
+        let mut engine = self.lock_beside_poller();
+        let found = engine.group(group).ok_or_else(closed)?;
+        let slot = found.post(order, start)?;
+        engine.poll();
+        engine.stamp(|| self.host.now());
+        self.send_controls(&mut engine);
+        drop(engine);
+        self.let_others_look();
+        self.host.background_work();
+        Ok(Ticket { group, order, slot })
+    }
+
+    /// Begins a collective whose caller waits for it: step by step with the engine locked, while
+    /// that goes. `None` when it has ended, the memory being in `start` still; else what to wait
+    /// for, which has the memory.
+    ///
+    /// # Errors
+    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    #[inline]
+    pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
+        let mut keeps_spinning =
+            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
+        let mut engine = self.lock_beside_poller();
+        let found = engine.group(group).ok_or_else(closed)?;
+        let order = Order::Collectives;
+        let slot = found.run(start, &mut keeps_spinning)?;
+        if slot.is_none() && found.has_control() {
+            self.send_controls(&mut engine);
+        }
+        Ok(slot.map(|slot| Ticket { group, order, slot }))
+    }
+
+    /// Begins a send or a receive whose caller waits for it.
+    ///
+    /// # Errors
+    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
+        let mut engine = self.lock_beside_poller();
+        let found = engine.group(group).ok_or_else(closed)?;
+        let order = Order::Pairs;
+        let slot = found.post(order, start)?;
+        Ok(Ticket { group, order, slot })
+    }
+
+    /// Something that makes a call which runs step by step let the other threads in, as long as it
+    /// is there.
+    pub(crate) fn ask_for_room(&self) -> impl Drop {
+        struct Room<'a>(&'a AtomicUsize);
+        impl Drop for Room<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.others.fetch_add(1, Ordering::SeqCst);
+        Room(&self.others)
+    }
+
+    /// Waits for an operation; returns by its deadline.
+    pub(crate) fn wait(&self, ticket: Ticket) -> End {
+        self.wait_for(|engine| take(engine, ticket))
+    }
+
+    /// Waits for a receive; also says from which rank the message came.
+    pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
+        self.wait_for(|engine| match engine.group(ticket.group) {
+            Some(group) => {
+                let sender = group.sender(ticket.slot);
+                let end = group.take(ticket.order, ticket.slot);
+                end.map(|end| (end, sender))
+            }
+            None => Some(((Memory::default(), Err(closed())), None)),
+        })
+    }
+
+    /// Takes an operation that has ended. `None` while it is under way; then the thread that ends
+    /// it rings `waker`, but for the last call's.
+    pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
+        self.hear(&mut self.lock_beside_poller());
+        self.poll_in_background();
+        let mut engine = self.lock_beside_poller();
+        let end = take(&mut engine, ticket);
+        engine.watch(ticket, end.is_none().then_some(waker));
+        drop(engine);
+        if end.is_none() {
+            self.host.await_in_task(waker);
+        }
+        end
+    }
+
+    /// No task waits for the operation any more.
+    pub(crate) fn ring_nobody(&self, ticket: Ticket) {
+        self.lock_beside_poller().watch(ticket, None);
+    }
+
+    /// Lets an operation end by itself.
+    pub(crate) fn abandon(&self, ticket: Ticket) {
+        let mut engine = self.lock_beside_poller();
+        engine.watch(ticket, None);
+        if let Some(group) = engine.group(ticket.group) {
+            group.abandon(ticket.order, ticket.slot);
+        }
+    }
+
+    /// Whether an operation has ended; advances what is under way if no other thread does.
+    pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
+        self.hear(&mut self.lock_beside_poller());
+        self.poll_in_background();
+        self.ended(ticket).0
+    }
+
+    /// Whether an operation has ended, and when, if that was noted.
+    pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
+        self.lock_beside_poller().ended(ticket)
+    }
+}
+
+/// An operation that has ended; `None` while it is under way.
+fn take(engine: &mut Engine, ticket: Ticket) -> Option<End> {
+    match engine.group(ticket.group) {
+        Some(group) => group.take(ticket.order, ticket.slot),
+        None => Some((Memory::default(), Err(closed()))),
+    }
+}
+
+fn closed() -> Error {
+    Error::usage("the communicator is closed")
+}
