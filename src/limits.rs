@@ -118,6 +118,18 @@ pub const TUNING_FACTOR_MAX_TCP: f64 = 1e5;
 /// Likewise in shared memory: 75 µs a message, 67 MB/s. Where ranks outnumber cores by a few
 /// times, a message takes some 10 µs; where two ranks that spin share a core, 100.
 pub const TUNING_FACTOR_MAX_SHM: f64 = 500.0;
+/// Scratch of a plan that needs more than one buffer of it: gathering every rank's contribution is
+/// for short buffers, and ranks of one host have their scratch in the same memory.
+pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
+/// After so many operations in a row that need less than a quarter of the scratch that their
+/// communicator keeps, it keeps no more than the last of them needs.
+pub const SCRATCH_KEPT_FOR: u32 = 64;
+/// A program's own algorithm is proven for up to so many ranks when it is registered: a mistake
+/// shows with few, and the proof takes milliseconds.
+pub const OWN_ALGORITHM_PROVEN_RANKS: usize = 8;
+/// The largest radix of an algorithm: a rank exchanges one message less in a round, and a launch on
+/// a device reduces as many operands.
+pub const RADIX_MAX: usize = 64;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a
@@ -128,8 +140,9 @@ pub const VERIFY_RANKS_MAX: usize = 1024;
 /// Ranks that share a host: what one launcher starts there, each with three threads and a process
 /// group, and what plans in shared memory are priced for.
 pub const RANKS_PER_HOST_MAX: usize = 1024;
-/// Pricing a plan counts every rank's rounds up to this many; above it the closed form answers.
-pub const TRAFFIC_STEPS_MAX: usize = 1 << 27;
+/// Pricing a plan counts every rank's rounds up to this many, which takes a fraction of a second;
+/// above it the closed form answers.
+pub const TRAFFIC_STEPS_MAX: usize = 1 << 20;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
 /// Duplicates of one communicator, in its whole life: each takes a digit of the group's number.

@@ -322,6 +322,40 @@ fn json_has_the_documented_fields_and_nulls() {
 }
 
 #[test]
+fn a_radix_is_part_of_the_name() {
+    let line = "all-reduce --ranks 64 --bytes 8 --verify --algorithm recursive-doubling";
+    let by_four = &objects(&format!("{line}/4"))[0];
+    assert_eq!(by_four["algorithm"], "recursive-doubling/4");
+    assert_eq!(
+        (number(by_four, "rounds"), number(by_four, "messages")),
+        (3, 64 * 9)
+    );
+    assert_eq!(
+        (&by_four["verified"], &by_four["bits_agree"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(&objects(&format!("{line} --radix 4"))[0], by_four);
+    let by_two = &objects(&format!("{line} --radix 2"))[0];
+    assert_eq!(
+        (&by_two["algorithm"], number(by_two, "rounds")),
+        (&"recursive-doubling".into(), 6)
+    );
+}
+
+/// Of all algorithms, one that would need too much memory says so and the others are listed.
+#[test]
+fn an_algorithm_that_needs_too_much_scratch_is_told_of_in_a_line() {
+    let all = stdout("all-reduce --algorithm all --ranks 64");
+    let told = all.lines().filter(|line| line.contains("of scratch"));
+    assert_eq!(told.count(), 1, "{all}");
+    assert!(all.lines().any(|line| line.starts_with("ring ")), "{all}");
+    assert!(
+        !all.lines().any(|line| line.starts_with("bruck-fold  ")),
+        "{all}"
+    );
+}
+
+#[test]
 fn the_links_set_the_price() {
     let time_us = |flags: &str| {
         let line = format!("broadcast --algorithm binomial --ranks 8 --bytes 1M {flags}");
@@ -376,7 +410,7 @@ fn auto_is_what_a_call_would_choose() {
             });
             let (algorithm, seconds) = previews[0].clone().unwrap();
             let said = &objects(&line)[0];
-            assert_eq!(said["algorithm"], algorithm.name(), "{line}");
+            assert_eq!(said["algorithm"], algorithm.to_string(), "{line}");
             let time_us = said["time_us"].as_f64().unwrap();
             assert!((time_us - seconds * 1e6).abs() < 1e-3, "{line}: {time_us}");
         }
@@ -461,9 +495,13 @@ const REFUSED: &str = "
     scatter --algorithm auto --ranks 8 => scatter is not built yet
     all-to-all --algorithm auto --ranks 8 => all-to-all is not built yet
     send-recv --algorithm auto --ranks 8 => send-recv is not built yet
-    broadcast --algorithm chain --ranks 8 => chain is not built yet
-    all-reduce --algorithm double-tree --ranks 8 => double-tree is not built yet
-    all-gather --algorithm bruck --ranks 8 => bruck is not built yet
+    broadcast --algorithm chain/3 --ranks 8 => chain has no radix
+    broadcast --algorithm binomial/1 --ranks 8 => a radix is a number from 2 to 64, not 1
+    broadcast --algorithm binomial/four --ranks 8 => a radix is a number from 2 to 64, not 'four'
+    broadcast --algorithm chain --radix 3 --ranks 8 => --radix 3: chain has no radix
+    broadcast --algorithm binomial --radix 65 --ranks 8 => --radix must be
+    broadcast --algorithm all --radix 3 --ranks 8 => --algorithm NAME
+    all-reduce --algorithm bruck-fold --ranks 64 => needs 64 MiB of scratch for 1 MiB over 64 ranks
     all-reduce --algorithm pairwise --ranks 8 => pairwise is not built yet
     broadcast --algorithm dissemination --ranks 8 => does not carry out broadcast
     broadcast --algorithm auto => --ranks N

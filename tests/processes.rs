@@ -53,7 +53,10 @@ fn cases() -> Result<String> {
     let comm = Communicator::from_env()?;
     let pairs: Vec<_> = REGISTRY
         .iter()
-        .flat_map(|one| one.collectives.iter().map(|each| (*each, one.algorithm)))
+        .flat_map(|one| {
+            let forms = one.forms(&[2, 3]).into_iter();
+            forms.flat_map(|form| one.collectives.iter().map(move |each| (*each, form)))
+        })
         .collect();
     let strategy = (
         prop::sample::select(pairs),

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 fn pairs() -> Vec<(Collective, Algorithm)> {
     let all = REGISTRY.iter().flat_map(|entry| {
-        let collectives = entry.collectives.iter();
-        collectives.map(|collective| (*collective, entry.algorithm))
+        let forms = entry.forms(&[2, 3]).into_iter();
+        forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
     });
     all.collect()
 }

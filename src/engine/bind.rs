@@ -109,7 +109,7 @@ impl Places {
             _ => 0,
         };
         Self {
-            scratch_bytes: scratch_start + layout.start(plan.scratch) * element_bytes,
+            scratch_bytes: scratch_start + periodic(&starts, plan.scratch),
             starts,
             chunks: plan.chunks,
             placement,
@@ -144,10 +144,10 @@ impl Places {
     /// Where the chunk is written, and read once a step has written it.
     fn home(&self, chunk: usize) -> Piece {
         if chunk >= self.chunks {
-            let piece = self.piece(Space::Scratch, chunk - self.chunks, 0);
+            let scratch = chunk - self.chunks;
             return Piece {
-                offset: self.scratch_start + piece.offset,
-                ..piece
+                offset: self.scratch_start + periodic(&self.starts, scratch),
+                ..self.piece(Space::Scratch, scratch % self.chunks, 0)
             };
         }
         match (self.placement, &self.block) {
@@ -162,6 +162,12 @@ impl Places {
             (Placement::Into, _) => self.piece(Space::Output, chunk, 0),
         }
     }
+}
+
+/// Where chunk `index` begins if buffers with these `starts` follow one another.
+fn periodic(starts: &[usize], index: usize) -> usize {
+    let chunks = starts.len() - 1;
+    (index / chunks) * starts[chunks] + starts[index % chunks]
 }
 
 /// The steps that touched a chunk last: (step, byte of its stream).
@@ -258,19 +264,19 @@ impl Binder<'_> {
             Step::Copy { from, to } => {
                 let from = std::slice::from_ref(from);
                 let action = Action::Copy(self.sources(from));
-                self.local(round, action, from, *to, false);
+                self.local(round, action, from, *to);
             }
             Step::Reduce {
                 from,
                 to,
                 completes,
             } => {
-                let from = std::slice::from_ref(from);
-                let action = Action::Accumulate {
-                    from: self.sources(from),
+                let operands = from.iter().map(|one| self.sources(&[*one]));
+                let action = Action::Fold {
+                    from: operands.collect(),
                     completes: *completes,
                 };
-                self.local(round, action, from, *to, true);
+                self.local(round, action, from, *to);
             }
         }
     }
@@ -326,15 +332,8 @@ impl Binder<'_> {
         self.push(round, action, places, dependencies);
     }
 
-    fn local(
-        &mut self,
-        round: usize,
-        action: Action,
-        from: &[ChunkRange],
-        to: ChunkRange,
-        reads_own: bool,
-    ) {
-        let places = self.destinations(&[to], reads_own);
+    fn local(&mut self, round: usize, action: Action, from: &[ChunkRange], to: ChunkRange) {
+        let places = self.destinations(&[to], false);
         if places.0.is_empty() {
             return;
         }
@@ -342,7 +341,9 @@ impl Binder<'_> {
         self.program.locals.push(index);
         let mut dependencies = Vec::new();
         self.touch(index, &[to], true, &mut dependencies);
-        self.touch(index, from, false, &mut dependencies);
+        for one in from.iter().filter(|one| **one != to) {
+            self.touch(index, &[*one], false, &mut dependencies);
+        }
         self.push(round, action, places, dependencies);
     }
 
@@ -363,7 +364,7 @@ impl Binder<'_> {
             if self.is_input(chunk) && demand != Demand::Anything {
                 let from = [ChunkRange::new(chunk, 1)];
                 let action = Action::Copy(self.sources(&from));
-                self.local(round, action, &[], from[0], false);
+                self.local(round, action, &[], from[0]);
             }
         }
     }

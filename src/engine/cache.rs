@@ -7,6 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
+use crate::plan::algorithms::prove;
 use crate::plan::ir::Request;
 use crate::plan::select::{self, TuningTable};
 use crate::plan::{Plan, Topology, plan};
@@ -130,6 +131,10 @@ impl Cache {
             pieces: choice.pieces,
             ..call
         };
+        // What a program's own algorithm makes of the call is trusted once it is proven.
+        if choice.algorithm.is_own() {
+            prove(&self.request(&call, self.rank)?).map_err(Error::usage)?;
+        }
         let plan = self.plan(&call, self.rank)?;
         let kernel = call.op.map(|op| kernel(call.dtype, op)).transpose()?;
         let mut program = self.bind(&plan, &call, placement);
@@ -174,11 +179,15 @@ impl Cache {
 
     /// The plan of `rank` in a collective of which the algorithm has been chosen.
     fn plan(&self, call: &Call, rank: usize) -> Result<Plan> {
+        plan(&self.request(call, rank)?).map_err(Error::usage)
+    }
+
+    fn request(&self, call: &Call, rank: usize) -> Result<Request> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
             return Err(Error::usage("no algorithm was chosen"));
         };
-        plan(&Request {
+        Ok(Request {
             collective,
             algorithm,
             world_size: self.topology.world_size,
@@ -187,7 +196,6 @@ impl Cache {
             pieces: call.pieces,
             ranks_per_host: self.topology.ranks_per_host,
         })
-        .map_err(Error::usage)
     }
 
     fn bind(&self, plan: &Plan, call: &Call, placement: Placement) -> Program {

@@ -9,10 +9,9 @@ use super::program::Program;
 use super::reservations::Reservations;
 use super::run::Run;
 use crate::error::{Error, Result};
-use crate::limits::{NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, WAITING_NOTICE_AFTER};
+use crate::limits::SCRATCH_KEPT_FOR;
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
-use crate::protocol::message::Clock;
 use crate::protocol::session::Session;
 use crate::sys::memory::Region;
 use std::collections::VecDeque;
@@ -56,7 +55,7 @@ pub struct Start<'a> {
     pub sequence: u64,
     /// What the call is made on.
     pub memory: &'a mut Memory,
-    /// How long it may take; [`PATIENT`] starts no clock.
+    /// How long it may take; [`PATIENT`](crate::limits::PATIENT) starts no clock.
     pub timeout: Duration,
     /// What it waits for before it takes part.
     pub gate: Option<Box<dyn Gate>>,
@@ -105,27 +104,6 @@ impl Slot {
         self.is_abandoned = false;
         self.result = None;
         self.ended_at = None;
-    }
-
-    /// A call without a deadline gets that of another rank, from now on.
-    pub(super) fn start_clock(&mut self, clock: Clock, now: Duration) {
-        self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
-        self.timeout = clock.timeout;
-        self.clock_of = Some(clock.rank);
-        self.since = Some(now);
-        self.notices = 0;
-    }
-
-    /// After how long a wait the peers are told of it again. Without a deadline the times between
-    /// two notices grow, once every peer has had one.
-    pub(super) fn noticed_after(&self) -> Duration {
-        if self.timeout == PATIENT {
-            let peers = self.program().map_or(0, |program| program.peers().count());
-            let first = peers.div_ceil(PEERS_ASKED_MAX).max(1) as u32;
-            let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
-            return WAITING_NOTICE_AFTER * (self.notices.min(first) + 1) * (1 << doubled);
-        }
-        WAITING_NOTICE_AFTER.min(self.timeout / 4) * (self.notices + 1)
     }
 
     /// The call that is carried out.
@@ -232,6 +210,10 @@ pub(super) struct Queue {
     pub(super) order: VecDeque<usize>,
     /// Operations that have ended and bear no time yet.
     unstamped: usize,
+    /// Bytes of scratch of all places.
+    scratch_bytes: usize,
+    /// Operations in a row that needed much less of it.
+    small_ones: u32,
     reservations: Reservations,
     /// Whether a send that its link does not take holds up only later ones to the same peer.
     is_by_peer: bool,
@@ -248,6 +230,8 @@ impl Queue {
             free: Vec::new(),
             order: VecDeque::with_capacity(1),
             unstamped: 0,
+            scratch_bytes: 0,
+            small_ones: 0,
             reservations: Reservations::new(world_size),
             is_by_peer: order == Order::Pairs,
         }
@@ -277,10 +261,34 @@ impl Queue {
         });
         let slot = &mut self.slots[index];
         slot.run.start(program);
-        if slot.scratch.len() < program.scratch_bytes {
-            slot.scratch.resize(program.scratch_bytes, 0);
+        let (has, needs) = (slot.scratch.len(), program.scratch_bytes);
+        if has < needs {
+            slot.scratch.resize(needs, 0);
+            self.scratch_bytes += needs - has;
+        }
+        if needs < self.scratch_bytes / 4 {
+            self.shrink(index, needs);
+        } else {
+            self.small_ones = 0;
         }
         index
+    }
+
+    /// Once enough operations in a row were small, lets go of the scratch of large ones: `index` is
+    /// the place of the last, which needs so many bytes.
+    #[cold]
+    fn shrink(&mut self, index: usize, bytes: usize) {
+        self.small_ones += 1;
+        if self.small_ones < SCRATCH_KEPT_FOR {
+            return;
+        }
+        self.small_ones = 0;
+        for free in self.free.iter().copied().chain([index]) {
+            let scratch = &mut self.slots[free].scratch;
+            self.scratch_bytes -= scratch.len().saturating_sub(bytes);
+            scratch.truncate(bytes);
+            scratch.shrink_to_fit();
+        }
     }
 
     fn poll(&mut self, session: &Session) -> std::result::Result<bool, (usize, Broken)> {
@@ -555,5 +563,34 @@ impl Group {
     #[must_use]
     pub fn is_calling(&self) -> bool {
         !self.collectives.order.is_empty() || !self.pairs.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_shrinks_after_many_operations_that_need_little() {
+        let connect = Box::new(|_| -> Box<dyn crate::link::Link> { panic!("no link is used") });
+        let mut queue = Queue::new(Order::Collectives, Links::new(1, connect), 0, 1);
+        let needing = |scratch_bytes| Program {
+            scratch_bytes,
+            ..Program::default()
+        };
+        let mut run = |scratch_bytes| {
+            let index = queue.place(&needing(scratch_bytes));
+            queue.free.push(index);
+            queue.slots[index].scratch.capacity()
+        };
+        // A large operation now and then keeps its memory.
+        for _ in 0..3 {
+            assert_eq!(run(1 << 20), 1 << 20);
+            for _ in 1..SCRATCH_KEPT_FOR {
+                assert_eq!(run(100), 1 << 20);
+            }
+        }
+        assert_eq!(run(100), 100);
+        assert_eq!(run(0), 100);
     }
 }

@@ -30,6 +30,47 @@ pub struct Piece {
     pub bytes: usize,
 }
 
+impl Piece {
+    /// The first `bytes` bytes of it.
+    #[inline]
+    #[must_use]
+    pub fn shortened(self, bytes: usize) -> Self {
+        Self {
+            bytes: bytes.min(self.bytes),
+            ..self
+        }
+    }
+}
+
+/// The piece that byte `at` of a stream falls in, from there on, at most `most` bytes of it.
+#[inline]
+#[must_use]
+pub fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
+    if let [piece] = pieces {
+        return Piece {
+            space: piece.space,
+            offset: piece.offset + at,
+            bytes: (piece.bytes - at).min(most),
+        };
+    }
+    let mut skip = at;
+    for piece in pieces {
+        if skip < piece.bytes {
+            return Piece {
+                space: piece.space,
+                offset: piece.offset + skip,
+                bytes: (piece.bytes - skip).min(most),
+            };
+        }
+        skip -= piece.bytes;
+    }
+    Piece {
+        space: Space::Buffer,
+        offset: 0,
+        bytes: 0,
+    }
+}
+
 /// Bytes `at..at + bytes` of a step's stream wait for bytes `from..from + bytes` of `step`'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
@@ -86,10 +127,11 @@ pub enum Action {
     },
     /// Copies from another place of this rank, in stream order.
     Copy(Vec<Piece>),
-    /// Reduces what another place of this rank holds into what is there.
-    Accumulate {
-        /// The other place, in stream order.
-        from: Vec<Piece>,
+    /// Reduces what places of this rank hold, in one fold.
+    Fold {
+        /// The operands in the order of the fold, each in stream order. One of them may lie where
+        /// the result goes.
+        from: Vec<Vec<Piece>>,
         /// Whether the result is complete.
         completes: bool,
     },
@@ -117,7 +159,7 @@ impl ProgramStep {
     /// Whether the step touches this rank's memory alone.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        matches!(self.action, Action::Copy(_) | Action::Accumulate { .. })
+        matches!(self.action, Action::Copy(_) | Action::Fold { .. })
     }
 }
 

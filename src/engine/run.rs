@@ -11,7 +11,7 @@
 #![doc = include_str!("progress.md")]
 
 use super::medium::{Broken, Medium, Moved, Operands, Part};
-use super::program::{Action, Endpoint, Lane, Piece, Program, ProgramStep, Space};
+use super::program::{Action, Endpoint, Lane, Piece, Program, ProgramStep, rest};
 use super::reservations::Reservations;
 use crate::limits::SEND_GRAIN_BYTES;
 
@@ -164,17 +164,14 @@ impl Run {
             }
             Action::Copy(source) => {
                 let source = rest(source, offset, piece.bytes);
-                medium.copy(source, shortened(piece, source.bytes));
+                medium.copy(source, piece.shortened(source.bytes));
                 Ok(source.bytes)
             }
-            Action::Accumulate { from, completes } => {
-                let source = rest(from, offset, piece.bytes);
-                let piece = shortened(piece, source.bytes);
-                if !step.own.is_empty() {
-                    medium.copy(rest(&step.own, offset, piece.bytes), piece);
-                }
-                medium.accumulate(source, piece, *completes);
-                Ok(piece.bytes)
+            Action::Fold { from, completes } => {
+                let bytes = |one: &Vec<Piece>| rest(one, offset, piece.bytes).bytes;
+                let into = piece.shortened(from.iter().map(bytes).min().unwrap_or(0));
+                medium.fold(from, offset, into, *completes);
+                Ok(into.bytes)
             }
         }
     }
@@ -201,7 +198,7 @@ impl Run {
                     self.counters[self.receives + one.lane] += 1;
                 }
             }
-            Action::Copy(_) | Action::Accumulate { .. } => self.local_at += 1,
+            Action::Copy(_) | Action::Fold { .. } => self.local_at += 1,
             Action::Complete { .. } => {}
         }
     }
@@ -460,41 +457,5 @@ impl Run {
             }
         }
         peers
-    }
-}
-
-/// The piece that byte `at` of a stream falls in, from there on, at most `most` bytes of it.
-#[inline]
-fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
-    if let [piece] = pieces {
-        return Piece {
-            space: piece.space,
-            offset: piece.offset + at,
-            bytes: (piece.bytes - at).min(most),
-        };
-    }
-    let mut skip = at;
-    for piece in pieces {
-        if skip < piece.bytes {
-            return Piece {
-                space: piece.space,
-                offset: piece.offset + skip,
-                bytes: (piece.bytes - skip).min(most),
-            };
-        }
-        skip -= piece.bytes;
-    }
-    Piece {
-        space: Space::Buffer,
-        offset: 0,
-        bytes: 0,
-    }
-}
-
-/// The first `bytes` bytes of a piece.
-fn shortened(piece: Piece, bytes: usize) -> Piece {
-    Piece {
-        bytes: bytes.min(piece.bytes),
-        ..piece
     }
 }

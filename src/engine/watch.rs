@@ -5,10 +5,10 @@ use super::cache::MessageEnd;
 use super::group::{Group, Order, Queue, Slot};
 use super::medium::Broken;
 use crate::error::Error;
-use crate::limits::PATIENT;
+use crate::limits::{NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, WAITING_NOTICE_AFTER};
 use crate::link::LinkError;
 use crate::protocol::call::Call;
-use crate::protocol::message::{Message, PairPlace};
+use crate::protocol::message::{Clock, Message, PairPlace};
 use crate::protocol::session::{Agreement, Session, To};
 use std::time::Duration;
 
@@ -200,6 +200,29 @@ impl Group {
 
     pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
         self.session.next_message()
+    }
+}
+
+impl Slot {
+    /// A call without a deadline gets that of another rank, from now on.
+    fn start_clock(&mut self, clock: Clock, now: Duration) {
+        self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
+        self.timeout = clock.timeout;
+        self.clock_of = Some(clock.rank);
+        self.since = Some(now);
+        self.notices = 0;
+    }
+
+    /// After how long a wait the peers are told of it again. Without a deadline the times between
+    /// two notices grow, once every peer has had one.
+    fn noticed_after(&self) -> Duration {
+        if self.timeout == PATIENT {
+            let peers = self.program().map_or(0, |program| program.peers().count());
+            let first = peers.div_ceil(PEERS_ASKED_MAX).max(1) as u32;
+            let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
+            return WAITING_NOTICE_AFTER * (self.notices.min(first) + 1) * (1 << doubled);
+        }
+        WAITING_NOTICE_AFTER.min(self.timeout / 4) * (self.notices + 1)
     }
 }
 

@@ -43,11 +43,10 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
             .iter()
             .map(|plan| plan.rounds.get(index).unwrap_or(const { &Vec::new() }))
             .collect();
-        if rounds.iter().copied().flatten().any(Step::is_message) {
-            list.add_messages(&rounds)?;
-        } else {
-            list.add_local(&rounds);
-        }
+        list.add_messages(&rounds)?;
+        list.add_local(&rounds);
+        let is_empty = rounds.iter().all(|round| round.is_empty());
+        list.round += usize::from(!is_empty);
     }
     Ok(list.transfers)
 }
@@ -97,7 +96,6 @@ impl List {
                 "round {round}: rank {to} ignores a message of rank {from}"
             ));
         }
-        self.round += 1;
         Ok(())
     }
 
@@ -156,46 +154,33 @@ impl List {
         ))
     }
 
-    /// Local steps run one after the other, transfers of a round do not: a step that reads what an
-    /// earlier one wrote goes into a later round.
+    /// The local steps of a round, of which none touches what another one writes.
     fn add_local(&mut self, rounds: &[&Round]) {
-        let mut levels: Vec<Vec<Transfer>> = Vec::new();
         for (rank, round) in rounds.iter().enumerate() {
-            let mut level = 0;
-            let mut written: Vec<ChunkRange> = Vec::new();
             for step in round.iter() {
-                let (from, to, reduce) = match step {
-                    Step::Copy { from, to } => (*from, *to, false),
-                    Step::Reduce { from, to, .. } => (*from, *to, true),
+                let (from, to) = match step {
+                    Step::Copy { from, to } => (std::slice::from_ref(from), *to),
+                    Step::Reduce { from, to, .. } => (from.as_slice(), *to),
                     Step::Send { .. } | Step::Receive { .. } => continue,
                 };
-                if written.iter().any(|range| overlap(range, &from)) {
-                    level += 1;
-                    written.clear();
+                // The first operand is stored when the own chunks are not one.
+                let mut reduce = from.contains(&to);
+                for one in from.iter().filter(|one| **one != to) {
+                    self.transfers.push(Transfer {
+                        round: self.round,
+                        message: None,
+                        from: rank,
+                        from_chunk: one.first,
+                        to: rank,
+                        to_chunk: to.first,
+                        chunks: to.count,
+                        reduce,
+                    });
+                    reduce = true;
                 }
-                written.push(to);
-                if levels.len() <= level {
-                    levels.push(Vec::new());
-                }
-                levels[level].push(Transfer {
-                    round: self.round + level,
-                    message: None,
-                    from: rank,
-                    from_chunk: from.first,
-                    to: rank,
-                    to_chunk: to.first,
-                    chunks: to.count,
-                    reduce,
-                });
             }
         }
-        self.round += levels.len();
-        self.transfers.extend(levels.into_iter().flatten());
     }
-}
-
-fn overlap(one: &ChunkRange, other: &ChunkRange) -> bool {
-    one.first < other.end() && other.first < one.end()
 }
 
 /// What `ringtree plan --format json` prints for one algorithm, one object a line.
@@ -204,7 +189,7 @@ pub struct Report {
     /// What is done.
     pub collective: &'static str,
     /// How.
-    pub algorithm: &'static str,
+    pub algorithm: String,
     /// How many ranks.
     pub ranks: usize,
     /// The root; 0 where the collective has none.
@@ -242,7 +227,7 @@ impl Report {
     ) -> Self {
         Self {
             collective: collective.name(),
-            algorithm: algorithm.name(),
+            algorithm: algorithm.to_string(),
             ranks,
             root,
             chunks: None,
@@ -291,7 +276,7 @@ mod tests {
     use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
     use crate::plan::spec::{Algorithm, Collective};
 
-    /// Hand-written plans of four chunks and four of scratch.
+    /// Hand-written plans of four chunks and eight of scratch.
     fn plans(rounds_of_ranks: Vec<Vec<Round>>) -> Vec<Plan> {
         let world_size = rounds_of_ranks.len();
         let request = |rank| Request {
@@ -309,7 +294,7 @@ mod tests {
             .map(|(rank, rounds)| Plan {
                 request: request(rank),
                 chunks: 4,
-                scratch: 4,
+                scratch: 8,
                 rounds,
             })
             .collect()
@@ -357,38 +342,37 @@ mod tests {
     }
 
     #[test]
-    fn local_steps_that_build_on_each_other_get_rounds_of_their_own() {
+    fn local_steps_share_a_round_which_has_a_number_of_its_own() {
         let copy = Step::Copy {
             from: range(0, 1),
             to: range(4, 1),
         };
-        let fold = Step::Reduce {
-            from: range(4, 1),
+        let fold = |from: Vec<ChunkRange>| Step::Reduce {
+            from,
             to: range(1, 1),
             completes: false,
         };
-        let elsewhere = Step::Copy {
-            from: range(2, 1),
-            to: range(3, 1),
-        };
         let later = vec![Step::send(1, vec![range(1, 1)])];
         let stored = vec![Step::store(0, vec![range(1, 1)])];
+        let with_own = vec![range(5, 1), range(1, 1), range(9, 1)];
         let listed = transfers(&plans(vec![
-            vec![vec![copy, fold], later],
-            vec![vec![elsewhere], stored],
+            vec![vec![copy, fold(with_own)], later],
+            vec![vec![fold(vec![range(5, 1), range(9, 1)])], stored],
         ]));
         let listed = listed.unwrap();
         let rounds: Vec<_> = listed
             .iter()
-            .map(|one| (one.round, one.message, one.to, one.reduce))
+            .map(|one| (one.round, one.message, one.to, one.from_chunk, one.reduce))
             .collect();
         assert_eq!(
             rounds,
             [
-                (0, None, 0, false),
-                (0, None, 1, false),
-                (1, None, 0, true),
-                (2, Some(0), 1, false),
+                (0, None, 0, 0, false),
+                (0, None, 0, 5, true),
+                (0, None, 0, 9, true),
+                (0, None, 1, 5, false),
+                (0, None, 1, 9, true),
+                (1, Some(0), 1, 1, false),
             ]
         );
     }

@@ -4,7 +4,8 @@ use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
 
 /// A run of consecutive chunks of a rank's array (its buffer's chunks, then its scratch chunks).
-/// Never empty and never wrapping: a wrapping run is two ranges of one message.
+/// Never empty, never wrapping and never partly buffer, partly scratch: such a run is two ranges of
+/// one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRange {
     /// The first chunk.
@@ -63,11 +64,12 @@ pub enum Step {
         /// Where it goes; as many chunks, disjoint from `from`.
         to: ChunkRange,
     },
-    /// `to` becomes `to ⊕ from` on this rank.
+    /// The operands `from` are folded from left to right, as *one* fold, into `to` on this rank.
     Reduce {
-        /// The second operand.
-        from: ChunkRange,
-        /// The first operand and the result; as many chunks, disjoint from `from`.
+        /// At least two, in the order of the fold, each of as many chunks as `to`. One of them may
+        /// be `to` itself; the others are disjoint from it.
+        from: Vec<ChunkRange>,
+        /// Where the result goes.
         to: ChunkRange,
         /// As for a receive.
         completes: bool,
@@ -113,8 +115,8 @@ impl Step {
 
 /// What one rank does between two steps of the collective's logical clock: first its sends, then
 /// its receives. A round holds either messages or local steps, never both, and at most one message
-/// from one rank to another. Round r of one rank is round r of every rank; a rank with nothing to
-/// do in a round has an empty one.
+/// from one rank to another. No local step of a round touches what another one writes. Round r of
+/// one rank is round r of every rank; a rank with nothing to do in a round has an empty one.
 pub type Round = Vec<Step>;
 
 /// What a plan is a pure function of.
@@ -155,8 +157,9 @@ pub struct Plan {
     pub request: Request,
     /// Chunks of the buffer.
     pub chunks: usize,
-    /// Chunks of scratch after them; as many as `chunks` at most. Scratch chunk `chunks + i` is as
-    /// long as chunk `i`.
+    /// Chunks of scratch after them; as many as `chunks` times the ranks at most. Scratch chunk
+    /// `chunks + i` is as long as chunk `i mod chunks`. More scratch than buffer is for short
+    /// buffers: [`crate::limits::SCRATCH_BYTES_MAX`].
     pub scratch: usize,
     /// The rounds, in order.
     pub rounds: Vec<Round>,

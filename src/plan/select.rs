@@ -4,14 +4,14 @@
 //! the collective, the bytes, the element size, the ranks, which of them share a host, and one
 //! [`TuningTable`], which the ranks compare when they connect.
 
-use super::algorithms::{Entry, REGISTRY, entry, required};
+use super::algorithms::{Entry, Offer, REGISTRY, entry, required};
 use super::cost::{payload_bytes, shared};
 use super::ir::Request;
 use super::price::Question;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::{Bytes, Seconds};
-use crate::limits::{PIECES_MAX, SHARED_SEGMENT_BYTES};
+use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES};
 
 pub use super::tuning::TuningTable;
 
@@ -100,8 +100,8 @@ impl Choice {
 /// ```
 ///
 /// # Errors
-/// A sentence: nothing carries out the collective, or the forced algorithm does not, or the ranks
-/// do not fill their hosts.
+/// A sentence: nothing carries out the collective, or the forced algorithm does not or needs too
+/// much scratch ([`scratch_bytes`]), or the ranks do not fill their hosts.
 pub fn choose(
     collective: Collective,
     topology: Topology,
@@ -123,17 +123,13 @@ pub fn choose(
         dtype_size,
     };
     if let Some(algorithm) = forced {
-        let mut choice = offers.of(required(collective, algorithm)?)?;
+        let mut choice = offers.of(required(collective, algorithm)?, algorithm)?;
+        offers.scratch_bytes(&choice)?;
         choice.is_forced = true;
         return Ok(choice);
     }
     let sharing = topology.sharing();
-    let mut candidates = REGISTRY
-        .iter()
-        .filter(|entry| entry.collectives.contains(&collective))
-        .filter(|entry| (entry.is_offered)(collective, sharing))
-        .map(|entry| offers.of(entry))
-        .collect::<Result<Vec<Choice>, String>>()?;
+    let mut candidates = offers.candidates()?;
     let least = |candidates: &[Choice]| {
         let times = candidates
             .iter()
@@ -206,6 +202,34 @@ pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Resu
     }
 }
 
+/// Bytes of scratch that the plans of `request` need beside a buffer of `bytes`.
+///
+/// # Errors
+/// A sentence, when there is no such plan, or when it needs more than one buffer and more than
+/// [`SCRATCH_BYTES_MAX`].
+pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
+    let Request {
+        collective,
+        algorithm,
+        world_size,
+        ..
+    } = *request;
+    let entry = required(collective, algorithm)?;
+    let chunks = (entry.chunks)(collective, world_size, request.pieces).max(1);
+    let buffers = (entry.scratch)(request) as f64 / chunks as f64;
+    let scratch = (buffers * bytes as f64).ceil();
+    if buffers <= 1.0 || scratch <= SCRATCH_BYTES_MAX as f64 {
+        return Ok(scratch as usize);
+    }
+    Err(format!(
+        "{algorithm} needs {} of scratch for {} over {world_size} ranks; {} is the most: \
+         name another algorithm, or auto",
+        Bytes(scratch),
+        Bytes(bytes as f64),
+        Bytes(SCRATCH_BYTES_MAX as f64)
+    ))
+}
+
 /// What the algorithms are asked to offer for.
 struct Offers<'a> {
     topology: Topology,
@@ -216,31 +240,55 @@ struct Offers<'a> {
 }
 
 impl Offers<'_> {
-    /// What `entry` would make of it.
-    fn of(&self, entry: &Entry) -> Result<Choice, String> {
-        let Topology {
-            world_size,
-            ranks_per_host,
-        } = self.topology;
+    fn request(&self, algorithm: Algorithm, pieces: usize) -> Request {
+        Request {
+            collective: self.question.collective,
+            algorithm,
+            world_size: self.topology.world_size,
+            rank: 0,
+            root: 0,
+            pieces,
+            ranks_per_host: self.topology.ranks_per_host,
+        }
+    }
+
+    /// See [`scratch_bytes`].
+    fn scratch_bytes(&self, choice: &Choice) -> Result<usize, String> {
+        let request = self.request(choice.algorithm, choice.pieces);
+        scratch_bytes(&request, self.question.bytes)
+    }
+
+    /// What each algorithm that `auto` considers would make of it.
+    fn candidates(&self) -> Result<Vec<Choice>, String> {
+        let offer = Offer {
+            collective: self.question.collective,
+            topology: self.topology,
+            bytes: self.question.bytes,
+        };
+        let has_room = |choice: &Choice| self.scratch_bytes(choice).is_ok();
+        REGISTRY
+            .iter()
+            .filter(|entry| entry.collectives.contains(&offer.collective))
+            .filter(|entry| (entry.is_offered)(&offer))
+            .map(|entry| self.of(entry, entry.algorithm))
+            .filter(|choice| choice.as_ref().map_or(true, has_room))
+            .collect()
+    }
+
+    /// What `entry` would make of it as `algorithm`, which has a radix.
+    fn of(&self, entry: &Entry, algorithm: Algorithm) -> Result<Choice, String> {
+        let world_size = self.topology.world_size;
         let Question {
             collective, bytes, ..
         } = self.question;
-        let mut request = Request {
-            collective,
-            algorithm: entry.algorithm,
-            world_size,
-            rank: 0,
-            root: 0,
-            pieces: 1,
-            ranks_per_host,
-        };
+        let mut request = self.request(algorithm, 1);
         request.pieces = self.pieces(entry, &request);
         let is_alone = world_size == 1;
         Ok(Choice {
             collective,
             world_size,
             bytes,
-            algorithm: entry.algorithm,
+            algorithm,
             pieces: request.pieces,
             rounds: if is_alone {
                 0

@@ -1,7 +1,11 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
+use super::algorithms::own;
+use crate::limits::RADIX_MAX;
 use crate::named::named;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 
 macro_rules! names {
     ($(#[$meta:meta])* $type:ident, $what:literal, {
@@ -45,29 +49,135 @@ names! {
     }
 }
 
-names! {
-    /// How a collective is carried out. What each does is in its file under `plan/algorithms/`.
-    Algorithm, "algorithm", {
-        /// Every contribution straight to the ranks that need it, one round.
-        Flat "flat",
-        /// Flat reduce-scatter, then flat all-gather.
-        TwoShot "two-shot",
-        /// Divide and conquer.
-        Binomial "binomial",
-        /// Scatter by a binomial tree, then all-gather.
-        ScatterAllgather "scatter-allgather",
-        /// Pairwise exchange of whole buffers at doubling distance.
-        RecursiveDoubling "recursive-doubling",
-        /// Recursive halving, then recursive doubling of blocks.
-        Rabenseifner "rabenseifner",
-        /// Neighbour to neighbour.
-        Ring "ring",
-        /// Circulant graphs: round-optimal and volume-optimal for every number of ranks.
-        Circulant "circulant",
-        /// Token exchange at doubling distance.
-        Dissemination "dissemination",
-        /// Inside the hosts first, then between them, then inside again.
-        Hierarchical "hierarchical",
+/// How a collective is carried out: an algorithm of the registry, whose constants
+/// (`Algorithm::Ring`) stand in `plan/algorithms/mod.rs`, and its radix k: in a round a rank of an
+/// algorithm that has one exchanges k − 1 messages instead of one, and there are ⌈log_k n⌉ rounds
+/// instead of ⌈log₂ n⌉.
+///
+/// ```
+/// use ringtree::plan::Algorithm;
+///
+/// let by_four: Algorithm = "recursive-doubling/4".parse()?;
+/// assert_eq!(by_four, Algorithm::RecursiveDoubling.with_radix(4)?);
+/// assert_eq!((by_four.name(), by_four.radix()), ("recursive-doubling", 4));
+/// assert_eq!(Algorithm::Ring.with_radix(4).unwrap_err(), "ring has no radix");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
+pub struct Algorithm {
+    /// The place in the registry.
+    number: u8,
+    radix: u8,
+}
+
+/// The radix of an algorithm that is named without one.
+const RADIX_DEFAULT: u8 = 2;
+
+impl Algorithm {
+    /// The one in this place of the registry, with the default radix.
+    pub(super) const fn numbered(number: u8) -> Self {
+        Self {
+            number,
+            radix: RADIX_DEFAULT,
+        }
+    }
+
+    /// The place in the registry.
+    pub(super) const fn number(self) -> usize {
+        self.number as usize
+    }
+
+    /// The name without the radix.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
+    }
+
+    /// The radix k; 2 where none was named.
+    #[must_use]
+    pub const fn radix(self) -> usize {
+        self.radix as usize
+    }
+
+    /// The same with the radix `radix`.
+    ///
+    /// # Errors
+    /// A sentence: the algorithm has none, or it must be another number.
+    pub fn with_radix(self, radix: usize) -> Result<Self, String> {
+        if !(2..=RADIX_MAX).contains(&radix) {
+            return Err(format!(
+                "a radix is a number from 2 to {RADIX_MAX}, not {radix}"
+            ));
+        }
+        let wanted = Self {
+            radix: radix as u8,
+            ..self
+        };
+        let has_radix = own::entry_of(self).is_some_and(|entry| entry.has_radix);
+        if !has_radix && wanted != Self::numbered(self.number) {
+            return Err(format!("{} has no radix", self.name()));
+        }
+        Ok(wanted)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())?;
+        match self.radix {
+            RADIX_DEFAULT => Ok(()),
+            radix => write!(formatter, "/{radix}"),
+        }
+    }
+}
+
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, radix) = match text.split_once('/') {
+            Some((name, radix)) => (name, Some(radix)),
+            None => (text, None),
+        };
+        let found = own::named(name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
+            format!(
+                "no algorithm is called '{name}'; there are {}",
+                names.join(" ")
+            )
+        })?;
+        match radix.map(|radix| (radix, radix.parse())) {
+            None => Ok(found),
+            Some((_, Ok(radix))) => found.with_radix(radix),
+            Some((radix, Err(_))) => Err(format!(
+                "a radix is a number from 2 to {RADIX_MAX}, not '{radix}'"
+            )),
+        }
+    }
+}
+
+impl From<Algorithm> for (u8, u8) {
+    fn from(algorithm: Algorithm) -> Self {
+        (algorithm.number, algorithm.radix)
+    }
+}
+
+impl TryFrom<(u8, u8)> for Algorithm {
+    type Error = String;
+
+    fn try_from((number, radix): (u8, u8)) -> Result<Self, String> {
+        // What a peer has registered may be unknown here.
+        match (2..=RADIX_MAX).contains(&usize::from(radix)) {
+            true => Ok(Self { number, radix }),
+            false => Err(format!("no algorithm has the radix {radix}")),
+        }
     }
 }
 

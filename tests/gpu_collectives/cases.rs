@@ -44,14 +44,16 @@ fn check_all(rank: &Rank, cases: Vec<Case>) -> Result<String> {
 fn every_algorithm(world_size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in REGISTRY {
-        for collective in entry.collectives {
+        let forms = entry.forms(&[2, 3]).into_iter();
+        let pairs = forms.flat_map(|form| entry.collectives.iter().map(move |one| (one, form)));
+        for (collective, algorithm) in pairs {
             if *collective == Collective::Barrier {
                 continue;
             }
             for (nth, count) in [0, 1, 3, 1025, 30_001].into_iter().enumerate() {
                 cases.push(Case {
                     collective: *collective,
-                    algorithm: Some(entry.algorithm),
+                    algorithm: Some(algorithm),
                     dtype: Dtype::F32,
                     op: [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][nth % 3],
                     count,

@@ -228,7 +228,7 @@ fn scratch_and_local_steps_are_verified_too() {
         vec![
             vec![Step::send(peer, all()), Step::store(peer, vec![scratch])],
             vec![Step::Reduce {
-                from: scratch,
+                from: vec![all()[0], scratch],
                 to: all()[0],
                 completes: true,
             }],

@@ -16,6 +16,9 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     use Algorithm as A;
     use Collective as C;
     let (n, b) = (request.world_size, request.pieces);
+    if request.algorithm.radix() > 2 {
+        return None;
+    }
     let (g, h) = (request.ranks_per_host, n / request.ranks_per_host);
     let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();
     let up = log(n);
@@ -52,6 +55,9 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
         (A::Hierarchical, C::AllReduce) => (n * b, 2 * inside + 2 * log(h), 2 * (n - 1) * b),
         (A::Hierarchical, C::Broadcast) => (b, inside + log(h), (g - 1 + log(h)) * b),
         (A::Hierarchical, C::Reduce) => (b, inside + log(h), b),
+        (A::Bruck, C::AllGather) => (n * b, up, (n - 1) * b),
+        (A::BruckFold, C::AllReduce) => (b, up, (n - 1) * b),
+        (A::Chain, C::Broadcast | C::Reduce) => (b, (n + b).saturating_sub(2), b),
         _ => return None,
     };
     if n == 1 {
@@ -108,7 +114,8 @@ fn of_round(steps: &[Step]) -> Path {
                 received = (received.0 + peers, received.1 + peers * chunks);
                 folded += (sources.len() - 1) * chunks;
             }
-            _ => panic!("no plan has local steps yet"),
+            Step::Copy { .. } => {}
+            Step::Reduce { from, to, .. } => folded += (from.len() - 1) * to.count,
         }
     }
     Path {

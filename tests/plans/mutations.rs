@@ -3,7 +3,7 @@
 use super::replay::replay;
 use super::{plans_like, plans_of, ranks_per_host};
 use ringtree::plan::verify::verify;
-use ringtree::plan::{Collective, Plan, REGISTRY, Request, Source, Step};
+use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Source, Step};
 
 /// Where a step is: rank, round, index.
 type Place = (usize, usize, usize);
@@ -12,24 +12,32 @@ type Place = (usize, usize, usize);
 fn for_each_step(test: impl Fn(&[Plan], Place)) {
     for entry in REGISTRY {
         for &collective in entry.collectives {
-            for world_size in 2..=6 {
-                for (root, pieces) in [(0, 1), (1, 2)] {
-                    let root = if collective.is_rooted() { root } else { 0 };
-                    for ranks_per_host in ranks_per_host(collective, entry.algorithm, world_size) {
-                        let plans = plans_like(&Request {
-                            collective,
-                            algorithm: entry.algorithm,
-                            world_size,
-                            rank: 0,
-                            root,
-                            pieces,
-                            ranks_per_host,
-                        });
-                        for place in places(&plans) {
-                            test(&plans, place);
-                        }
+            for algorithm in entry.forms(&[2, 3]) {
+                for_each_request(collective, algorithm, |request| {
+                    let plans = plans_like(request);
+                    for place in places(&plans) {
+                        test(&plans, place);
                     }
-                }
+                });
+            }
+        }
+    }
+}
+
+fn for_each_request(collective: Collective, algorithm: Algorithm, test: impl Fn(&Request)) {
+    for world_size in 2..=6 {
+        for (root, pieces) in [(0, 1), (1, 2)] {
+            let root = if collective.is_rooted() { root } else { 0 };
+            for ranks_per_host in ranks_per_host(collective, algorithm, world_size) {
+                test(&Request {
+                    collective,
+                    algorithm,
+                    world_size,
+                    rank: 0,
+                    root,
+                    pieces,
+                    ranks_per_host,
+                });
             }
         }
     }
@@ -125,6 +133,8 @@ fn a_step_with_another_peer_is_refused() {
                 let n = mutant.len();
                 match step_at(mutant, place) {
                     Step::Send { peers, .. } => peers[0] = (peers[0] + shift) % n,
+                    // It has no peer.
+                    Step::Copy { .. } | Step::Reduce { .. } => {}
                     Step::Receive { sources, .. } => {
                         for source in sources {
                             if let Source::Peer(peer) = source {
@@ -133,7 +143,6 @@ fn a_step_with_another_peer_is_refused() {
                             }
                         }
                     }
-                    _ => panic!("no plan has local steps yet"),
                 }
             });
         }
@@ -144,16 +153,22 @@ fn a_step_with_another_peer_is_refused() {
 fn a_message_of_other_chunks_is_refused() {
     for_each_step(|plans, place| {
         for (first, count) in [(0, 1), (0, -1), (1, 0), (-1, 0), (1, -1), (-1, 1)] {
-            refused(plans, place, |mutant| {
-                let (Step::Send { ranges, .. } | Step::Receive { ranges, .. }) =
-                    step_at(mutant, place)
-                else {
-                    panic!("no plan has local steps yet");
+            let change = |mutant: &mut Vec<Plan>| {
+                let range = match step_at(mutant, place) {
+                    Step::Send { ranges, .. } | Step::Receive { ranges, .. } => {
+                        ranges.last_mut().unwrap()
+                    }
+                    Step::Copy { from, .. } => from,
+                    Step::Reduce { from, .. } => from.last_mut().unwrap(),
                 };
-                let range = ranges.last_mut().unwrap();
                 range.first = range.first.wrapping_add_signed(first);
                 range.count = range.count.wrapping_add_signed(count);
-            });
+            };
+            // Only a rank that has copied a chunk can send another one that holds the same.
+            match plans.iter().all(|plan| plan.scratch == 0) {
+                true => refused(plans, place, change),
+                false => drop(refused_or_right(plans, place, change)),
+            }
         }
     });
 }
@@ -162,7 +177,9 @@ fn a_message_of_other_chunks_is_refused() {
 fn a_wrong_word_on_completeness_is_refused() {
     for_each_step(|plans, place| {
         refused(plans, place, |mutant| {
-            if let Step::Receive { completes, .. } = step_at(mutant, place) {
+            if let Step::Receive { completes, .. } | Step::Reduce { completes, .. } =
+                step_at(mutant, place)
+            {
                 *completes = !*completes;
             }
         });

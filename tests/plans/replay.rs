@@ -95,8 +95,9 @@ fn after_round(
                     }
                 }
                 Step::Reduce { from, to, .. } => {
-                    for (source, target) in flat(&[*from]).into_iter().zip(flat(&[*to])) {
-                        after[rank][target] = combine(after[rank][target], before[rank][source]);
+                    for (place, target) in flat(&[*to]).into_iter().enumerate() {
+                        let operands = from.iter().map(|one| before[rank][one.first + place]);
+                        after[rank][target] = operands.reduce(&combine).ok_or("no operands")?;
                     }
                 }
             }

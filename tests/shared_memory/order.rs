@@ -100,11 +100,16 @@ fn check_places(step: &ProgramStep) {
     for (own, piece) in step.own.iter().zip(&step.pieces) {
         assert_eq!(own.bytes, piece.bytes, "{step:?}");
     }
-    let read = match &step.action {
-        Action::Copy(from) | Action::Accumulate { from, .. } => from.as_slice(),
-        _ => &[],
+    let read: Vec<&Piece> = match &step.action {
+        Action::Copy(from) => from.iter().collect(),
+        // An operand may be what lies there, and is told by its very place.
+        Action::Fold { from, .. } => {
+            let others = from.iter().filter(|one| **one != step.pieces);
+            others.flatten().collect()
+        }
+        _ => vec![],
     };
-    for one in read.iter().chain(&step.own) {
+    for one in read.into_iter().chain(&step.own) {
         assert!(
             !step.pieces.iter().any(|piece| overlap(one, piece)),
             "{step:?}"

@@ -35,8 +35,8 @@ const UNDER_WAY_MAX: usize = 3;
 /// Every algorithm with every collective it carries out.
 pub(crate) fn pairs() -> Vec<(Collective, Algorithm)> {
     let all = REGISTRY.iter().flat_map(|entry| {
-        let collectives = entry.collectives.iter();
-        collectives.map(|collective| (*collective, entry.algorithm))
+        let forms = entry.forms(&[2, 4]).into_iter();
+        forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
     });
     all.collect()
 }

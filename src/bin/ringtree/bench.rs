@@ -15,7 +15,8 @@ use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::device;
 use ringtree::plan::algorithms::required;
-use ringtree::plan::{Algorithm, Collective, REGISTRY};
+use ringtree::plan::select::scratch_bytes;
+use ringtree::plan::{Algorithm, Collective, REGISTRY, Request};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
 
@@ -194,7 +195,8 @@ fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm
                 .collect()
         }
         Selection::One(algorithm) => {
-            vec![Some(required(collective, algorithm)?.algorithm)]
+            required(collective, algorithm)?;
+            vec![Some(algorithm)]
         }
     })
 }
@@ -235,6 +237,12 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let mut is_first = true;
     for bytes in &wanted.sizes_bytes {
         for algorithm in &wanted.algorithms {
+            if let Some(why_not) = too_long(&comm, wanted, *algorithm, *bytes) {
+                if comm.rank() == 0 {
+                    eprintln!("left out: {why_not}");
+                }
+                continue;
+            }
             comm.use_algorithm(*algorithm)?;
             let case = Case {
                 collective: wanted.collective,
@@ -255,6 +263,27 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
         }
     }
     Ok(total_wrong)
+}
+
+/// Why one of all algorithms does not carry out a call of so many bytes. One that was named is not
+/// left out, but refused.
+fn too_long(
+    comm: &Communicator,
+    wanted: &Wanted,
+    algorithm: Option<Algorithm>,
+    bytes: usize,
+) -> Option<String> {
+    let algorithm = algorithm.filter(|_| wanted.algorithms.len() > 1)?;
+    let request = Request {
+        collective: wanted.collective,
+        algorithm,
+        world_size: comm.world_size(),
+        rank: 0,
+        root: 0,
+        pieces: 1,
+        ranks_per_host: 1,
+    };
+    scratch_bytes(&request, bytes).err()
 }
 
 /// The memory that is asked for; a device is attached.

@@ -5,7 +5,7 @@
 use ringtree::plan::{Algorithm, Collective};
 
 const COLLECTIVES_TO_COME: &[&str] = &["gather", "scatter", "all-to-all", "send-recv"];
-const ALGORITHMS_TO_COME: &[&str] = &["chain", "double-tree", "bruck", "pairwise"];
+const ALGORITHMS_TO_COME: &[&str] = &["pairwise"];
 
 /// Which algorithms a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::{parse_rate, parse_size, parse_time};
 use ringtree::bootstrap::TuningSource;
-use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
+use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
 use ringtree::plan::algorithms::required;
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::export::{Report, transfers};
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{TuningTable, choose, predicted_s};
+use ringtree::plan::select::{TuningTable, choose, predicted_s, scratch_bytes};
 use ringtree::plan::topology::{Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// The algorithm's name, auto (what a call would choose) or all
     #[arg(long, value_name = "NAME|auto|all")]
     algorithm: Option<String>,
+    /// The radix of an algorithm that has one; NAME/K says the same
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    radix: Option<String>,
     /// How many ranks
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     ranks: Option<String>,
@@ -120,6 +123,10 @@ impl Inquiry {
             .as_deref()
             .ok_or("say which algorithm: --algorithm NAME, auto or all")?;
         let selection = parse_selection(algorithm)?;
+        let radix = match &arguments.radix {
+            Some(text) => Some(parse_count("--radix", text, 2, RADIX_MAX)?),
+            None => None,
+        };
         let ranks = arguments
             .ranks
             .as_deref()
@@ -139,7 +146,7 @@ impl Inquiry {
         topology.check().map_err(refusal)?;
         let inquiry = Self {
             collective,
-            selection,
+            selection: with_radix(selection, radix)?,
             topology,
             root: if collective.is_rooted() { root } else { 0 },
             bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
@@ -184,17 +191,9 @@ impl Inquiry {
         }
     }
 
-    fn assess(&self, algorithm: Algorithm) -> Result<Assessment, String> {
-        let names = (self.collective, algorithm);
-        let size = (self.topology.world_size, self.root);
-        if let Err(why_not) = required(self.collective, algorithm) {
-            let report = Report::unsupported(names, size, why_not);
-            return Ok(Assessment {
-                report,
-                drawn: None,
-                pieces: 0,
-            });
-        };
+    /// What is asked for, by `algorithm`.
+    fn request(&self, algorithm: Algorithm) -> Result<Request, String> {
+        required(self.collective, algorithm)?;
         let pieces = match self.pieces {
             Some(pieces) => pieces,
             None => {
@@ -212,6 +211,24 @@ impl Inquiry {
             pieces,
             ranks_per_host: self.topology.ranks_per_host,
         };
+        scratch_bytes(&request, self.bytes).map(|_| request)
+    }
+
+    fn assess(&self, algorithm: Algorithm) -> Result<Assessment, String> {
+        let names = (self.collective, algorithm);
+        let size = (self.topology.world_size, self.root);
+        let request = match self.request(algorithm) {
+            Ok(request) => request,
+            Err(why_not) if self.selection == Selection::All => {
+                return Ok(Assessment {
+                    report: Report::unsupported(names, size, why_not),
+                    drawn: None,
+                    pieces: 0,
+                });
+            }
+            Err(why_not) => return Err(why_not),
+        };
+        let pieces = request.pieces;
         let traffic = Traffic::of(&request, self.bytes)?;
         let time_s = predicted_s(&request, self.bytes, &self.table)?;
         let mut report = Report::priced(names, size, &traffic, time_s);
@@ -249,6 +266,23 @@ struct Assessment {
     report: Report,
     drawn: Option<(Vec<Plan>, Caption)>,
     pieces: usize,
+}
+
+/// The selection with a radix, if one is named.
+fn with_radix(selection: Selection, radix: Option<usize>) -> Result<Selection, String> {
+    let Some(radix) = radix else {
+        return Ok(selection);
+    };
+    let refusal = |why| format!("--radix {radix}: {why}");
+    match selection {
+        Selection::One(algorithm) => {
+            let wanted = algorithm.with_radix(radix).map_err(refusal)?;
+            Ok(Selection::One(wanted))
+        }
+        Selection::All | Selection::Auto => {
+            Err(refusal("say of which algorithm: --algorithm NAME".into()))
+        }
+    }
 }
 
 fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, String> {
@@ -419,10 +453,24 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
         out.push_str(cells.join("  ").trim_end());
         out.push('\n');
     }
-    if !others.is_empty() {
-        let names: Vec<&str> = others.iter().map(|one| one.report.algorithm).collect();
-        let collective = inquiry.collective;
+    let collective = inquiry.collective;
+    let (elsewhere, too_long): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| {
+        let carries_out = format!("does not carry out {collective}");
+        let why_not = one.report.why_not.as_ref();
+        why_not.is_some_and(|why_not| why_not.ends_with(&carries_out))
+    });
+    if !elsewhere.is_empty() {
+        let names: Vec<&str> = elsewhere
+            .iter()
+            .map(|one| one.report.algorithm.as_str())
+            .collect();
         out.push_str(&format!("\nnot for {collective}: {}\n", names.join(", ")));
+    }
+    for why_not in too_long
+        .iter()
+        .filter_map(|one| one.report.why_not.as_ref())
+    {
+        out.push_str(&format!("{why_not}\n"));
     }
     out
 }
@@ -467,7 +515,7 @@ fn speed(link: &LinkCost) -> String {
 fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
     let report = &assessment.report;
     let number = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
-    let mut cells = vec![report.algorithm.to_owned()];
+    let mut cells = vec![report.algorithm.clone()];
     cells.push(assessment.pieces.to_string());
     cells.push(number(report.rounds));
     cells.push(number(report.messages));

@@ -222,8 +222,12 @@ fn check_all(streams: usize) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (seed >> 33) as usize % below
     };
-    for entry in REGISTRY {
-        for collective in entry.collectives {
+    let forms = REGISTRY.iter().flat_map(|entry| {
+        let forms = entry.forms(&[2, 3]).into_iter();
+        forms.map(|algorithm| (entry.collectives, algorithm))
+    });
+    for (collectives, algorithm) in forms {
+        for collective in collectives {
             for n in 1..=RANKS_MAX {
                 let call = Call::new(*collective, 5 * n + 2).dtype(Dtype::U8);
                 let call = match collective {
@@ -231,7 +235,7 @@ fn check_all(streams: usize) {
                     Collective::Broadcast | Collective::Reduce => call.root(n - 1),
                     _ => call,
                 };
-                let Some(one) = prepare(call.by(entry.algorithm), n) else {
+                let Some(one) = prepare(call.by(algorithm), n) else {
                     continue;
                 };
                 let other = Call::new(Collective::Broadcast, 9).dtype(Dtype::U8);

@@ -11,7 +11,7 @@
 //! know, so every rank lays out the frames of all.
 
 use super::{Medium, Moved, Operands, Part};
-use crate::engine::program::{Action, Endpoint, Lane, Piece, Program, Space};
+use crate::engine::program::{Action, Endpoint, Lane, Piece, Program, Space, rest};
 use crate::engine::run::Run;
 
 /// The least that messages are apart.
@@ -120,6 +120,7 @@ pub fn fits(
     programs.iter().all(|program| {
         let operands = program.steps.iter().map(|step| match &step.action {
             Action::Reduce { from, .. } => from.len() + 1,
+            Action::Fold { from, .. } => from.len(),
             _ => 2,
         });
         Frame::new(program, lies).bytes <= frame_bytes
@@ -326,14 +327,15 @@ impl Medium for Recorder<'_> {
         });
     }
 
-    fn accumulate(&mut self, from: Piece, to: Piece, completes: bool) {
-        let to_place = self.own(to);
-        self.entries.push(Entry::Reduce {
-            from: vec![to_place, self.own(from)],
-            to: to_place,
-            bytes: to.bytes,
+    fn fold(&mut self, from: &[Vec<Piece>], offset: usize, into: Piece, completes: bool) {
+        let operand = |one: &Vec<Piece>| self.own(rest(one, offset, into.bytes));
+        let entry = Entry::Reduce {
+            from: from.iter().map(operand).collect(),
+            to: self.own(into),
+            bytes: into.bytes,
             completes,
-        });
+        };
+        self.entries.push(entry);
     }
 
     fn is_ready(&self, _peer: usize) -> bool {

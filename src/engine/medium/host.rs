@@ -1,7 +1,7 @@
 //! Host bytes: links to the peers, and the CPU's kernels.
 
 use super::{Broken, Medium, Moved, Operands, Part};
-use crate::engine::program::{Endpoint, Piece, Space};
+use crate::engine::program::{Endpoint, Piece, Space, rest};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::link::shm::exposed::Locator;
 use crate::link::shm::local::Local;
@@ -239,39 +239,54 @@ impl Buffers<'_> {
         &mut whole[piece.offset..piece.offset + piece.bytes]
     }
 
-    /// Two disjoint places: one to read, one to write.
+    /// The place `into`, to be written, and all that lies beside it, to be read.
     #[inline]
-    fn pair(&mut self, from: Piece, to: Piece) -> (&[u8], &mut [u8]) {
-        let is_output = |space| matches!(space, Space::Output | Space::Buffer);
-        let (source, target): (&[u8], &mut [u8]) = match (from.space, to.space) {
-            (Space::Input, Space::Scratch) => (self.input, &mut *self.scratch),
-            (Space::Input, _) => (self.input, &mut *self.output),
-            (Space::Scratch, space) if is_output(space) => (&*self.scratch, &mut *self.output),
-            (space, Space::Scratch) if is_output(space) => (&*self.output, &mut *self.scratch),
-            (space, _) => {
-                let whole = match space {
-                    Space::Scratch => &mut *self.scratch,
-                    _ => &mut *self.output,
-                };
-                return within(whole, from, to);
-            }
+    fn split(&mut self, into: Piece) -> (&mut [u8], Beside<'_>) {
+        let (whole, other) = match into.space {
+            Space::Scratch => (&mut *self.scratch, &*self.output),
+            _ => (&mut *self.output, &*self.scratch),
         };
-        (
-            &source[from.offset..from.offset + from.bytes],
-            &mut target[to.offset..to.offset + to.bytes],
-        )
+        let (before, rest) = whole.split_at_mut(into.offset);
+        let (target, after) = rest.split_at_mut(into.bytes);
+        let beside = Beside {
+            input: self.input,
+            other,
+            before,
+            after,
+            into,
+        };
+        (target, beside)
     }
 }
 
-/// Two disjoint places of the same memory.
-fn within(whole: &mut [u8], from: Piece, to: Piece) -> (&[u8], &mut [u8]) {
-    let (low, high) = whole.split_at_mut(from.offset.max(to.offset));
-    if from.offset < to.offset {
-        let source = &low[from.offset..from.offset + from.bytes];
-        (source, &mut high[..to.bytes])
-    } else {
-        let target = &mut low[to.offset..to.offset + to.bytes];
-        (&high[..from.bytes], target)
+/// What can be read while `into` is written: all but that.
+struct Beside<'a> {
+    input: &'a [u8],
+    /// Of output and scratch, the one in which `into` does not lie.
+    other: &'a [u8],
+    /// What lies before `into` in its own memory.
+    before: &'a [u8],
+    /// What lies after it.
+    after: &'a [u8],
+    into: Piece,
+}
+
+impl<'a> Beside<'a> {
+    /// The bytes of a piece that is disjoint from `into`.
+    #[inline]
+    fn read(&self, piece: Piece) -> &'a [u8] {
+        let is_scratch = |piece: Piece| piece.space == Space::Scratch;
+        let end = self.into.offset + self.into.bytes;
+        let (whole, start) = if piece.space == Space::Input {
+            (self.input, piece.offset)
+        } else if is_scratch(piece) != is_scratch(self.into) {
+            (self.other, piece.offset)
+        } else if piece.offset < end {
+            (self.before, piece.offset)
+        } else {
+            (self.after, piece.offset - end)
+        };
+        &whole[start..start + piece.bytes]
     }
 }
 
@@ -403,7 +418,8 @@ impl Medium for HostMedium<'_> {
         };
         let divisor = self.arithmetic.divisor.filter(|_| completes);
         let first = |piece: Piece| Piece { bytes, ..piece };
-        let (own, into) = self.buffers.pair(first(own), first(into));
+        let (into, beside) = self.buffers.split(first(into));
+        let own = beside.read(first(own));
         let count = from.len() + 1;
         let (mut few, mut many) = ([&[][..]; OPERANDS_AT_HAND], Vec::new());
         let views = if count <= OPERANDS_AT_HAND {
@@ -425,17 +441,32 @@ impl Medium for HostMedium<'_> {
     }
 
     fn copy(&mut self, from: Piece, to: Piece) {
-        let (from, to) = self.buffers.pair(from, to);
-        to.copy_from_slice(from);
+        let (to, beside) = self.buffers.split(to);
+        to.copy_from_slice(beside.read(from));
     }
 
-    fn accumulate(&mut self, from: Piece, to: Piece, completes: bool) {
-        let Some(kernel) = &self.arithmetic.kernel else {
+    fn fold(&mut self, from: &[Vec<Piece>], offset: usize, into: Piece, completes: bool) {
+        let Some(kernel) = self.arithmetic.kernel.as_ref().filter(|_| into.bytes > 0) else {
             return;
         };
         let divisor = self.arithmetic.divisor.filter(|_| completes);
-        let (from, to) = self.buffers.pair(from, to);
-        kernel.fold(to, Some(0), &[from], divisor);
+        let operand = |one: &Vec<Piece>| rest(one, offset, into.bytes);
+        let lies_there = |one: &Vec<Piece>| operand(one) == into;
+        let own = from.iter().position(lies_there);
+        let (target, beside) = self.buffers.split(into);
+        let others = from.iter().filter(|one| !lies_there(one));
+        let count = from.len() - usize::from(own.is_some());
+        let (mut few, mut many) = ([&[][..]; OPERANDS_AT_HAND], Vec::new());
+        let views = if count <= OPERANDS_AT_HAND {
+            &mut few[..count]
+        } else {
+            many.resize(count, &[][..]);
+            &mut many
+        };
+        for (slot, one) in views.iter_mut().zip(others) {
+            *slot = beside.read(operand(one));
+        }
+        kernel.fold(target, own, views, divisor);
     }
 
     #[inline]

@@ -62,8 +62,9 @@ pub trait Medium {
     /// Copies bytes of this rank; both pieces are equally long.
     fn copy(&mut self, from: Piece, to: Piece);
 
-    /// Reduces bytes of this rank into others; both pieces are equally long.
-    fn accumulate(&mut self, from: Piece, to: Piece, completes: bool);
+    /// Reduces bytes of this rank, in one fold: of every stream of `from`, the bytes from `offset`
+    /// on that fit `into`, which lie in one piece.
+    fn fold(&mut self, from: &[Vec<Piece>], offset: usize, into: Piece, completes: bool);
 
     /// Whether it is worth trying to receive from `peer`.
     fn is_ready(&self, peer: usize) -> bool;

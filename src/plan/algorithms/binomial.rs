@@ -1,4 +1,5 @@
-//! Binomial trees: divide and conquer, the number of ranks that are done doubles every round.
+//! Binomial trees: divide and conquer, the number of ranks that are done doubles every round; with
+//! radix k it grows to k times as many, and a rank sends k − 1 messages a round.
 //!
 //! ```text
 //! broadcast of 8 from 0            reduce of 8 to 0
@@ -9,43 +10,38 @@
 //!
 //! With another root r everything is shifted: rank v above is rank (v + r) mod n. All-reduce is the
 //! reduce to 0 followed by the broadcast from 0. With k = ⌈log₂ n⌉, for every n: broadcast
-//! k(α + mβ), reduce k(α + mβ + mγ), all-reduce their sum.
+//! k(α + mβ), reduce k(α + mβ + mγ), all-reduce their sum; with radix r there are ⌈log_r n⌉ rounds
+//! of r − 1 times that each.
 //!
 //! Source: Johnsson and Ho, "Optimum Broadcasting and Personalized Communication in Hypercubes"
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
 
 use super::Entry;
-use super::blocks::{FREE, ceil_log2, real_rank, two_at_once, virtual_rank, whole};
-use crate::plan::ir::{Request, Round, Step};
+use super::blocks::{FREE, distances, messages, multiples, real_rank, virtual_rank, whole};
+use crate::plan::ir::{Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Binomial,
+    name: "binomial",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,
         Collective::AllReduce,
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
-    chunks: |_, _, pieces| pieces,
-    scratch: |_| 0,
+    has_radix: true,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
     let (n, rank) = (request.world_size, request.rank);
     let tree = |root: usize| Tree {
         members: n,
+        radix: request.algorithm.radix(),
         own: virtual_rank(rank, root, n),
         rank_of: move |member| real_rank(member, root, n),
     };
@@ -62,9 +58,9 @@ fn build(request: &Request) -> Vec<Round> {
 
 /// The part of a rank in the round in which the virtual ranks `stride` apart meet.
 enum Role {
-    /// The end of the edge that is nearer to the root, with the other end's rank.
-    Lower(usize),
-    /// The end of the edge that is farther from the root, with the other end's rank.
+    /// The end of the edges that is nearer to the root, with the ranks at the other ends.
+    Lower(Vec<usize>),
+    /// The end of an edge that is farther from the root, with the other end's rank.
     Upper(usize),
     /// It exchanges nothing.
     Idle,
@@ -74,6 +70,8 @@ enum Role {
 pub(super) struct Tree<F> {
     /// How many members there are.
     pub(super) members: usize,
+    /// How many members a round makes of one that is done.
+    pub(super) radix: usize,
     /// Whose rounds are wanted.
     pub(super) own: usize,
     /// Which rank a member is.
@@ -83,9 +81,12 @@ pub(super) struct Tree<F> {
 impl<F: Fn(usize) -> usize> Tree<F> {
     /// The rounds of a broadcast of so many chunks.
     pub(super) fn broadcast(&self, chunks: usize) -> Vec<Round> {
-        let strides = (0..ceil_log2(self.members)).rev();
-        let round = |level| match self.role(1_usize << level) {
-            Role::Lower(peer) => vec![Step::send(peer, whole(chunks))],
+        let strides = distances(self.members, self.radix).into_iter().rev();
+        let round = |stride| match self.role(stride) {
+            Role::Lower(peers) => {
+                let sends = peers.into_iter();
+                sends.map(|peer| Step::send(peer, whole(chunks))).collect()
+            }
             Role::Upper(peer) => vec![Step::store(peer, whole(chunks))],
             Role::Idle => Vec::new(),
         };
@@ -94,54 +95,63 @@ impl<F: Fn(usize) -> usize> Tree<F> {
 
     /// The rounds of a reduce of so many chunks.
     pub(super) fn reduce(&self, chunks: usize) -> Vec<Round> {
-        let levels = ceil_log2(self.members);
-        let round = |level| match self.role(1_usize << level) {
-            Role::Lower(peer) => {
-                let completes = level + 1 == levels;
-                vec![Step::reduce(peer, whole(chunks), completes)]
+        let round = |stride: usize| match self.role(stride) {
+            Role::Lower(peers) => {
+                let peers = peers.into_iter().map(Source::Peer);
+                vec![Step::Receive {
+                    sources: [Source::Own].into_iter().chain(peers).collect(),
+                    ranges: whole(chunks),
+                    completes: stride.saturating_mul(self.radix) >= self.members,
+                }]
             }
             Role::Upper(peer) => vec![Step::send(peer, whole(chunks))],
             Role::Idle => Vec::new(),
         };
-        (0..levels).map(round).collect()
+        let strides = distances(self.members, self.radix).into_iter();
+        strides.map(round).collect()
     }
 
-    /// Only multiples of the stride meet: even multiples the odd multiple above them.
+    /// Only multiples of the stride meet: every k-th with those before the next.
     fn role(&self, stride: usize) -> Role {
+        let group = stride.saturating_mul(self.radix);
         if !self.own.is_multiple_of(stride) {
-            Role::Idle
-        } else if self.own & stride != 0 {
-            Role::Upper((self.rank_of)(self.own - stride))
-        } else if self.own + stride < self.members {
-            Role::Lower((self.rank_of)(self.own + stride))
-        } else {
-            Role::Idle
+            return Role::Idle;
+        }
+        if !self.own.is_multiple_of(group) {
+            return Role::Upper((self.rank_of)(self.own - self.own % group));
+        }
+        let beyond = multiples(stride, self.members - self.own, self.radix);
+        let peers: Vec<_> = beyond.map(|far| (self.rank_of)(self.own + far)).collect();
+        match peers.is_empty() {
+            true => Role::Idle,
+            false => Role::Lower(peers),
         }
     }
 }
 
 fn cost(request: &Request) -> Cost {
-    let rounds = ceil_log2(request.world_size);
-    if rounds == 0 {
+    let (n, radix) = (request.world_size, request.algorithm.radix());
+    if n == 1 {
         return FREE;
     }
-    let k = rounds as f64;
+    let rounds = distances(n, radix).len();
+    let of_root = messages(n, radix) as f64;
     let one_way = |folded, sent| Cost {
         rounds,
-        messages_on_path: k,
-        volume_on_path: k,
+        messages_on_path: of_root,
+        volume_on_path: of_root,
         folded_on_path: folded,
         max_sent_per_rank: sent,
     };
     match request.collective {
-        Collective::Broadcast => one_way(0.0, k),
-        Collective::Reduce => one_way(k, 1.0),
+        Collective::Broadcast => one_way(0.0, of_root),
+        Collective::Reduce => one_way(of_root, 1.0),
         _ => Cost {
             rounds: 2 * rounds,
-            messages_on_path: 2.0 * k,
-            volume_on_path: 2.0 * k,
-            folded_on_path: k,
-            max_sent_per_rank: k,
+            messages_on_path: 2.0 * of_root,
+            volume_on_path: 2.0 * of_root,
+            folded_on_path: of_root,
+            max_sent_per_rank: of_root,
         },
     }
 }

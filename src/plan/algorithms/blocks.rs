@@ -1,10 +1,7 @@
-//! What the algorithms share: logarithms, runs of blocks on a circle, virtual ranks, and how many
-//! operands a reduce has.
+//! What the algorithms share: logarithms, runs of blocks on a circle, virtual ranks.
 
 use crate::plan::ir::ChunkRange;
 use crate::plan::price::Cost;
-use crate::plan::spec::Collective;
-use crate::plan::topology::Topology;
 
 /// What a plan without messages costs.
 pub(super) const FREE: Cost = Cost {
@@ -18,6 +15,27 @@ pub(super) const FREE: Cost = Cost {
 /// ⌈log₂ n⌉ for n ≥ 1.
 pub(super) fn ceil_log2(n: usize) -> usize {
     n.next_power_of_two().trailing_zeros() as usize
+}
+
+/// The distances 1, k, k², … below n: ⌈log_k n⌉ of them.
+pub(super) fn distances(n: usize, radix: usize) -> Vec<usize> {
+    let next = |distance: &usize| distance.checked_mul(radix);
+    std::iter::successors(Some(1), next)
+        .take_while(|distance| *distance < n)
+        .collect()
+}
+
+/// The multiples of a distance that are below n, the first k − 1 at most: a round of radix k.
+pub(super) fn multiples(distance: usize, n: usize, radix: usize) -> impl Iterator<Item = usize> {
+    (1..radix)
+        .map(move |factor| factor * distance)
+        .take_while(move |multiple| *multiple < n)
+}
+
+/// How many messages a rank sends in all rounds of [`distances`] and [`multiples`].
+pub(super) fn messages(n: usize, radix: usize) -> usize {
+    let of_round = |distance: usize| (radix - 1).min((n - 1) / distance);
+    distances(n, radix).into_iter().map(of_round).sum()
 }
 
 /// (n − 1)/n: what is left of a buffer when one of n blocks is taken away.
@@ -59,18 +77,4 @@ pub(super) fn virtual_rank(rank: usize, root: usize, n: usize) -> usize {
 /// The rank whose virtual number is `virtual_rank`.
 pub(super) fn real_rank(virtual_rank: usize, root: usize, n: usize) -> usize {
     (virtual_rank + root) % n
-}
-
-/// The fan-in of an algorithm that reduces what it holds with one message at a time.
-pub(super) fn two_at_once(collective: Collective, _: Topology) -> usize {
-    if collective.reduces() { 2 } else { 1 }
-}
-
-/// The fan-in of an algorithm that reduces the contributions of all ranks at once.
-pub(super) fn all_at_once(collective: Collective, topology: Topology) -> usize {
-    if collective.reduces() {
-        topology.world_size
-    } else {
-        1
-    }
 }

@@ -2,56 +2,56 @@
 //!
 //! ```text
 //! 5 ranks   round 0   r → r+1      round 1   r → r+2      round 2   r → r+4
+//! radix 3   round 0   r → r+1, r+2      round 1   r → r+3
 //! ```
 //!
-//! ⌈log₂ n⌉α for every n. A token may count a rank twice when n is not a power of two; a barrier
-//! does not mind, a sum would, so this is a barrier only.
+//! ⌈log₂ n⌉α for every n; with radix k there are ⌈log_k n⌉ rounds of k − 1 tokens. A token may
+//! count a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this
+//! is a barrier only.
 //!
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
 use super::Entry;
-use super::blocks::{ceil_log2, two_at_once, whole};
-use crate::plan::ir::{Request, Round, Step};
+use super::blocks::{distances, messages, multiples, whole};
+use crate::plan::ir::{Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Dissemination,
+    name: "dissemination",
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
-    has_one_sender: false,
-    fan_in: two_at_once,
+    has_radix: true,
     chunks: |_, _, _| 1,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
     let (rank, n) = (request.rank, request.world_size);
-    let levels = ceil_log2(n);
-    let round = |level: usize| {
-        let distance = 1 << level;
-        let completes = level + 1 == levels;
-        vec![
-            Step::send((rank + distance) % n, whole(1)),
-            Step::reduce((rank + n - distance) % n, whole(1), completes),
-        ]
+    let radix = request.algorithm.radix();
+    let round = |distance: usize| {
+        let skips = || multiples(distance, n, radix);
+        let sends = skips().map(|skip| Step::send((rank + skip) % n, whole(1)));
+        let peers = skips().map(|skip| Source::Peer((rank + n - skip) % n));
+        let fold = Step::Receive {
+            sources: [Source::Own].into_iter().chain(peers).collect(),
+            ranges: whole(1),
+            completes: distance.saturating_mul(radix) >= n,
+        };
+        sends.chain([fold]).collect()
     };
-    (0..levels).map(round).collect()
+    distances(n, radix).into_iter().map(round).collect()
 }
 
 fn cost(request: &Request) -> Cost {
-    let rounds = ceil_log2(request.world_size);
-    let tokens = rounds as f64;
+    let (n, radix) = (request.world_size, request.algorithm.radix());
+    let tokens = messages(n, radix) as f64;
     Cost {
-        rounds,
+        rounds: distances(n, radix).len(),
         messages_on_path: tokens,
         volume_on_path: tokens,
         folded_on_path: tokens,

@@ -1,64 +1,114 @@
-//! A power of two out of any number of ranks: the extra ranks are folded in first and are handed
-//! the result last.
+//! Members that exchange in groups of k, out of any number of ranks: of the ranks that are too many
+//! each is folded into a member first and is handed the result last.
 //!
 //! ```text
 //! 6 ranks, 2 of them extra:   1→0  3→2   │   0 2 4 5 are members 0 1 2 3   │   0→1  2→3
 //! ```
 //!
-//! The pairs are adjacent and the lower one stays, so members keep the order of the ranks.
+//! There are k^⌊log_k n⌋ members, or a multiple of that, as large as the ranks allow: then the last
+//! group is smaller than k. An extra rank is the neighbour of its member, which comes before it, so
+//! members keep the order of the ranks.
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::blocks::whole;
-use crate::plan::ir::{Request, Round, Step};
+use crate::plan::ir::{Request, Round, Source, Step};
+use crate::plan::layout::part_start;
+use std::ops::Range;
 
-/// ⌊log₂ n⌋: 2 to this power is how many members there are.
-pub(super) fn levels(world_size: usize) -> usize {
-    world_size.ilog2() as usize
+/// The members among the ranks, and how many of them exchange with one another, level by level.
+pub(super) struct Members {
+    world_size: usize,
+    /// How many there are.
+    pub(super) count: usize,
+    /// The sizes of the groups; their product is `count`.
+    pub(super) groups: Vec<usize>,
 }
 
-/// Whether there are extra ranks.
-pub(super) fn any(world_size: usize) -> bool {
-    !world_size.is_power_of_two()
-}
+impl Members {
+    /// Those among `world_size` ranks that exchange in groups of `radix`.
+    pub(super) fn new(world_size: usize, radix: usize) -> Self {
+        let (mut count, mut groups) = (1, Vec::new());
+        while count <= world_size / radix {
+            groups.push(radix);
+            count *= radix;
+        }
+        let last = world_size / count;
+        if last > 1 {
+            groups.push(last);
+            count *= last;
+        }
+        Self {
+            world_size,
+            count,
+            groups,
+        }
+    }
 
-/// The rank that is this member.
-pub(super) fn rank_of(member: usize, world_size: usize) -> usize {
-    let extras = world_size - (1 << levels(world_size));
-    if member < extras {
-        2 * member
-    } else {
-        member + extras
+    /// Whether there are extra ranks.
+    pub(super) fn has_extras(&self) -> bool {
+        self.count < self.world_size
     }
-}
 
-/// The rounds of `members` between folding the extra ranks in and handing them the result;
-/// `members` makes the rounds of a member, all as many.
-pub(super) fn around(
-    request: &Request,
-    chunks: usize,
-    rounds_between: usize,
-    members: impl Fn(usize) -> Vec<Round>,
-) -> Vec<Round> {
-    let (rank, n) = (request.rank, request.world_size);
-    let extras = n - (1 << levels(n));
-    if extras == 0 {
-        return members(rank);
+    /// The most extra ranks that a member has.
+    pub(super) fn extras_max(&self) -> usize {
+        self.world_size.div_ceil(self.count) - 1
     }
-    let in_a_pair = rank < 2 * extras;
-    if in_a_pair && rank % 2 == 1 {
-        let mut rounds = vec![Vec::new(); rounds_between + 2];
-        rounds[0].push(Step::send(rank - 1, whole(chunks)));
-        rounds[rounds_between + 1].push(Step::store(rank - 1, whole(chunks)));
-        return rounds;
+
+    /// The rank that is this member.
+    pub(super) fn rank_of(&self, member: usize) -> usize {
+        part_start(self.world_size, self.count, member)
     }
-    let member = if in_a_pair { rank / 2 } else { rank - extras };
-    let (mut first, mut last) = (Vec::new(), Vec::new());
-    if in_a_pair {
-        first.push(Step::reduce(rank + 1, whole(chunks), false));
-        last.push(Step::send(rank + 1, whole(chunks)));
+
+    /// The ranks that are this member's extras.
+    fn extras_of(&self, member: usize) -> Range<usize> {
+        self.rank_of(member) + 1..self.rank_of(member + 1)
     }
-    let mut rounds = vec![first];
-    rounds.extend(members(member));
-    rounds.push(last);
-    rounds
+
+    /// The member that `rank` is, or whose extra it is.
+    fn member_of(&self, rank: usize) -> usize {
+        let (each, longer) = (self.world_size / self.count, self.world_size % self.count);
+        let in_longer = longer * (each + 1);
+        if rank < in_longer {
+            rank / (each + 1)
+        } else {
+            longer + (rank - in_longer) / each
+        }
+    }
+
+    /// The rounds between folding the extra ranks in and handing them the result, with those two;
+    /// `of_member` makes the rounds of a member, all as many.
+    pub(super) fn around(
+        &self,
+        request: &Request,
+        chunks: usize,
+        rounds_between: usize,
+        of_member: impl Fn(usize) -> Vec<Round>,
+    ) -> Vec<Round> {
+        let member = self.member_of(request.rank);
+        if !self.has_extras() {
+            return of_member(member);
+        }
+        let leader = self.rank_of(member);
+        if leader != request.rank {
+            let mut rounds = vec![Vec::new(); rounds_between + 2];
+            rounds[0].push(Step::send(leader, whole(chunks)));
+            rounds[rounds_between + 1].push(Step::store(leader, whole(chunks)));
+            return rounds;
+        }
+        let extras = self.extras_of(member);
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        if !extras.is_empty() {
+            let peers = extras.clone().map(Source::Peer);
+            first.push(Step::Receive {
+                sources: [Source::Own].into_iter().chain(peers).collect(),
+                ranges: whole(chunks),
+                completes: false,
+            });
+            last.extend(extras.map(|extra| Step::send(extra, whole(chunks))));
+        }
+        let mut rounds = vec![first];
+        rounds.extend(of_member(member));
+        rounds.push(last);
+        rounds
+    }
 }

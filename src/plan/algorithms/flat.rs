@@ -16,15 +16,15 @@
 //! symmetric small-message algorithm of shared-memory libraries.
 
 use super::Entry;
-use super::blocks::{FREE, all_at_once, all_but_one, block, whole};
+use super::blocks::{FREE, all_but_one, block, whole};
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use std::ops::Range;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Flat,
+    name: "flat",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,
@@ -35,16 +35,11 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "linear and spread-out baselines of Thakur, Rabenseifner, Gropp (IJHPCA 2005)",
     is_symmetric: |collective| !collective.is_rooted(),
-    has_one_sender: false,
-    fan_in: all_at_once,
     chunks,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
     is_pipelined: |collective| !matches!(collective, Collective::AllReduce | Collective::Barrier),
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn chunks(collective: Collective, world_size: usize, pieces: usize) -> usize {

@@ -24,7 +24,7 @@ use super::binomial::Tree;
 use super::blocks::{FREE, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
 use super::flat::{all_gather_round, broadcast_round, reduce_round, reduce_scatter_round};
-use super::{Entry, Stages, binomial, circulant, flat, two_shot};
+use super::{Entry, REGISTRY, Stages};
 use crate::plan::ir::{ChunkRange, Request, Round};
 use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
@@ -32,19 +32,13 @@ use crate::plan::topology::Sharing;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Hierarchical,
+    name: "hierarchical",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,
         Collective::Reduce,
     ],
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: |collective, topology| match collective.reduces() {
-        true => topology.ranks_per_host.max(2),
-        false => 1,
-    },
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces
@@ -52,22 +46,21 @@ pub(super) const ENTRY: Entry = Entry {
             world_size * pieces
         }
     },
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
     stages: Some(stages),
     // On one host, or with one rank a host, it is one of its stages by another name.
-    is_offered: |_, sharing| sharing == Sharing::Some,
+    is_offered: |offer| offer.topology.sharing() == Sharing::Some,
+    ..Entry::PLAIN
 };
 
 /// What is done inside a host, and what between hosts.
 fn entries(collective: Collective) -> (&'static Entry, &'static Entry) {
-    match collective {
-        Collective::AllReduce => (&two_shot::ENTRY, &circulant::ENTRY),
-        _ => (&flat::ENTRY, &binomial::ENTRY),
-    }
+    let (inside, between) = match collective {
+        Collective::AllReduce => (Algorithm::TwoShot, Algorithm::Circulant),
+        _ => (Algorithm::Flat, Algorithm::Binomial),
+    };
+    (REGISTRY[inside.number()], REGISTRY[between.number()])
 }
 
 fn stages(request: &Request) -> Stages {
@@ -143,6 +136,7 @@ fn rooted(request: &Request, inside: &Request, between: &Request) -> Vec<Round> 
     let leader = host.start + inside.root;
     let tree = Tree {
         members: h,
+        radix: 2,
         own: virtual_rank(between.rank, between.root, h),
         rank_of: |member| real_rank(member, between.root, h) * g + inside.root,
     };

@@ -1,30 +1,39 @@
-//! The registry: one file an algorithm, one line each in [`REGISTRY`].
+//! The registry: one file an algorithm, with its [`Entry`], and one row of the table below.
 //!
-//! Adding an algorithm is one file here and one line below; verification, property tests, the
-//! simulator, `ringtree plan`, `ringtree bench` and the chooser iterate over the registry.
+//! Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`, `check-gpu` and
+//! the chooser iterate over the registry.
 
 mod binomial;
 mod blocks;
+mod bruck;
+mod bruck_fold;
+mod chain;
 mod circulant;
 mod dissemination;
+mod double_tree;
 mod extras;
 mod flat;
 mod hierarchical;
+pub(super) mod own;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod scatter_allgather;
 mod two_shot;
 
+pub use own::prove;
+
 use super::ir::{Plan, Request, Round};
 use super::price::Cost;
 use super::spec::{Algorithm, Collective};
-use super::topology::{Sharing, Topology};
+use super::topology::Topology;
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The name.
+    /// The name used on the command line, in messages and in results.
+    pub name: &'static str,
+    /// The constant of the registry's row, which sets it.
     pub algorithm: Algorithm,
     /// The collectives it carries out.
     pub collectives: &'static [Collective],
@@ -33,15 +42,15 @@ pub struct Entry {
     /// Whether every rank's plan is rank 0's, renumbered: then the totals are those of one plan
     /// times the ranks.
     pub is_symmetric: fn(Collective) -> bool,
+    /// Whether a rank may exchange more than one message a round, so that there are fewer rounds.
+    pub has_radix: bool,
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
-    /// How many operands one reduce of a plan has at most, the rank's own among them; 1 where the
-    /// collective reduces nothing. A kernel that takes fewer cannot carry the plan out.
-    pub fan_in: fn(Collective, Topology) -> usize,
     /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
     pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
-    /// How many chunks of scratch a rank needs.
+    /// How many chunks of scratch a rank needs: those of the buffer times the ranks at most, and no
+    /// more than the buffer's where the algorithm is to serve buffers of any size.
     pub scratch: fn(&Request) -> usize,
     /// The rounds of one rank.
     pub build: fn(&Request) -> Vec<Round>,
@@ -54,9 +63,60 @@ pub struct Entry {
     pub is_pipelined: fn(Collective) -> bool,
     /// What is done inside hosts and what between them, where the algorithm is hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
-    /// Whether `auto` considers it for ranks that share hosts like this; by name it may be asked
-    /// for anywhere.
-    pub is_offered: fn(Collective, Sharing) -> bool,
+    /// Whether `auto` considers it for such a call; by name it may be asked for anywhere.
+    pub is_offered: fn(&Offer) -> bool,
+}
+
+impl Entry {
+    /// What most algorithms have in common. The rest is for each to say: its name, its collectives
+    /// and their source, its chunks, its rounds and their cost.
+    pub const PLAIN: Self = Self {
+        name: "",
+        algorithm: Algorithm::Flat,
+        collectives: &[],
+        source: "",
+        is_symmetric: |_| false,
+        has_radix: false,
+        has_one_sender: false,
+        chunks: |_, _, pieces| pieces,
+        scratch: |_| 0,
+        build: |_| Vec::new(),
+        cost: |_| blocks::FREE,
+        pieces: |_| 1,
+        is_pipelined: |_| false,
+        stages: None,
+        is_offered: |_| true,
+    };
+
+    /// The algorithm with each of these radixes, or by itself where it has none.
+    ///
+    /// ```
+    /// use ringtree::plan::{Algorithm, Collective, algorithms::required};
+    ///
+    /// let entry = required(Collective::AllReduce, Algorithm::Binomial)?;
+    /// let names: Vec<_> = entry.forms(&[2, 4]).iter().map(ToString::to_string).collect();
+    /// assert_eq!(names, ["binomial", "binomial/4"]);
+    /// # Ok::<(), String>(())
+    /// ```
+    #[must_use]
+    pub fn forms(&self, radixes: &[usize]) -> Vec<Algorithm> {
+        if !self.has_radix {
+            return vec![self.algorithm];
+        }
+        let form = |radix: &usize| self.algorithm.with_radix(*radix).ok();
+        radixes.iter().filter_map(form).collect()
+    }
+}
+
+/// What an algorithm is considered for.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// What is to be done.
+    pub collective: Collective,
+    /// How many ranks there are, and which share a host.
+    pub topology: Topology,
+    /// Bytes of the whole buffer.
+    pub bytes: usize,
 }
 
 /// The two collectives that one is made of, where ranks share hosts.
@@ -70,27 +130,63 @@ pub struct Stages {
     pub share_between: f64,
 }
 
-/// Every algorithm.
-pub const REGISTRY: &[&Entry] = &[
-    &flat::ENTRY,
-    &two_shot::ENTRY,
-    &binomial::ENTRY,
-    &scatter_allgather::ENTRY,
-    &recursive_doubling::ENTRY,
-    &rabenseifner::ENTRY,
-    &ring::ENTRY,
-    &circulant::ENTRY,
-    &dissemination::ENTRY,
-    &hierarchical::ENTRY,
-];
+/// Makes the registry: for each algorithm its constant and the file that has its entry.
+macro_rules! registry {
+    ($($(#[$doc:meta])* $constant:ident $file:ident,)*) => {
+        #[repr(u8)]
+        enum Number { $($constant,)* }
+
+        #[allow(non_upper_case_globals)]
+        impl Algorithm {
+            $($(#[$doc])* pub const $constant: Self = Self::numbered(Number::$constant as u8);)*
+
+            /// Every one, in the order of the registry, where it has a radix with radix 2.
+            pub const ALL: &'static [Self] = &[$(Self::$constant,)*];
+        }
+
+        /// Every algorithm. Of equal predictions the choice takes the first in this order.
+        pub const REGISTRY: &[&Entry] = &[$(&Entry {
+            algorithm: Algorithm::$constant,
+            ..$file::ENTRY
+        },)*];
+    };
+}
+
+registry! {
+    /// Every contribution straight to the ranks that need it, one round.
+    Flat flat,
+    /// Flat reduce-scatter, then flat all-gather.
+    TwoShot two_shot,
+    /// Divide and conquer.
+    Binomial binomial,
+    /// Scatter by a binomial tree, then all-gather.
+    ScatterAllgather scatter_allgather,
+    /// Pairwise exchange of whole buffers at doubling distance.
+    RecursiveDoubling recursive_doubling,
+    /// Recursive halving, then recursive doubling of blocks.
+    Rabenseifner rabenseifner,
+    /// Neighbour to neighbour.
+    Ring ring,
+    /// Circulant graphs: round-optimal and volume-optimal for every number of ranks.
+    Circulant circulant,
+    /// Token exchange at doubling distance.
+    Dissemination dissemination,
+    /// Inside the hosts first, then between them, then inside again.
+    Hierarchical hierarchical,
+    /// Blocks at doubling distance.
+    Bruck bruck,
+    /// Every contribution to every rank at doubling distance, then one fold.
+    BruckFold bruck_fold,
+    /// Piece after piece along one line of ranks.
+    Chain chain,
+    /// Half of the pieces along each of two binary trees.
+    DoubleTree double_tree,
+}
 
 /// The entry of `algorithm` if it carries out `collective`.
 #[must_use]
 pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static Entry> {
-    REGISTRY
-        .iter()
-        .copied()
-        .find(|entry| entry.algorithm == algorithm && entry.collectives.contains(&collective))
+    own::entry_of(algorithm).filter(|entry| entry.collectives.contains(&collective))
 }
 
 /// The entry of `algorithm`, which must carry out `collective`.

@@ -15,35 +15,29 @@
 //! Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, two_at_once};
-use super::extras;
+use super::blocks::{FREE, all_but_one};
+use super::extras::Members;
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Rabenseifner,
+    name: "rabenseifner",
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
-    chunks: |_, world_size, pieces| pieces << extras::levels(world_size),
-    scratch: |_| 0,
+    chunks: |_, world_size, pieces| pieces * Members::new(world_size, 2).count,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
-    let levels = extras::levels(request.world_size);
-    let chunks = request.pieces << levels;
-    extras::around(request, chunks, 2 * levels, |member| {
-        let halvings = halvings(request, member, chunks);
+    let members = Members::new(request.world_size, 2);
+    let levels = members.groups.len();
+    let chunks = request.pieces * members.count;
+    members.around(request, chunks, 2 * levels, |member| {
+        let halvings = halvings(&members, member, chunks);
         let halve = |(level, halving): (usize, &Halving)| {
             vec![
                 Step::send(halving.peer, vec![halving.given]),
@@ -68,7 +62,7 @@ struct Halving {
     given: ChunkRange,
 }
 
-fn halvings(request: &Request, member: usize, chunks: usize) -> Vec<Halving> {
+fn halvings(members: &Members, member: usize, chunks: usize) -> Vec<Halving> {
     let mut shared = ChunkRange::new(0, chunks);
     let halve = |level: usize| {
         let half = shared.count / 2;
@@ -82,12 +76,12 @@ fn halvings(request: &Request, member: usize, chunks: usize) -> Vec<Halving> {
         };
         shared = kept;
         Halving {
-            peer: extras::rank_of(member ^ (1_usize << level), request.world_size),
+            peer: members.rank_of(member ^ (1_usize << level)),
             kept,
             given,
         }
     };
-    (0..extras::levels(request.world_size)).map(halve).collect()
+    (0..members.groups.len()).map(halve).collect()
 }
 
 fn cost(request: &Request) -> Cost {
@@ -95,10 +89,10 @@ fn cost(request: &Request) -> Cost {
     if n == 1 {
         return FREE;
     }
-    let levels = extras::levels(n);
-    let extra = usize::from(extras::any(n));
-    let rounds = 2 * (levels + extra);
-    let moved = all_but_one(1 << levels);
+    let members = Members::new(n, 2);
+    let extra = members.extras_max();
+    let rounds = 2 * (members.groups.len() + extra);
+    let moved = all_but_one(members.count);
     Cost {
         rounds,
         messages_on_path: rounds as f64,

@@ -1,4 +1,5 @@
-//! Recursive doubling: pairs exchange whole buffers, at distance 1, 2, 4, …
+//! Recursive doubling: pairs exchange whole buffers, at distance 1, 2, 4, …; with radix k groups of
+//! k do, at distance 1, k, k², …
 //!
 //! ```text
 //! 4 ranks   round 0   0↔1  2↔3      round 1   0↔2  1↔3
@@ -7,47 +8,53 @@
 //! The fewest rounds an all-reduce can have, so the best for small buffers. Every rank builds the
 //! same association tree, ((0+1)+(2+3))+…, for every chunk: the bits depend neither on the rank nor
 //! on the place in the buffer. With k = ⌊log₂ n⌋: k(α + mβ + mγ), and 2(α + mβ) + mγ more when n is
-//! not a power of two ([`super::extras`]).
+//! not a power of two ([`super::extras`]). With radix k a round takes (k−1)(α + mβ + mγ).
 //!
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, two_at_once, whole};
-use super::extras;
-use crate::plan::ir::{Request, Round, Step};
+use super::blocks::{FREE, whole};
+use super::extras::Members;
+use crate::plan::ir::{Request, Round, Source, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::RecursiveDoubling,
+    name: "recursive-doubling",
     collectives: &[Collective::AllReduce],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
-    chunks: |_, _, pieces| pieces,
-    scratch: |_| 0,
+    has_radix: true,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {
-    let levels = extras::levels(request.world_size);
-    extras::around(request, request.pieces, levels, |member| {
-        let round = |level| {
-            let peer = extras::rank_of(member ^ (1_usize << level), request.world_size);
-            let completes = level + 1 == levels;
-            vec![
-                Step::send(peer, whole(request.pieces)),
-                Step::reduce(peer, whole(request.pieces), completes),
-            ]
+    let members = Members::new(request.world_size, request.algorithm.radix());
+    let levels = members.groups.len();
+    members.around(request, request.pieces, levels, |member| {
+        let mut stride = 1;
+        let exchange = |&group: &usize| {
+            let distance = stride;
+            let digit = member / distance % group;
+            let first = member - digit * distance;
+            let peer = |other: usize| members.rank_of(first + other * distance);
+            stride *= group;
+            let others = (digit + 1..group).chain(0..digit);
+            let sends = others.map(|other| Step::send(peer(other), whole(request.pieces)));
+            let source = |other| match other == digit {
+                true => Source::Own,
+                false => Source::Peer(peer(other)),
+            };
+            let fold = Step::Receive {
+                sources: (0..group).map(source).collect(),
+                ranges: whole(request.pieces),
+                completes: stride == members.count,
+            };
+            sends.chain([fold]).collect()
         };
-        (0..levels).map(round).collect()
+        members.groups.iter().map(exchange).collect()
     })
 }
 
@@ -56,14 +63,15 @@ fn cost(request: &Request) -> Cost {
     if n == 1 {
         return FREE;
     }
-    let levels = extras::levels(n);
-    let extra = usize::from(extras::any(n));
-    let rounds = levels + 2 * extra;
+    let members = Members::new(n, request.algorithm.radix());
+    let exchanged: usize = members.groups.iter().map(|group| group - 1).sum();
+    let extras = members.extras_max();
+    let messages = (exchanged + 2 * extras) as f64;
     Cost {
-        rounds,
-        messages_on_path: rounds as f64,
-        volume_on_path: rounds as f64,
-        folded_on_path: (levels + extra) as f64,
-        max_sent_per_rank: (levels + extra) as f64,
+        rounds: members.groups.len() + if members.has_extras() { 2 } else { 0 },
+        messages_on_path: messages,
+        volume_on_path: messages,
+        folded_on_path: (exchanged + extras) as f64,
+        max_sent_per_rank: (exchanged + extras) as f64,
     }
 }

@@ -13,14 +13,14 @@
 //! workstations" (JPDC 2009), §4.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, circle, two_at_once};
+use super::blocks::{FREE, all_but_one, circle};
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Ring,
+    name: "ring",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,
@@ -29,15 +29,10 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Patarasuk and Yuan (JPDC 2009), §4",
     is_symmetric: |_| true,
     has_one_sender: true,
-    fan_in: two_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {

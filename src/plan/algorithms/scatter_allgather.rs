@@ -14,28 +14,21 @@
 //! (arXiv 2410.14234), which any number of ranks may use.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, two_at_once, virtual_rank};
+use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::ScatterAllgather,
+    name: "scatter-allgather",
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
-    is_symmetric: |_| false,
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
-    is_pipelined: |_| false,
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -18,32 +18,28 @@
 //! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
 
 use super::Entry;
-use super::blocks::{FREE, all_at_once, all_but_one, block};
+use super::blocks::{FREE, all_but_one, block};
 use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
 use crate::plan::ir::{Request, Round};
 use crate::plan::price::Cost;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use crate::plan::topology::Sharing;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::TwoShot,
+    name: "two-shot",
     collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),
-    has_one_sender: false,
-    fan_in: all_at_once,
     chunks: |_, world_size, pieces| world_size * pieces,
-    scratch: |_| 0,
     build,
     cost,
-    pieces: |_| 1,
     is_pipelined: |_| true,
-    stages: None,
     // Over a network others do a reduce with fewer messages and no more on the root's port.
-    is_offered: |collective, sharing| {
-        collective == Collective::AllReduce || sharing == Sharing::All
+    is_offered: |offer| {
+        offer.collective == Collective::AllReduce || offer.topology.sharing() == Sharing::All
     },
+    ..Entry::PLAIN
 };
 
 fn build(request: &Request) -> Vec<Round> {

@@ -93,7 +93,9 @@ impl RoundLoad {
                     load.bytes_received += messages * bytes;
                     load.bytes_folded += sources.len().saturating_sub(1) * bytes;
                 }
-                Step::Reduce { to, .. } => load.bytes_folded += lengths.of(&[*to]),
+                Step::Reduce { from, to, .. } => {
+                    load.bytes_folded += from.len().saturating_sub(1) * lengths.of(&[*to]);
+                }
                 Step::Copy { .. } => {}
             }
         }

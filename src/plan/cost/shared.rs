@@ -130,7 +130,7 @@ fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
                 }
             }
             Step::Copy { to, .. } => copied += lengths.of(&[*to]),
-            Step::Reduce { to, .. } => folded += 2 * lengths.of(&[*to]),
+            Step::Reduce { from, to, .. } => folded += from.len() * lengths.of(&[*to]),
         }
     }
     link.alpha_s * (hand_overs as f64 + LOOK_SHARE * looks as f64)

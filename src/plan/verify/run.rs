@@ -155,9 +155,13 @@ impl<'a> Run<'a> {
                 to,
                 completes,
             } => {
-                for (source, target) in (from.first..from.end()).zip(to.first..) {
-                    let operands = [self.content(at, target)?, self.content(at, source)?];
-                    self.same_place(at, target, source)?;
+                let mut operands = Vec::with_capacity(from.len());
+                for (place, target) in (to.first..to.end()).enumerate() {
+                    operands.clear();
+                    for source in from.iter().map(|one| one.first + place) {
+                        self.same_place(at, target, source)?;
+                        operands.push(self.content(at, source)?);
+                    }
                     self.fold(at.chunk(target), &operands, *completes)?;
                 }
             }

@@ -44,8 +44,8 @@ fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
         "the number of chunks is 0 or not that of rank 0"
     } else if !plan.chunks.is_multiple_of(blocks) {
         "the chunks are not a multiple of the ranks although each rank has a block"
-    } else if plan.scratch > plan.chunks {
-        "there is more scratch than buffer"
+    } else if plan.scratch > plan.chunks.saturating_mul(ranks) {
+        "there is more scratch than the buffer times the ranks"
     } else if plan.rounds.len() != first.rounds.len() {
         "the number of rounds is not that of rank 0"
     } else {
@@ -82,7 +82,7 @@ fn check_messages(
                     return fault("a send comes after a receive of its round");
                 }
                 check_peers(peers, at, ranks)?;
-                check_ranges(ranges, at, written.len())?;
+                check_ranges(ranges, at, plan)?;
                 if let Some(peer) = peers.iter().find(|&&peer| !sent_to.insert(peer)) {
                     let problem = format!("a second message to rank {peer} in one round");
                     return Err(Fault::new(at, problem));
@@ -96,7 +96,7 @@ fn check_messages(
                     return fault("the own operand is named twice");
                 }
                 check_peers(&peers_of(sources), at, ranks)?;
-                check_ranges(ranges, at, written.len())?;
+                check_ranges(ranges, at, plan)?;
                 let stream = ranges.iter().flat_map(|range| range.first..range.end());
                 for (place, chunk) in stream.enumerate() {
                     let new = Written {
@@ -189,36 +189,40 @@ fn check_peers(peers: &[usize], at: At, ranks: usize) -> Checked {
     }
 }
 
-fn check_ranges(ranges: &[ChunkRange], at: At, chunks: usize) -> Checked {
+fn check_ranges(ranges: &[ChunkRange], at: At, plan: &Plan) -> Checked {
     if ranges.is_empty() {
         return Err(Fault::new(at, "no chunk is named"));
     }
+    let chunks = plan.chunks + plan.scratch;
     for range in ranges {
         let end = range.first.checked_add(range.count);
         if range.count == 0 || end.is_none_or(|end| end > chunks) {
             let problem = format!("{} chunks from there are not in 0..{chunks}", range.count);
             return Err(Fault::new(at.chunk(range.first), problem));
         }
+        if range.first < plan.chunks && range.end() > plan.chunks {
+            let problem = "the range begins in the buffer and ends in scratch";
+            return Err(Fault::new(at.chunk(range.first), problem));
+        }
     }
     Ok(())
 }
 
+/// Checks a round of local steps: each by itself, and that none touches what another one writes.
 fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
     let steps: &Round = &plan.rounds[round];
-    let operands: Vec<(ChunkRange, ChunkRange)> = steps.iter().filter_map(operands).collect();
-    for (index, &(from, to)) in operands.iter().enumerate() {
+    let touched: Vec<(&[ChunkRange], ChunkRange)> = steps.iter().filter_map(touched).collect();
+    for (index, &(from, to)) in touched.iter().enumerate() {
         let at = At::step(rank, round, index);
-        check_ranges(&[from, to], at, plan.chunks + plan.scratch)?;
-        if from.count != to.count {
-            return Err(Fault::new(at, "the two ranges are not equally long"));
-        }
-        if overlap(from, to) {
-            return Err(Fault::new(at.chunk(to.first), "the two ranges overlap"));
-        }
-        let conflicts = |&(other_from, other_to): &(ChunkRange, ChunkRange)| {
-            overlap(to, other_from) || overlap(to, other_to) || overlap(from, other_to)
+        check_ranges(&[to], at, plan)?;
+        check_ranges(from, at, plan)?;
+        check_operands(&steps[index], from, to, at)?;
+        let conflicts = |&(other_from, other_to): &(&[ChunkRange], ChunkRange)| {
+            overlap(to, other_to)
+                || other_from.iter().any(|&other| overlap(to, other))
+                || from.iter().any(|&one| overlap(one, other_to))
         };
-        if operands[..index].iter().any(conflicts) {
+        if touched[..index].iter().any(conflicts) {
             let problem = "a chunk written by one local step is used by another of the round";
             return Err(Fault::new(at.chunk(to.first), problem));
         }
@@ -226,9 +230,29 @@ fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
     Ok(())
 }
 
-fn operands(step: &Step) -> Option<(ChunkRange, ChunkRange)> {
-    match *step {
-        Step::Copy { from, to } | Step::Reduce { from, to, .. } => Some((from, to)),
+fn check_operands(step: &Step, from: &[ChunkRange], to: ChunkRange, at: At) -> Checked {
+    let is_reduce = matches!(step, Step::Reduce { .. });
+    if is_reduce && from.len() < 2 {
+        return Err(Fault::new(at, "a reduce has fewer than two operands"));
+    }
+    if from.iter().any(|one| one.count != to.count) {
+        return Err(Fault::new(at, "the ranges are not equally long"));
+    }
+    let is_own = |one: ChunkRange| is_reduce && one == to;
+    if from.iter().any(|&one| overlap(one, to) && !is_own(one)) {
+        return Err(Fault::new(at.chunk(to.first), "the ranges overlap"));
+    }
+    if from.iter().filter(|&&one| is_own(one)).count() > 1 {
+        return Err(Fault::new(at, "the own operand is named twice"));
+    }
+    Ok(())
+}
+
+/// What a local step reads, and what it writes.
+fn touched(step: &Step) -> Option<(&[ChunkRange], ChunkRange)> {
+    match step {
+        Step::Copy { from, to } => Some((std::slice::from_ref(from), *to)),
+        Step::Reduce { from, to, .. } => Some((from, *to)),
         _ => None,
     }
 }

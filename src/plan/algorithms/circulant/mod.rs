@@ -27,16 +27,16 @@ mod pipeline;
 mod schedule;
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, ceil_log2, two_at_once};
+use super::blocks::{FREE, all_but_one, ceil_log2};
 use crate::limits::PIECES_MAX;
 use crate::plan::ir::{Request, Round};
 use crate::plan::price::{Cost, Question};
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Collective;
 use exchange::Circle;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
-    algorithm: Algorithm::Circulant,
+    name: "circulant",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,
@@ -46,8 +46,6 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
     is_symmetric: |collective| !collective.is_rooted(),
-    has_one_sender: false,
-    fan_in: two_at_once,
     chunks: |collective, world_size, pieces| {
         if collective.is_rooted() {
             pieces
@@ -55,13 +53,11 @@ pub(super) const ENTRY: Entry = Entry {
             world_size * pieces
         }
     },
-    scratch: |_| 0,
     build,
     cost,
     pieces,
     is_pipelined: |collective| collective.is_rooted(),
-    stages: None,
-    is_offered: |_, _| true,
+    ..Entry::PLAIN
 };
 
 /// The skips, smallest first: 1, …, ⌈n/2⌉, n.

@@ -1,0 +1,80 @@
+//! Algorithms of a program's own.
+
+use ringtree::plan::algorithms::Entry;
+use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Step};
+
+fn all() -> Vec<ChunkRange> {
+    vec![ChunkRange::new(0, 2)]
+}
+
+/// Right for a power of two of ranks alone: else contributions are combined twice.
+fn by_doubling(request: &Request) -> Vec<Round> {
+    let (n, rank) = (request.world_size, request.rank);
+    let distances = std::iter::successors(Some(1), |one| Some(2 * one));
+    let round = |distance: usize| {
+        let (to, from) = ((rank + distance) % n, (rank + n - distance) % n);
+        let completes = 2 * distance >= n;
+        vec![Step::send(to, all()), Step::reduce(from, all(), completes)]
+    };
+    distances.take_while(|one| *one < n).map(round).collect()
+}
+
+const ENTRY: Entry = Entry {
+    collectives: &[Collective::AllReduce],
+    chunks: |_, _, _| 2,
+    build: by_doubling,
+    ..Entry::PLAIN
+};
+
+#[test]
+fn an_algorithm_that_is_wrong_is_not_registered() {
+    let wrong = Entry {
+        name: "by-doubling",
+        ..ENTRY
+    };
+    let fault = "all-reduce by by-doubling over 3 ranks is not proven: rank 0, round 1, step 1, \
+                 chunk 0: the contribution of rank 0 is combined twice";
+    assert_eq!(Algorithm::register(wrong).unwrap_err(), fault);
+    assert!("by-doubling".parse::<Algorithm>().is_err());
+    let taken = Entry {
+        name: "ring",
+        ..ENTRY
+    };
+    let refusal = "the library has an algorithm ring";
+    assert_eq!(Algorithm::register(taken).unwrap_err(), refusal);
+}
+
+/// Of worlds that were not proven when it was registered, each call is.
+#[test]
+fn a_call_of_an_algorithm_that_is_wrong_for_its_ranks_is_refused() {
+    let entry = Entry {
+        name: "right-for-few",
+        build: |request| match request.world_size {
+            0..=8 => (ringtree::plan::REGISTRY[0].build)(&Request {
+                pieces: 2,
+                ..*request
+            }),
+            _ => by_doubling(request),
+        },
+        ..ENTRY
+    };
+    let algorithm = Algorithm::register(entry).unwrap();
+    assert_eq!("right-for-few".parse(), Ok(algorithm));
+    assert_eq!(Algorithm::register(entry), Ok(algorithm));
+    let sums = |ranks| {
+        ringtree::simulate(ranks, move |comm| {
+            comm.use_algorithm(Some(algorithm))?;
+            let mut ones = [1.0f32; 5];
+            comm.all_reduce(&mut ones, ringtree::ReduceOp::Sum)?;
+            Ok::<_, ringtree::Error>(ones[4])
+        })
+    };
+    assert!(sums(6).into_iter().all(|sum| sum.unwrap() == 6.0));
+    for refused in sums(9) {
+        let error = refused.unwrap_err().to_string();
+        assert!(
+            error.contains("right-for-few over 9 ranks is not proven"),
+            "{error}"
+        );
+    }
+}
