@@ -259,8 +259,11 @@ impl Error {
     /// The same error, which comes from `source`. The text should say so, too: other ranks get no
     /// source.
     #[must_use]
-    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        self.0.source = Source(Some(Arc::new(source)));
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.0.source = Source(Some(Arc::from(source.into())));
         self
     }
 

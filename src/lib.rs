@@ -123,6 +123,10 @@ pub mod sys;
 #[allow(unreachable_pub, dead_code, unused_imports)]
 mod sys;
 
+#[doc(inline)]
+pub use bootstrap::store::{Store, StoreError};
+#[doc(inline)]
+pub use bootstrap::unique_id::UniqueId;
 pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use comm::{
@@ -130,6 +134,7 @@ pub use comm::{
     buffer::{Buffer, BufferMut},
     builder::Builder,
     device_buffer::DeviceBuffer,
+    joining::Joining,
     scope::{Exchange, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
     work::{Failed, Work},

@@ -9,7 +9,7 @@ use mio::net::TcpListener;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,32 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
     )))
 }
 
+/// The address by which this host reaches others: that of the default route, or loopback.
+pub(super) fn outward() -> IpAddr {
+    // Connecting a datagram socket sends nothing. No host has these addresses (RFC 5737, 3849).
+    let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+    let route = |(own, other)| {
+        let socket = UdpSocket::bind(own).ok()?;
+        socket.connect(other).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let mut found = routes.into_iter().filter_map(route);
+    let usable = found.find(|own| !own.is_unspecified() && !is_link_local(*own));
+    usable.unwrap_or(IpAddr::from([127, 0, 0, 1]))
+}
+
+/// A free port of `address`, kept for as long as the socket lives: it does not listen, and only a
+/// socket that asks for this very port gets it as well.
+pub(super) fn reserve(address: IpAddr) -> io::Result<(Socket, SocketAddr)> {
+    let address = SocketAddr::new(address, 0);
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    let bound = socket.local_addr()?.as_socket();
+    Ok((socket, bound.expect("invariant: the socket is of TCP")))
+}
+
 /// A listener on exactly `address`.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let domain = Domain::for_address(address);
@@ -117,7 +143,7 @@ pub(super) fn listen_at(socket: Socket) -> io::Result<TcpListener> {
 
 /// The address of the interface `asked`, by name or by address; of the same family as `like` if it
 /// has one.
-fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
+pub(super) fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
     let all =
         interfaces::addresses().map_err(|error| Error::io("listing network interfaces", &error))?;
     let address = asked.parse::<IpAddr>().ok();

@@ -3,7 +3,7 @@
 use super::address;
 use super::messages::{Message, Record};
 use super::settings::Settings;
-use super::sharing;
+use super::{sharing, store};
 use crate::control::channel::{Channel, Received};
 use crate::control::descriptors::Room;
 use crate::control::handshake::{Failure, Proven, connect};
@@ -37,9 +37,10 @@ pub(super) struct Gathered {
 const CHANNEL: Token = Token(16);
 
 /// Joins as a rank other than 0.
-pub(super) fn join(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
+pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = settings.deadline();
     let Proven { stream, key, .. } = reach(settings, deadline)?;
+    let settings = &*settings;
     let unusable = |error| Error::io("setting up the control connection", &error);
     let (local, remote) = stream
         .local_addr()
@@ -97,10 +98,12 @@ fn at(settings: &Settings, remote: SocketAddr) -> String {
 
 /// Tries the addresses of the rendezvous in turn until one proves to be rank 0. What a process says
 /// that proves nothing ends nothing: it is remembered for the message.
-fn reach(settings: &Settings, deadline: Instant) -> Result<Proven> {
+fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     let mut pause = RETRY_FIRST;
     let mut told: Option<String> = None;
     loop {
+        settings.check_cancelled()?;
+        store::refresh(settings, deadline)?;
         let (mut refused, mut last) = (None, None);
         for remote in candidates(settings, deadline)? {
             match attempt(settings, remote, deadline) {
@@ -174,6 +177,10 @@ fn refusal_line(settings: &Settings, remote: SocketAddr, refusal: Refusal) -> St
     let rank = settings.rank;
     let at = at(settings, remote);
     match refusal {
+        Refusal::Secret if settings.start.has_id() => format!(
+            "rank {rank}: the rendezvous {at} refused the secret of this rank's unique id (is it \
+             the id that rank 0 has?)"
+        ),
         Refusal::Secret => format!(
             "rank {rank}: the rendezvous {at} refused the job secret (RINGTREE_SECRET differs?)"
         ),
@@ -208,7 +215,9 @@ fn attempt(
         from: number(settings.rank),
         to: 0,
     };
-    connect(remote, settings.secret.as_ref(), hello, to_answer, deadline)
+    let cancel = &settings.start.cancel;
+    let secret = settings.secret.as_ref();
+    connect(remote, secret, hello, to_answer, deadline, cancel)
 }
 
 fn wait_for_table(
@@ -255,6 +264,11 @@ fn wait_for_table(
                 }
             }
         }
+        if settings.start.cancel.is_cancelled() {
+            let error = settings.cancelled();
+            let _ = channel.send(&Message::Failed(error.clone()));
+            return Err(error);
+        }
         if Instant::now() >= deadline {
             let error = Error::join(format!(
                 "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
@@ -265,7 +279,8 @@ fn wait_for_table(
             let _ = channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }
-        wait(poll, &mut events, Some(deadline))
+        let until = settings.start.cancel.look_by(deadline);
+        wait(poll, &mut events, Some(until))
             .map_err(|error| Error::io("waiting for the other ranks", &error))?;
     }
 }

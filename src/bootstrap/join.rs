@@ -5,6 +5,7 @@ use super::client::{self, own_peer};
 use super::rendezvous;
 use super::settings::{Settings, TransportChoice};
 use super::sharing;
+use super::store;
 use crate::control::descriptors;
 use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
@@ -39,6 +40,7 @@ pub struct Joined {
 /// the settings' timeout.
 pub fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
+    let settings = &mut settings.clone();
     descriptors::raise_limit();
     let (mut poll, control) =
         thread::prepare().map_err(|error| Error::io("setting up the control thread", &error))?;
@@ -49,7 +51,10 @@ pub fn join(settings: &Settings) -> Result<Joined> {
         (BTreeMap::new(), None, vec![own])
     } else {
         let gathered = match settings.rank {
-            0 => rendezvous::gather(settings, place, &mut poll)?,
+            0 => {
+                store::publish(settings)?;
+                rendezvous::gather(settings, place, &mut poll)?
+            }
             _ => client::join(settings, place, &mut poll)?,
         };
         (gathered.channels, Some(gathered.listener), gathered.peers)

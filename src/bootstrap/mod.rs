@@ -3,10 +3,11 @@
 //! *Purpose.* [`settings`] from the environment, the rendezvous at rank 0, and the authenticated
 //! [`join()`] that gives every rank the table of all peers. It leaves the connections that it made
 //! to the control thread. [`sharing`] finds out whether this process can share memory.
+//! [`unique_id`] and [`store`] are starts that a program carries itself.
 //!
 //! *Invariants.* Sockets bind to the address that routes to the rendezvous, never to the wildcard.
 //! Without a secret only loopback is used. A join that fails says why in one line, on every rank
-//! that has come, within the timeout.
+//! that has come, within the timeout. A join that is cancelled leaves no thread and no socket.
 //!
 //! *May import* `control`, `link`, `protocol`, `sys` and the base files.
 
@@ -19,9 +20,12 @@ pub(crate) mod messages;
 mod rendezvous;
 pub mod settings;
 pub mod sharing;
+pub mod start;
+pub mod store;
 #[cfg(test)]
 mod tests;
 mod tuning;
+pub mod unique_id;
 
 pub use join::{Joined, join};
 pub use settings::{DevicePathChoice, Settings, TransportChoice};

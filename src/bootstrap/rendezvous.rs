@@ -8,6 +8,7 @@ use super::address;
 use super::client::{Gathered, own_peer};
 use super::messages::{Handout, Message, Record};
 use super::settings::Settings;
+use super::store;
 use crate::control::connections::{Connections, Incoming, Outcome};
 use crate::control::descriptors::{self, Room};
 use crate::control::handshake::Failure;
@@ -169,6 +170,8 @@ impl Gathering<'_> {
                 if now >= failed.until || self.all_told() {
                     return Err(failed.error.clone());
                 }
+            } else if self.settings.start.cancel.is_cancelled() {
+                self.fail(self.settings.cancelled(), JOIN_FAILURE_NOTICE / 4);
             } else if now >= self.deadline {
                 let error = Error::join(self.timeout_line()).with_rank(0);
                 let error = error.with_missing(self.missing());
@@ -195,6 +198,7 @@ impl Gathering<'_> {
         let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
         let until = gone.chain(next).chain([end, self.next_notice]).min();
+        let until = until.map(|until| self.settings.start.cancel.look_by(until));
         wait(poll, events, until)
             .map_err(|error| Error::io("waiting for the other ranks", &error))?;
         self.connections.note(events);
@@ -497,12 +501,13 @@ impl Gathering<'_> {
             ),
         };
         format!(
-            "{} of {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}",
+            "{} of {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}{}",
             self.missing_line(),
             self.settings.world_size,
             self.settings.rendezvous,
             self.at,
             self.settings.timeout.as_millis(),
+            store::found_line(self.settings),
             address::loopback_hint(self.settings, self.at.ip()),
         )
     }
@@ -514,8 +519,10 @@ impl Gathering<'_> {
         let mut events = Events::with_capacity(256);
         let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
         // A rank that is lost here is reported by the control thread, like one lost later.
-        while !table.proceed(&mut self.connections) && Instant::now() < end {
-            wait(poll, &mut events, Some(end))
+        let cancel = &self.settings.start.cancel;
+        let goes_on = || Instant::now() < end && !cancel.is_cancelled();
+        while !table.proceed(&mut self.connections) && goes_on() {
+            wait(poll, &mut events, Some(cancel.look_by(end)))
                 .map_err(|error| Error::io("handing out the table of ranks", &error))?;
         }
         Ok(())

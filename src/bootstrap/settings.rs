@@ -1,5 +1,6 @@
 //! What a rank must know before it can meet the others.
 
+use super::start::Start;
 use super::tuning::{TUNING, TuningSource};
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
@@ -147,6 +148,8 @@ pub struct Settings {
     pub attempt: u16,
     /// A listening socket for the rendezvous, inherited by rank 0 from its launcher.
     pub listener_fd: Option<RawFd>,
+    /// What the program brings.
+    pub start: Start,
 }
 
 impl Settings {
@@ -178,6 +181,7 @@ impl Settings {
             agreed: versions(),
             attempt: 0,
             listener_fd: None,
+            start: Start::default(),
         }
     }
 

@@ -1,10 +1,14 @@
 //! The ways to get a communicator.
 
+use super::joining::Joining;
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
+use crate::bootstrap::store::Store;
+use crate::bootstrap::unique_id::UniqueId;
 use crate::control::Membership;
+use crate::control::cancel::Cancel;
 use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
@@ -87,6 +91,33 @@ impl Builder {
         self
     }
 
+    /// Where the ranks meet and the secret that they prove, as one value that rank 0's host made
+    /// and the program handed on: in place of [`Builder::rendezvous`] and [`Builder::secret`].
+    /// [`UniqueId`] has an example.
+    #[must_use]
+    pub fn unique_id(mut self, id: &UniqueId) -> Self {
+        self.settings.use_id(id);
+        self.settings.start.store = None;
+        self
+    }
+
+    /// The ranks meet through a store of the program, which is trusted: rank 0 makes a
+    /// [`UniqueId`] and puts it there. In place of [`Builder::rendezvous`], [`Builder::secret`] and
+    /// [`Builder::unique_id`]. [`Store`] has an example.
+    #[must_use]
+    pub fn store(mut self, store: impl Store + 'static) -> Self {
+        self.settings.start.store = Some(Arc::new(store));
+        self
+    }
+
+    /// The network interface for data connections, and for rank 0 of a start through a store: its
+    /// name, or one of its addresses. By default it is the one that routes to the others.
+    #[must_use]
+    pub fn interface(mut self, name_or_address: &str) -> Self {
+        self.settings.interface = Some(name_or_address.to_owned());
+        self
+    }
+
     /// Where rank 0 waits for the others, as `host:port`.
     #[must_use]
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
@@ -159,6 +190,14 @@ impl Builder {
             text: table.to_string(),
         };
         self
+    }
+
+    /// Joins the others beside what the program does meanwhile, on a thread that ends with the
+    /// start. [`Joining`] has an example.
+    pub fn connect_async(mut self) -> Joining {
+        let cancel = Cancel::new();
+        self.settings.start.cancel = cancel.clone();
+        Joining::start(cancel, move || self.connect())
     }
 
     /// Joins the others.
@@ -236,6 +275,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         shared: Arc::clone(&shared),
     };
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
+    end_when_cancelled(settings, &runtime);
     let mut parts = Parts {
         rank,
         world_size,
@@ -264,7 +304,21 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         }
     }
     parts.checks_calls = settings.checks_calls;
-    Ok(Communicator::assemble(parts))
+    let comm = Communicator::assemble(parts);
+    match settings.start.cancel.disarm() {
+        true => Err(settings.cancelled()),
+        false => Ok(comm),
+    }
+}
+
+/// Once the control thread runs, cancelling the start fails what the ranks do together.
+fn end_when_cancelled(settings: &Settings, runtime: &Arc<Runtime>) {
+    let (runtime, cause) = (Arc::downgrade(runtime), settings.cancelled());
+    settings.start.cancel.on_cancel(move || {
+        if let Some(runtime) = runtime.upgrade() {
+            runtime.give_up(&cause);
+        }
+    });
 }
 
 fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<LocalRanks>> {

@@ -18,6 +18,7 @@ pub mod buffer;
 pub mod builder;
 pub mod collectives;
 pub mod device_buffer;
+pub mod joining;
 mod measure;
 mod on_device;
 pub mod pairs;

@@ -228,6 +228,7 @@ impl Connections {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::control::cancel::Cancel;
     use crate::control::channel::Channel;
     use crate::control::handshake::connect;
     use crate::control::wait::wait;
@@ -264,7 +265,14 @@ pub(crate) mod tests {
         let mut connections = Connections::new(poll.registry(), listener, expected, own).unwrap();
         let end = Instant::now() + patience;
         let dial = move || {
-            let dialed = connect(address, Some(&secret), hello, patience, end);
+            let dialed = connect(
+                address,
+                Some(&secret),
+                hello,
+                patience,
+                end,
+                &Cancel::default(),
+            );
             let dialed = dialed.map_err(|why| why.to_string()).unwrap();
             Channel::new(dialed.stream, dialed.key, true)
         };

@@ -1,6 +1,7 @@
 //! The one driver of a handshake: it carries the frames of an initiator or an acceptor over a
 //! non-blocking connection. [`connect`] waits for the end; an acceptor drives many in one poll.
 
+use super::cancel::Cancel;
 use super::user;
 use super::wait::wait;
 use crate::limits::{HANDSHAKE_CONFIRMATION_MAX, HANDSHAKE_TIMEOUT};
@@ -55,13 +56,14 @@ pub(crate) struct Proven {
 
 /// Connects to `remote` and waits until both ends have proven themselves: by `deadline`, and for
 /// [`HANDSHAKE_TIMEOUT`] at most, however the other end spreads its bytes. Once the connection
-/// stands, the first answer must come within `to_answer`.
+/// stands, the first answer must come within `to_answer`. It ends soon after `cancel`.
 pub(crate) fn connect(
     remote: SocketAddr,
     secret: Option<&Secret>,
     hello: Hello,
     to_answer: Duration,
     deadline: Instant,
+    cancel: &Cancel,
 ) -> Result<Proven, Failure> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(4);
@@ -82,10 +84,13 @@ pub(crate) fn connect(
                 (until, "something there does not answer the handshake")
             }
         };
+        if cancel.is_cancelled() {
+            return Err(Failure::Broken("the start was cancelled".to_owned()));
+        }
         if now >= until {
             return Err(Failure::Broken(late.to_owned()));
         }
-        wait(&mut poll, &mut events, Some(until))?;
+        wait(&mut poll, &mut events, Some(cancel.look_by(until)))?;
     }
     registry.deregister(&mut handshake.stream)?;
     handshake.into_proven()

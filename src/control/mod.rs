@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+pub mod cancel;
 pub(crate) mod channel;
 pub(crate) mod connections;
 pub(crate) mod descriptors;

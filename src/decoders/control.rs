@@ -2,6 +2,7 @@
 
 use super::Decoder;
 use crate::bootstrap::messages::{Message as JoinMessage, Record};
+use crate::bootstrap::unique_id::UniqueId;
 use crate::control::descriptors::Room;
 use crate::control::message::{Relay, decode, encode};
 use crate::control::peer::{Peer, Place};
@@ -23,6 +24,25 @@ pub(super) const JOIN: Decoder = Decoder {
     name: "join",
     run: value::<JoinMessage>,
     seeds: || encoded(join_messages()),
+};
+
+/// What a program hands on by means of its own.
+pub(super) const UNIQUE_ID: Decoder = Decoder {
+    name: "unique-id",
+    run: |bytes| {
+        if let Ok(id) = UniqueId::from_bytes(bytes) {
+            assert_eq!(id.to_bytes(), bytes);
+            let again: UniqueId = id.to_hex().parse().expect("what was encoded decodes");
+            assert_eq!(again.to_bytes(), bytes);
+        }
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            let _ = text.parse::<UniqueId>();
+        }
+    },
+    seeds: || {
+        let id = UniqueId::on("127.0.0.1").expect("this host has loopback");
+        vec![id.to_bytes().to_vec(), id.to_hex().into_bytes()]
+    },
 };
 
 pub(super) const LAUNCHERS: Decoder = Decoder {

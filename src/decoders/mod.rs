@@ -42,6 +42,7 @@ pub const DECODERS: &[Decoder] = &[
     handshake::HAND_OVER,
     control::RELAY,
     control::JOIN,
+    control::UNIQUE_ID,
     control::LAUNCHERS,
     session::MESSAGE,
     session::SESSION,

@@ -63,7 +63,8 @@ fn a_wrong_secret_is_named_where_it_is_wrong_and_counted_at_rank_0() {
         "rank 2: the rendezvous {rendezvous} refused the job secret (RINGTREE_SECRET differs?)"
     );
     let line = lines.pop().unwrap();
-    assert!(line.starts_with(&expected), "{line}");
+    // If rank 0 gives up during the last attempt, the line says so first.
+    assert!(line.contains(&expected), "{line}");
     for line in lines {
         assert!(line.contains("rank 2 of 3 did not come"), "{line}");
         let (before, after) = line.split_once("handshakes that failed: ").unwrap();

@@ -2,6 +2,7 @@
 
 use super::links::{FIRST, HELLO, Links};
 use crate::bootstrap::address::host_name;
+use crate::control::cancel::Cancel;
 use crate::control::handshake::{Failure, connect};
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};
@@ -37,7 +38,15 @@ pub(super) fn join(
     events: &Events,
 ) -> Result<Joined> {
     let endpoint = &meeting.endpoint;
-    let proven = match connect(address, Some(secret), HELLO, HANDSHAKE_TIMEOUT, deadline) {
+    let never = Cancel::default();
+    let proven = match connect(
+        address,
+        Some(secret),
+        HELLO,
+        HANDSHAKE_TIMEOUT,
+        deadline,
+        &never,
+    ) {
         Ok(proven) => proven,
         Err(Failure::Broken(why)) => return Ok(Joined::NotYet(why)),
         Err(Failure::Refused(refusal, _)) => {

@@ -1,0 +1,61 @@
+//! What a program brings to its start instead of an environment.
+
+use super::settings::Settings;
+use super::store::Store;
+use super::unique_id::UniqueId;
+use crate::control::cancel::Cancel;
+use crate::error::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// What a program brings to its start: nothing by default.
+#[derive(Clone, Default)]
+pub struct Start {
+    /// Where the ranks find the id.
+    pub(crate) store: Option<Arc<dyn Store>>,
+    /// Kept while ranks join, for it keeps the port.
+    pub(super) id: Option<UniqueId>,
+    /// Ends the join early.
+    pub(crate) cancel: Cancel,
+}
+
+impl Start {
+    /// Whether the secret is a unique id's.
+    pub(super) fn has_id(&self) -> bool {
+        self.id.is_some()
+    }
+}
+
+impl fmt::Debug for Start {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, id, cancel } = self;
+        let store = store.as_ref().map(|_| "a store");
+        write!(formatter, "Start({store:?}, {id:?}, {cancel:?})")
+    }
+}
+
+impl Settings {
+    /// Meets the others where `id` says, with its secret.
+    pub(crate) fn use_id(&mut self, id: &UniqueId) {
+        self.rendezvous = id.address().to_string();
+        self.next_port_too = false;
+        self.listener_fd = None;
+        self.secret = Some(id.secret());
+        self.start.id = Some(id.clone());
+    }
+
+    /// An error if the join was cancelled.
+    pub(crate) fn check_cancelled(&self) -> Result<()> {
+        match self.start.cancel.is_cancelled() {
+            true => Err(self.cancelled()),
+            false => Ok(()),
+        }
+    }
+
+    /// This rank does not join after all.
+    pub(crate) fn cancelled(&self) -> Error {
+        let rank = self.rank;
+        let line = format!("rank {rank} does not join: its program cancelled the start");
+        Error::join(line).with_rank(rank)
+    }
+}
