@@ -292,16 +292,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         checks_calls: false,
     };
     if is_measured {
-        let measuring = Communicator::assemble(Parts {
-            group: MEASURING,
-            runtime: Arc::clone(&parts.runtime),
-            ..parts
-        });
-        parts.tuning = measuring.measure()?;
-        if let TuningSource::MeasuredInto(path) = &settings.tuning {
-            let writes = membership.is_first_of_host();
-            keep(&measuring, path, writes.then_some(&parts.tuning))?;
-        }
+        parts.tuning = measured(&parts, settings, &membership)?;
     }
     parts.checks_calls = settings.checks_calls;
     let comm = Communicator::assemble(parts);
@@ -309,6 +300,21 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         true => Err(settings.cancelled()),
         false => Ok(comm),
     }
+}
+
+/// The table that the ranks measure together; the first rank of each host keeps it, if that is set.
+fn measured(parts: &Parts, settings: &Settings, membership: &Membership) -> Result<TuningTable> {
+    let measuring = Communicator::assemble(Parts {
+        group: MEASURING,
+        runtime: Arc::clone(&parts.runtime),
+        ..*parts
+    });
+    let table = measuring.measure()?;
+    if let TuningSource::MeasuredInto(path) = &settings.tuning {
+        let writes = membership.is_first_of_host();
+        keep(&measuring, path, writes.then_some(&table))?;
+    }
+    Ok(table)
 }
 
 /// Once the control thread runs, cancelling the start fails what the ranks do together.
