@@ -10,6 +10,24 @@ mod sealed {
 
 /// A Rust type that can be an element of a collective: the integers of 8 to 64 bits, `half::f16`,
 /// `half::bf16`, `f32` and `f64`. Sealed: the table in this file is the list.
+///
+/// *Other types* travel as what they consist of. A complex number is two floats, and its sum is the
+/// sum of its parts. An 8-bit float is a `u8`, to be moved; nothing here computes with it. A `bool`
+/// is a `u8` that is 0 or 1: `Bor` (or `Max`) says whether it is true anywhere, `Band` (or `Min`)
+/// whether it is true everywhere. Received bytes become a `bool` by a comparison, as a byte that is
+/// neither 0 nor 1 would be no `bool`.
+///
+/// ```
+/// use ringtree::ReduceOp;
+/// let ends = ringtree::simulate(2, |comm| {
+///     let mut complex = [[1.0f32, -0.5 * comm.rank() as f32]; 3];
+///     comm.all_reduce(complex.as_flattened_mut(), ReduceOp::Sum)?;
+///     let mut has_overflown = [u8::from(comm.rank() == 1)];
+///     comm.all_reduce(&mut has_overflown, ReduceOp::Bor)?;
+///     Ok::<_, ringtree::Error>((complex, has_overflown[0] != 0))
+/// });
+/// assert_eq!(ends, vec![Ok(([[2.0, -0.5]; 3], true)); 2]);
+/// ```
 pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed {
     /// The element's entry in the table of types.
     const DTYPE: Dtype;

@@ -172,8 +172,15 @@ pub const TRACE_SPANS_MAX: usize = 1 << 16;
 pub const CLOCK_QUESTIONS: usize = 16;
 /// Names and shapes of a checkpoint's tensors: readers of the safetensors format refuse more.
 pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
-/// Bytes of text (names, shapes, settings) that a rank takes from another one at once.
-pub const AGREED_BYTES_MAX: usize = TENSOR_HEADER_BYTES_MAX;
+/// Bytes of a value (names, shapes, settings, metrics) that a rank takes from another one.
+pub const VALUE_BYTES_MAX: usize = TENSOR_HEADER_BYTES_MAX;
+/// A value travels in pieces: room is made for this much before any of it has come, and then for
+/// as much again as has come.
+pub const VALUE_PIECE_BYTES: usize = 64 << 10;
+/// The longest name of a program's own operator: it is shown in one line beside another one.
+pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
+/// All ranks' pieces that are folded by a program's own operator at once: they stay in cache.
+pub const OPERATOR_SCRATCH_BYTES: usize = 4 << 20;
 /// How often a reader of checkpoints starts again because a writer beside it replaced what it was
 /// reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;

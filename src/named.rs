@@ -18,6 +18,13 @@ macro_rules! named {
             }
         }
 
+        crate::named::named_text!($type, $what);
+    };
+}
+
+/// Gives an enum that has `ALL` and `name()` its `Display` and its `FromStr`.
+macro_rules! named_text {
+    ($type:ident, $what:literal) => {
         impl std::fmt::Display for $type {
             fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 formatter.write_str(self.name())
@@ -42,4 +49,4 @@ macro_rules! named {
     };
 }
 
-pub(crate) use named;
+pub(crate) use {named, named_text};

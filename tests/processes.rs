@@ -39,6 +39,7 @@ fn child_entry() {
         "disagree" => disagree(),
         "sizes" => sizes(),
         "early" => early(),
+        "values" => values(),
         "training" => training(),
         "messages" => messages(),
         "threads" => threads(),
@@ -306,6 +307,26 @@ fn early() -> Result<String> {
     Ok("left".into())
 }
 
+/// Values of every length around a piece, from rank to rank.
+fn values() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    for bytes in [0, 1, 1000, 65_530, 200_000] {
+        let of = |rank: usize| (format!("rank {rank}"), vec![rank as u8; bytes / (rank + 1)]);
+        let everything: Vec<_> = (0..comm.world_size()).map(of).collect();
+        let own = of(comm.rank());
+        let root = bytes % comm.world_size();
+        let shared = comm.broadcast_value(Some(own.clone()), root)?;
+        let gathered = comm.gather_value(&own, root)?;
+        let is_right = shared == everything[root]
+            && comm.all_gather_value(&own)? == everything
+            && gathered == (comm.rank() == root).then_some(everything);
+        if !is_right {
+            return Ok(format!("wrong values of {bytes} bytes"));
+        }
+    }
+    Ok("all right".into())
+}
+
 // ---- the tests ----
 
 fn run_cases(world_size: usize) {
@@ -470,6 +491,14 @@ fn all_processes_hear_that_one_allocates_another_size() {
             said[0]
         );
         assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+    }
+}
+
+#[test]
+fn processes_exchange_values() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
     }
 }
 

@@ -180,6 +180,12 @@ impl Communicator {
         let output = output.memory_mut().on_host()?;
         let block = self.block(input.len());
         check_length("output", output.len(), block.len())?;
+        if op.factor().is_some() {
+            return Err(Error::usage(format!(
+                "reduce_scatter_into takes no {op}, for which its output has no room; multiply a \
+                 copy and take reduce_scatter"
+            )));
+        }
         let call = Call::new(Collective::ReduceScatter, input.len());
         self.into(call.op(op), input, output)
     }
@@ -372,6 +378,12 @@ impl Communicator {
 
     /// Runs a collective from `input` into `output` to its end.
     fn into<T: Element>(&self, call: Call, input: &[T], output: &mut [T]) -> Result<()> {
+        if call.op.is_some_and(|op| op.factor().is_some()) && T::DTYPE.is_float() {
+            self.check_peer("root", call.root)?;
+            // What is sent is the product, which only the output has room for.
+            output.copy_from_slice(input);
+            return self.in_place(call, output);
+        }
         let call = call.dtype(T::DTYPE);
         lend_both(input, output, |input, output| {
             let mut memory = Memory {
@@ -388,6 +400,7 @@ impl Communicator {
         let parts = &self.0.parts;
         let mut issued = self.enter();
         let (sequence, prepared) = self.issue(&mut issued, call, placement, memory)?;
+        memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
             prepared,
             sequence,
@@ -438,6 +451,7 @@ impl Communicator {
         let parts = &self.0.parts;
         let mut issued = self.enter();
         let (sequence, prepared) = self.issue(&mut issued, call, Placement::InPlace, memory)?;
+        memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
             prepared,
             sequence,
@@ -463,6 +477,7 @@ impl Communicator {
         let key = Key {
             call: Call {
                 algorithm: forced(issued.algorithm, call),
+                op: call.op.map(ReduceOp::agreed),
                 ..call
             },
             placement,

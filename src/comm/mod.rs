@@ -2,7 +2,8 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
-//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, [`builder`]
+//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, `values`
+//! small values by serde, `own_operator` an all-reduce by a function of the program, [`builder`]
 //! the ways to get a communicator; `measure` finds what its links cost.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
@@ -21,9 +22,11 @@ pub mod device_buffer;
 pub mod joining;
 mod measure;
 mod on_device;
+mod own_operator;
 pub mod pairs;
 pub mod scope;
 pub mod shared_buffer;
+pub(crate) mod values;
 pub mod views;
 pub mod work;
 

@@ -1,44 +1,9 @@
 //! What all ranks must have in common, compared before it can do harm.
 
 use crate::comm::Communicator;
+use crate::comm::values::broadcast_bytes;
 use crate::error::{Error, Result};
-use crate::limits::AGREED_BYTES_MAX;
 use crate::op::ReduceOp;
-
-/// `bytes` of `root`, on every rank.
-pub(super) fn broadcast_bytes(
-    comm: &Communicator,
-    mut bytes: Vec<u8>,
-    root: usize,
-) -> Result<Vec<u8>> {
-    let mut length = [bytes.len() as u64];
-    comm.broadcast(&mut length, root)?;
-    let room = zeros(length[0], 1)?;
-    if comm.rank() != root {
-        bytes = room;
-    }
-    comm.broadcast(&mut bytes, root)?;
-    Ok(bytes)
-}
-
-/// Room for `texts` texts of so many bytes, as a rank says it will send.
-///
-/// # Errors
-/// [`Error::protocol`] if no rank sends that much, [`Error::system`] if there is no memory for it.
-pub(super) fn zeros(bytes: u64, texts: usize) -> Result<Vec<u8>> {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    if bytes > AGREED_BYTES_MAX {
-        return Err(Error::protocol(format!(
-            "a rank announced {bytes} bytes of text; at most {AGREED_BYTES_MAX} are taken"
-        )));
-    }
-    let mut room = Vec::new();
-    let total = bytes.saturating_mul(texts);
-    room.try_reserve_exact(total)
-        .map_err(|_| Error::system(format!("no memory for {total} bytes of text")))?;
-    room.resize(total, 0);
-    Ok(room)
-}
 
 /// Rank 0's `entries`, on every rank.
 pub(super) fn broadcast_entries(
@@ -119,11 +84,6 @@ mod tests {
 
     #[test]
     fn no_length_of_a_peer_allocates_what_there_is_not() {
-        assert_eq!(zeros(3, 2).unwrap(), [0; 6]);
-        assert!(zeros(1000, usize::MAX).unwrap_err().is_system());
-        for bytes in [AGREED_BYTES_MAX as u64 + 1, 1 << 62, u64::MAX] {
-            assert!(zeros(bytes, 1).unwrap_err().is_protocol());
-        }
         assert_eq!(room("a", 2).unwrap(), [0.0; 2]);
         for count in [usize::MAX, usize::MAX / 4, isize::MAX as usize / 4] {
             let line = room("momentum", count).unwrap_err().to_string();

@@ -1,8 +1,8 @@
 //! While backward runs: gradients are reported, full buckets are launched.
 
-use super::agree::broadcast_bytes;
 use super::carrier::Place;
 use super::parallel::{Content, DataParallel, Phase};
+use crate::comm::values::broadcast_bytes;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;

@@ -257,7 +257,7 @@ fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
         Error::usage(format!(
-            "{op} is not defined for {dtype}; bit operators are for integers"
+            "{op} is not defined for {dtype}; bit operators are for integers, factors for floats"
         ))
     })
 }

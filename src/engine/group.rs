@@ -13,6 +13,7 @@ use crate::limits::SCRATCH_KEPT_FOR;
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::call::Call;
 use crate::protocol::session::Session;
+use crate::reduce::scale;
 use crate::sys::memory::Region;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +38,13 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Multiplies this rank's contribution by `factor`, before a call in place.
+    pub fn scale(&mut self, factor: Option<f64>) {
+        if let (Some(factor), Some(output)) = (factor, &mut self.output) {
+            scale(output.dtype(), output.bytes_mut(), factor);
+        }
+    }
+
     /// A buffer that is both.
     #[must_use]
     pub fn in_place(buffer: Region) -> Self {
@@ -139,26 +147,6 @@ impl Slot {
     /// Whether the device's stream has come to the operation.
     pub(super) fn has_come(&self) -> bool {
         self.gate.as_ref().is_none_or(|gate| gate.has_come())
-    }
-
-    /// The ranks that are to make the call before it begins.
-    fn unready(&self, session: &Session) -> Vec<usize> {
-        let call = self.call().filter(|_| session.checks_calls());
-        call.map_or_else(Vec::new, |call| session.unready(&call))
-    }
-
-    /// The ranks that the operation waits for now.
-    pub(super) fn awaited(&self, session: &Session) -> Vec<usize> {
-        let unready = self.unready(session);
-        if !unready.is_empty() {
-            return unready;
-        }
-        if let Some((ranks, call)) = self.unmatched().zip(self.call()) {
-            // The root of a message is its receiver.
-            return (0..ranks).filter(|rank| *rank != call.root).collect();
-        }
-        let program = self.program();
-        program.map_or_else(Vec::new, |program| self.run.awaited(program))
     }
 
     /// What it takes to advance the operation.

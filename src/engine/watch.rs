@@ -204,6 +204,26 @@ impl Group {
 }
 
 impl Slot {
+    /// The ranks that are to make the call before it begins.
+    pub(super) fn unready(&self, session: &Session) -> Vec<usize> {
+        let call = self.call().filter(|_| session.checks_calls());
+        call.map_or_else(Vec::new, |call| session.unready(&call))
+    }
+
+    /// The ranks that the operation waits for now.
+    pub(super) fn awaited(&self, session: &Session) -> Vec<usize> {
+        let unready = self.unready(session);
+        if !unready.is_empty() {
+            return unready;
+        }
+        if let Some((ranks, call)) = self.unmatched().zip(self.call()) {
+            // The root of a message is its receiver.
+            return (0..ranks).filter(|rank| *rank != call.root).collect();
+        }
+        let program = self.program();
+        program.map_or_else(Vec::new, |program| self.run.awaited(program))
+    }
+
     /// A call without a deadline gets that of another rank, from now on.
     fn start_clock(&mut self, clock: Clock, now: Duration) {
         self.waited_before = now.saturating_sub(self.since.unwrap_or(now));

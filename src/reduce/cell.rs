@@ -1,7 +1,7 @@
 //! How elements lie in bytes and how they are computed with: loaded, widened, rounded, stored.
 
 use super::number::Number;
-use crate::sys::simd::{HALF_LANES, Isa};
+use crate::sys::simd::{Isa, LANES, Pair};
 use half::{bf16, f16};
 use std::marker::PhantomData;
 
@@ -12,10 +12,10 @@ pub(super) trait Cell {
     type Bytes: bytemuck::Pod;
     /// What is computed with.
     type Wide: Number;
-    /// An accumulator of one block.
-    type Block: AsMut<[Self::Wide]>;
-    /// A fresh accumulator.
-    const BLOCK: Self::Block;
+    /// As many as are folded in registers at once, whatever the number of operands.
+    type Tile: AsMut<[Self::Wide]>;
+    /// Memory for them.
+    const TILE: Self::Tile;
     /// The cells that the smallest is found with.
     type ForMin: Cell;
     /// The cells that the largest is found with.
@@ -29,28 +29,17 @@ pub(super) trait Cell {
     fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes;
 }
 
-/// The cells of a block's accumulator: small beside the first-level cache, large beside the cost
-/// of starting a loop.
-const BLOCK_CELLS: usize = 1024;
-
-/// An accumulator, aligned so that no vector crosses a line of the cache.
-#[repr(align(64))]
-pub(super) struct Block<W, const CELLS: usize>([W; CELLS]);
-
-impl<W, const CELLS: usize> AsMut<[W]> for Block<W, CELLS> {
-    #[inline(always)]
-    fn as_mut(&mut self) -> &mut [W] {
-        &mut self.0
-    }
-}
+/// Bytes of each operand that are folded at once: four of the widest vectors, or eight of widened
+/// halves, hide the time that an addition takes.
+const TILE_BYTES: usize = 256;
 
 macro_rules! integer_cells {
     ($($integer:ident)*) => {$(
         impl Cell for $integer {
             type Bytes = [u8; size_of::<$integer>()];
             type Wide = $integer;
-            type Block = Block<$integer, BLOCK_CELLS>;
-            const BLOCK: Self::Block = Block([0; BLOCK_CELLS]);
+            type Tile = [$integer; TILE_BYTES / size_of::<$integer>()];
+            const TILE: Self::Tile = [0; TILE_BYTES / size_of::<$integer>()];
             type ForMin = Self;
             type ForMax = Self;
 
@@ -76,8 +65,8 @@ macro_rules! float_cells {
         impl Cell for $float {
             type Bytes = [u8; size_of::<$float>()];
             type Wide = $float;
-            type Block = Block<$float, BLOCK_CELLS>;
-            const BLOCK: Self::Block = Block([0.0; BLOCK_CELLS]);
+            type Tile = [$float; TILE_BYTES / size_of::<$float>()];
+            const TILE: Self::Tile = [0.0; TILE_BYTES / size_of::<$float>()];
             type ForMin = Self;
             type ForMax = Self;
 
@@ -100,54 +89,33 @@ float_cells! {
     f64 u64 CANONICAL_NAN_F64 = 0x7ff8_0000_0000_0000;
 }
 
-/// Two neighbours at a time: either is an f32 where it stands in a 32-bit word, but for a shift or
-/// a mask, which costs less than spreading the elements over vectors and packing them again.
+/// Two neighbours in each 32-bit word: either is an f32 where it stands, but for a shift or a mask,
+/// which costs less than spreading the elements over vectors and packing them again.
 impl Cell for bf16 {
-    type Bytes = [u8; 4];
-    type Wide = [f32; 2];
-    type Block = Block<[f32; 2], { BLOCK_CELLS / 2 }>;
-    const BLOCK: Self::Block = Block([[0.0; 2]; BLOCK_CELLS / 2]);
+    type Bytes = [u8; 4 * LANES];
+    type Wide = Pair<[f32; LANES]>;
+    type Tile = [Self::Wide; TILE_BYTES / size_of::<Self::Bytes>()];
+    const TILE: Self::Tile =
+        [Pair([0.0; LANES], [0.0; LANES]); TILE_BYTES / size_of::<Self::Bytes>()];
     type ForMin = Ordered<bf16, false>;
     type ForMax = Ordered<bf16, true>;
 
     #[inline(always)]
-    fn load<I: Isa>(_: I, bytes: Self::Bytes) -> Self::Wide {
-        let word = u32::from_ne_bytes(bytes);
-        [
-            f32::from_bits(word << 16),
-            f32::from_bits(word & 0xffff_0000),
-        ]
+    fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide {
+        isa.widen_bf16(bytemuck::cast(bytes))
     }
 
     #[inline(always)]
-    fn store<I: Isa>(_: I, wide: Self::Wide) -> Self::Bytes {
-        let [low, high] = wide.map(round_to_bf16);
-        (low >> 16 | high & 0xffff_0000).to_ne_bytes()
-    }
-}
-
-/// The bits of the nearest bf16 in the upper half. Adding half of the last place rounds to nearest,
-/// from the largest value to infinity; a tie, which alone leaves nothing below, goes back to even.
-#[inline(always)]
-fn round_to_bf16(single: f32) -> u32 {
-    let bits = if single.is_nan() {
-        CANONICAL_NAN_F32
-    } else {
-        single.to_bits()
-    };
-    let nearest = bits.wrapping_add(0x8000);
-    if nearest & 0xffff == 0 {
-        nearest & 0xfffe_0000
-    } else {
-        nearest
+    fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes {
+        bytemuck::cast(isa.narrow_bf16(wide))
     }
 }
 
 impl Cell for f16 {
-    type Bytes = [u8; 2 * HALF_LANES];
-    type Wide = [f32; HALF_LANES];
-    type Block = Block<[f32; HALF_LANES], { BLOCK_CELLS / HALF_LANES }>;
-    const BLOCK: Self::Block = Block([[0.0; HALF_LANES]; BLOCK_CELLS / HALF_LANES]);
+    type Bytes = [u8; 2 * LANES];
+    type Wide = [f32; LANES];
+    type Tile = [Self::Wide; TILE_BYTES / size_of::<Self::Bytes>()];
+    const TILE: Self::Tile = [[0.0; LANES]; TILE_BYTES / size_of::<Self::Bytes>()];
     type ForMin = Ordered<f16, false>;
     type ForMax = Ordered<f16, true>;
 
@@ -158,14 +126,7 @@ impl Cell for f16 {
 
     #[inline(always)]
     fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes {
-        let canonical = wide.map(|lane| {
-            f32::from_bits(if lane.is_nan() {
-                CANONICAL_NAN_F32
-            } else {
-                lane.to_bits()
-            })
-        });
-        bytemuck::cast(isa.narrow_f16(canonical))
+        bytemuck::cast(isa.narrow_f16(wide))
     }
 }
 
@@ -203,8 +164,8 @@ fn reorder(bits: i16) -> i16 {
 impl<H: Half, const LARGEST_WINS: bool> Cell for Ordered<H, LARGEST_WINS> {
     type Bytes = [u8; 2];
     type Wide = i16;
-    type Block = Block<i16, BLOCK_CELLS>;
-    const BLOCK: Self::Block = Block([0; BLOCK_CELLS]);
+    type Tile = [i16; TILE_BYTES / 2];
+    const TILE: Self::Tile = [0; TILE_BYTES / 2];
     type ForMin = Self;
     type ForMax = Self;
 

@@ -6,6 +6,7 @@
 //! - sums are of integers whose magnitudes add up to at most 2⁸ over all ranks, so that every
 //!   partial sum is exact in bf16 (and in f16, where 2¹¹ would do); in a large world a rank is
 //!   silent (zero) at most indices for that;
+//! - all ranks of a `PreMulSum` have one factor, which is a power of two near 1;
 //! - products of floats are of ±1 and a few ±2 and ±½, those of integers of odd numbers, which
 //!   never collapse to zero;
 //! - the operands of minimum, maximum and the bit operators are arbitrary bits, but no NaN.
@@ -153,7 +154,7 @@ impl Draw {
         let Inputs { dtype, op, .. } = self.inputs;
         let random = self.random(rank);
         match op {
-            ReduceOp::Sum | ReduceOp::Avg => {
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => {
                 let magnitude = (1 + (random >> 1) % TERM_MAX) as i128;
                 let term = if random & 1 == 0 {
                     magnitude
@@ -214,7 +215,8 @@ impl Draw {
         match folded {
             Value::Integer(sum) if op == ReduceOp::Avg => Value::Integer(sum / world_size as i128),
             Value::Float(sum) if op == ReduceOp::Avg => Value::Float(mean(dtype, sum, world_size)),
-            _ => folded,
+            Value::Float(sum) => Value::Float(sum * op.factor().unwrap_or(1.0)),
+            Value::Integer(_) => folded,
         }
     }
 
@@ -248,7 +250,7 @@ impl Draw {
 
 fn fold_integers(op: ReduceOp, left: i128, right: i128) -> i128 {
     match op {
-        ReduceOp::Sum | ReduceOp::Avg => left + right,
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
         // Two factors of 64 bits fit.
         ReduceOp::Prod => left.wrapping_mul(right),
         ReduceOp::Min => left.min(right),
@@ -261,7 +263,7 @@ fn fold_integers(op: ReduceOp, left: i128, right: i128) -> i128 {
 
 fn fold_floats(op: ReduceOp, left: f64, right: f64) -> f64 {
     match op {
-        ReduceOp::Sum | ReduceOp::Avg => left + right,
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
         ReduceOp::Prod => left * right,
         ReduceOp::Min if left.total_cmp(&right).is_le() => left,
         ReduceOp::Max if left.total_cmp(&right).is_ge() => left,

@@ -1,7 +1,7 @@
 //! The loops: one generic source, compiled per element type, operator and instruction set.
 
 use super::cell::Cell;
-use super::number::{Number, Operator};
+use super::number::{Number, Operator, Scale};
 use crate::sys::simd::{Body, Isa, Level};
 use std::marker::PhantomData;
 
@@ -22,6 +22,45 @@ pub(super) fn fold<C: Cell, O: Operator<C::Wide>>(level: Level, task: Task<'_>) 
         task,
         types: PhantomData,
     });
+}
+
+/// Multiplies `bytes` by `factor`, in place.
+pub(super) fn scale<C: Cell>(level: Level, bytes: &mut [u8], factor: f64)
+where
+    C::Wide: Scale,
+{
+    level.run(Scaling::<C> {
+        bytes,
+        factor,
+        types: PhantomData,
+    });
+}
+
+struct Scaling<'a, C> {
+    bytes: &'a mut [u8],
+    factor: f64,
+    types: PhantomData<C>,
+}
+
+impl<C: Cell> Body for Scaling<'_, C>
+where
+    C::Wide: Scale,
+{
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let factor = self.factor;
+        let scaled = |cell| C::store(isa, C::load(isa, cell).scale(factor));
+        let whole = self.bytes.len() - self.bytes.len() % size_of::<C::Bytes>();
+        let (whole, rest) = self.bytes.split_at_mut(whole);
+        for cell in bytemuck::cast_slice_mut(whole) {
+            *cell = scaled(*cell);
+        }
+        if !rest.is_empty() {
+            let mut cell: C::Bytes = bytemuck::Zeroable::zeroed();
+            bytemuck::bytes_of_mut(&mut cell)[..rest.len()].copy_from_slice(rest);
+            rest.copy_from_slice(&bytemuck::bytes_of(&scaled(cell))[..rest.len()]);
+        }
+    }
 }
 
 struct Fold<'a, C, O> {
@@ -59,81 +98,72 @@ fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
     if !rest.is_empty() {
         fold_rest::<C, O, I>(isa, rest, rest_start, own, sources, finish);
     }
-    let destination: &mut [C::Bytes] = bytemuck::cast_slice_mut(destination);
-    let last = |left, right| finish(O::combine(left, right));
-    match (own, sources) {
-        // Commutative to the bit, so either order is one loop.
-        (Some(0 | 1), [source]) => {
-            let source = loads::<C, I>(isa, &source[..rest_start]);
-            update::<C, I, _>(isa, destination, source, last);
-        }
-        // A plain copy never comes here: this one is divided.
-        (None, [source]) => {
-            destination.copy_from_slice(bytemuck::cast_slice(&source[..rest_start]));
-            let nothing = std::iter::repeat(());
-            update::<C, I, _>(isa, destination, nothing, |wide, ()| finish(wide));
-        }
-        (None, [left, right]) => {
-            let left = loads::<C, I>(isa, &left[..rest_start]);
-            let pairs = left.zip(loads::<C, I>(isa, &right[..rest_start]));
-            update::<C, I, _>(isa, destination, pairs, |_, (left, right)| {
-                last(left, right)
-            });
-        }
-        _ => blocks::<C, O, I>(isa, destination, own, sources, last),
-    }
+    let destination = bytemuck::cast_slice_mut(destination);
+    tiles::<C, O, I>(isa, destination, own, sources, finish);
 }
 
-/// Folds block by block through an accumulator, so that each operand crosses memory once. There
-/// are at least three operands.
+/// Folds tile by tile, each in registers from its first operand to its last.
 #[inline(always)]
-fn blocks<C: Cell, O: Operator<C::Wide>, I: Isa>(
+fn tiles<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,
     destination: &mut [C::Bytes],
     own: Option<usize>,
     sources: &[&[u8]],
-    last: impl Fn(C::Wide, C::Wide) -> C::Wide + Copy,
+    finish: impl Fn(C::Wide) -> C::Wide + Copy,
 ) {
-    let final_operand = sources.len() - usize::from(own.is_none());
-    let mut accumulator = C::BLOCK;
-    let accumulator = accumulator.as_mut();
-    let block_cells = accumulator.len();
-    for (block, destination) in destination.chunks_mut(block_cells).enumerate() {
-        let start = block * block_cells * size_of::<C::Bytes>();
-        let own_bytes: &[u8] = bytemuck::cast_slice(destination);
-        let mut operands = Operands {
-            own,
-            own_bytes,
-            sources,
-            start,
-            next: 0,
-        };
-        let first = loads::<C, I>(isa, operands.take());
-        let pairs = first.zip(loads::<C, I>(isa, operands.take()));
-        for (wide, (left, right)) in accumulator.iter_mut().zip(pairs) {
-            *wide = O::combine(left, right);
-        }
-        for _ in 2..final_operand {
-            let operand = loads::<C, I>(isa, operands.take());
-            for (wide, right) in accumulator.iter_mut().zip(operand) {
-                *wide = O::combine(*wide, right);
-            }
-        }
-        let left = accumulator.iter().copied();
-        if own == Some(final_operand) {
-            update::<C, I, _>(isa, destination, left, |own, left| last(left, own));
-        } else {
-            let source = sources[sources.len() - 1];
-            let right = &source[start..][..size_of_val(destination)];
-            let pairs = left.zip(loads::<C, I>(isa, right));
-            update::<C, I, _>(isa, destination, pairs, |_, (left, right)| {
-                last(left, right)
-            });
-        }
+    let tile_cells = size_of::<C::Tile>() / size_of::<C::Wide>();
+    let mut start = 0;
+    let mut whole = destination.chunks_exact_mut(tile_cells);
+    for tile in &mut whole {
+        fold_tile::<C, O, I>(isa, tile, start, own, sources, finish);
+        start += size_of_val(tile);
+    }
+    for cell in whole.into_remainder().chunks_exact_mut(1) {
+        fold_tile::<C, O, I>(isa, cell, start, own, sources, finish);
+        start += size_of_val(cell);
     }
 }
 
-/// The operands of a block, in order.
+#[inline(always)]
+fn fold_tile<C: Cell, O: Operator<C::Wide>, I: Isa>(
+    isa: I,
+    destination: &mut [C::Bytes],
+    start: usize,
+    own: Option<usize>,
+    sources: &[&[u8]],
+    finish: impl Fn(C::Wide) -> C::Wide + Copy,
+) {
+    let bytes = start..start + size_of_val(destination);
+    let mut tile = C::TILE;
+    let tile = &mut tile.as_mut()[..destination.len()];
+    // The first two operands may change places, so the own one is never the first.
+    let (before, after) = sources.split_at(own.map_or(sources.len(), |own| own.max(1)));
+    let first = loads::<C, I>(isa, &before[0][bytes.clone()]);
+    for (wide, first) in tile.iter_mut().zip(first) {
+        *wide = first;
+    }
+    for source in &before[1..] {
+        combine::<C, O, I>(isa, tile, &source[bytes.clone()]);
+    }
+    if own.is_some() {
+        combine::<C, O, I>(isa, tile, bytemuck::cast_slice(destination));
+    }
+    for source in after {
+        combine::<C, O, I>(isa, tile, &source[bytes.clone()]);
+    }
+    for (cell, wide) in destination.iter_mut().zip(tile) {
+        *cell = C::store(isa, finish(*wide));
+    }
+}
+
+#[inline(always)]
+fn combine<C: Cell, O: Operator<C::Wide>, I: Isa>(isa: I, tile: &mut [C::Wide], operand: &[u8]) {
+    for (wide, right) in tile.iter_mut().zip(loads::<C, I>(isa, operand)) {
+        *wide = O::combine(*wide, right);
+    }
+}
+
+/// The operands, in order.
 struct Operands<'a> {
     own: Option<usize>,
     own_bytes: &'a [u8],
@@ -152,19 +182,6 @@ impl<'a> Operands<'a> {
         }
         let passed_own = self.own.is_some_and(|own| own < position);
         &self.sources[position - usize::from(passed_own)][self.start..][..self.own_bytes.len()]
-    }
-}
-
-/// destination[i] = combine(destination[i], others[i]), rounded, in one stream.
-#[inline(always)]
-fn update<C: Cell, I: Isa, T>(
-    isa: I,
-    destination: &mut [C::Bytes],
-    others: impl Iterator<Item = T>,
-    combine: impl Fn(C::Wide, T) -> C::Wide,
-) {
-    for (bytes, other) in destination.iter_mut().zip(others) {
-        *bytes = C::store(isa, combine(C::load(isa, *bytes), other));
     }
 }
 

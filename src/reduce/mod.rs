@@ -31,7 +31,8 @@ use crate::sys::simd::Level;
 use fold::{Entry, Task};
 use std::fmt;
 
-/// So few bytes are folded before a wide vector unit is ready.
+/// So few bytes are folded before a wide vector unit is ready, unless they are to be converted:
+/// without the instructions for that, a conversion takes longer.
 const FEW_BYTES: usize = 64;
 
 /// The kernel of one element type and one operator, chosen once per operation.
@@ -128,7 +129,8 @@ impl Kernel {
                     sources,
                     divisor,
                 };
-                let level = if task.destination.len() <= FEW_BYTES {
+                let converts = matches!(self.dtype, Dtype::F16 | Dtype::Bf16);
+                let level = if task.destination.len() <= FEW_BYTES && !converts {
                     Level::portable()
                 } else {
                     self.level
@@ -137,6 +139,34 @@ impl Kernel {
             }
         }
     }
+}
+
+/// Multiplies every element of `bytes` by `factor`: in f32 for f16 and bf16, else in the element
+/// type; rounded once to nearest even, NaN canonical.
+///
+/// ```
+/// use ringtree::{Dtype, reduce::scale};
+/// let mut bytes = [1.5f32.to_ne_bytes(), (-2.0f32).to_ne_bytes()].concat();
+/// scale(Dtype::F32, &mut bytes, 0.5);
+/// assert_eq!(bytes, [0.75f32.to_ne_bytes(), (-1.0f32).to_ne_bytes()].concat());
+/// ```
+///
+/// # Panics
+///
+/// On a caller's mistake: elements that are no floats, or bytes that are no whole elements.
+pub fn scale(dtype: Dtype, bytes: &mut [u8], factor: f64) {
+    assert!(
+        bytes.len().is_multiple_of(dtype.size()),
+        "what is scaled has whole elements"
+    );
+    let scale = match dtype {
+        Dtype::F16 => fold::scale::<half::f16>,
+        Dtype::Bf16 => fold::scale::<half::bf16>,
+        Dtype::F32 => fold::scale::<f32>,
+        Dtype::F64 => fold::scale::<f64>,
+        _ => panic!("{dtype} is not scaled"),
+    };
+    scale(Level::best(), bytes, factor);
 }
 
 impl fmt::Debug for Kernel {
@@ -165,6 +195,16 @@ macro_rules! entry_of {
     };
 }
 
+/// What was multiplied before is a sum.
+macro_rules! scaled_sum {
+    (Float $cell:ty) => {
+        Some(fold::fold::<$cell, number::operators::Sum>)
+    };
+    (Integer $cell:ty) => {
+        None
+    };
+}
+
 macro_rules! entries_of_dtype {
     (
         $op:ident $kind:ident $cell:ty;
@@ -172,6 +212,7 @@ macro_rules! entries_of_dtype {
     ) => {
         match $op {
             $(ReduceOp::$operator => entry_of!($kind $domain $cell, $operator),)*
+            ReduceOp::PreMulSum(_) => scaled_sum!($kind $cell),
         }
     };
 }

@@ -1,5 +1,6 @@
 //! Arithmetic on one pair of operands: integers, floats, and packs of floats.
 
+use crate::sys::simd::Pair;
 use std::array::from_fn;
 
 /// Arithmetic of every type. A result that is not a number may have any payload and sign here:
@@ -217,6 +218,40 @@ macro_rules! floats {
 
 floats! { f32 f64 }
 
+/// Arithmetic of the floats alone.
+pub(super) trait Scale: Number {
+    /// The product with `factor`, which is rounded first where this is less than an f64.
+    fn scale(self, factor: f64) -> Self;
+}
+
+impl Scale for f32 {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        self * factor as f32
+    }
+}
+
+impl Scale for f64 {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        self * factor
+    }
+}
+
+impl<const LANES: usize> Scale for [f32; LANES] {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        from_fn(|lane| self[lane].scale(factor))
+    }
+}
+
+impl<T: Scale> Scale for Pair<T> {
+    #[inline(always)]
+    fn scale(self, factor: f64) -> Self {
+        Pair(self.0.scale(factor), self.1.scale(factor))
+    }
+}
+
 /// Operands that are converted together.
 impl<const LANES: usize> Number for [f32; LANES] {
     #[inline(always)]
@@ -242,5 +277,32 @@ impl<const LANES: usize> Number for [f32; LANES] {
     #[inline(always)]
     fn divide(self, divisor: u32) -> Self {
         from_fn(|lane| self[lane].divide(divisor))
+    }
+}
+
+impl<T: Number> Number for Pair<T> {
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        Pair(self.0.plus(other.0), self.1.plus(other.1))
+    }
+
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Pair(self.0.times(other.0), self.1.times(other.1))
+    }
+
+    #[inline(always)]
+    fn least(self, other: Self) -> Self {
+        Pair(self.0.least(other.0), self.1.least(other.1))
+    }
+
+    #[inline(always)]
+    fn greatest(self, other: Self) -> Self {
+        Pair(self.0.greatest(other.0), self.1.greatest(other.1))
+    }
+
+    #[inline(always)]
+    fn divide(self, divisor: u32) -> Self {
+        Pair(self.0.divide(divisor), self.1.divide(divisor))
     }
 }

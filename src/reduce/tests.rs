@@ -69,7 +69,7 @@ fn narrow(dtype: Dtype, wide: Wide) -> Vec<u8> {
 macro_rules! combine_floats {
     ($op:ident, $left:ident, $right:ident) => {
         match $op {
-            ReduceOp::Sum | ReduceOp::Avg => $left + $right,
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => $left + $right,
             ReduceOp::Prod => $left * $right,
             _ if $left.is_nan() || $right.is_nan() => f32::NAN.into(),
             ReduceOp::Min if $left.total_cmp(&$right).is_lt() => $left,
@@ -83,7 +83,7 @@ fn combine(dtype: Dtype, op: ReduceOp, left: Wide, right: Wide) -> Wide {
     match (left, right) {
         (Wide::Integer(left), Wide::Integer(right)) => {
             let exact = match op {
-                ReduceOp::Sum | ReduceOp::Avg => left + right,
+                ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
                 ReduceOp::Prod => left.wrapping_mul(right),
                 ReduceOp::Min => left.min(right),
                 ReduceOp::Max => left.max(right),
@@ -326,6 +326,28 @@ fn a_mean_of_integers_truncates_at_every_multiple() {
                 Some(0),
                 Some(divisor as usize),
             );
+        }
+    }
+}
+
+#[test]
+fn a_product_with_a_factor_is_rounded_once() {
+    for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
+        let size = dtype.size();
+        for (seed, count) in [0, 1, 7, 31, 33, 1031].into_iter().enumerate() {
+            for factor in [0.1, -3.0, 1e-3, f64::INFINITY, f64::NAN, -0.0] {
+                let bytes = random_bytes(seed as u64, count * size);
+                let mut found = [&[0xa5], &bytes[..], &[0xa5]].concat();
+                super::scale(dtype, &mut found[1..=count * size], factor);
+                let element = |bytes: &[u8]| match widen(dtype, bytes) {
+                    Wide::Single(single) => narrow(dtype, Wide::Single(single * factor as f32)),
+                    Wide::Double(double) => narrow(dtype, Wide::Double(double * factor)),
+                    Wide::Integer(_) => panic!("floats are scaled"),
+                };
+                let scaled: Vec<u8> = bytes.chunks(size).flat_map(element).collect();
+                let expected = [&[0xa5], &scaled[..], &[0xa5]].concat();
+                assert_eq!(found, expected, "{dtype} {factor}");
+            }
         }
     }
 }

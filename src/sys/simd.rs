@@ -7,16 +7,24 @@
 
 use half::f16;
 
-/// The lanes of one half-precision conversion.
-pub(crate) const HALF_LANES: usize = 16;
+/// The lanes that are converted at once.
+pub(crate) const LANES: usize = 16;
+
+/// The two halves of words, apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<T>(pub(crate) T, pub(crate) T);
 
 /// An instruction set, as a value that exists only where the CPU has it.
 pub(crate) trait Isa: Copy {
     /// Half to single precision, exactly.
-    fn widen_f16(self, halves: [u16; HALF_LANES]) -> [f32; HALF_LANES];
-    /// Single to half precision, rounding to nearest even. The input holds no NaN but the
-    /// canonical one.
-    fn narrow_f16(self, singles: [f32; HALF_LANES]) -> [u16; HALF_LANES];
+    fn widen_f16(self, halves: [u16; LANES]) -> [f32; LANES];
+    /// Single to half precision, rounding to nearest even; a NaN becomes the canonical one.
+    fn narrow_f16(self, singles: [f32; LANES]) -> [u16; LANES];
+    /// The lower halves of all words as single precision, and the upper ones: a bf16 is the upper
+    /// half of an f32.
+    fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]>;
+    /// The same back, rounding to nearest even; a NaN becomes the canonical one.
+    fn narrow_bf16(self, singles: Pair<[f32; LANES]>) -> [u32; LANES];
 }
 
 /// A computation that [`Level::run`] compiles once per instruction set.
@@ -32,15 +40,33 @@ pub(crate) struct Portable(());
 
 impl Isa for Portable {
     #[inline(always)]
-    fn widen_f16(self, halves: [u16; HALF_LANES]) -> [f32; HALF_LANES] {
+    fn widen_f16(self, halves: [u16; LANES]) -> [f32; LANES] {
         halves.map(widen_f16_bits)
     }
 
     #[inline(always)]
-    fn narrow_f16(self, singles: [f32; HALF_LANES]) -> [u16; HALF_LANES] {
+    fn narrow_f16(self, singles: [f32; LANES]) -> [u16; LANES] {
         singles.map(narrow_f16_bits)
     }
+
+    #[inline(always)]
+    fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]> {
+        let lower = words.map(|word| f32::from_bits(word << 16));
+        let upper = words.map(|word| f32::from_bits(word & UPPER_HALF));
+        Pair(lower, upper)
+    }
+
+    #[inline(always)]
+    fn narrow_bf16(self, Pair(lower, upper): Pair<[f32; LANES]>) -> [u32; LANES] {
+        std::array::from_fn(|lane| {
+            round_to_bf16(lower[lane]) >> 16 | round_to_bf16(upper[lane]) & UPPER_HALF
+        })
+    }
 }
+
+const UPPER_HALF: u32 = 0xffff_0000;
+/// The positive quiet NaN with no other bit of its payload set.
+const CANONICAL_NAN: f32 = f32::from_bits(0x7fc0_0000);
 
 /// Moves the exponent's bias by one multiplication by 2¹¹², which also normalises subnormals.
 #[inline(always)]
@@ -69,27 +95,118 @@ fn narrow_f16_bits(single: f32) -> u16 {
     } else {
         normal
     };
-    let infinite = if magnitude > 0x7f80_0000 {
-        f16::NAN.to_bits()
-    } else {
+    let finite = if magnitude >= (127 + 16) << 23 {
         0x7c00
-    };
-    sign | if magnitude >= (127 + 16) << 23 {
-        infinite
     } else {
         rounded as u16
+    };
+    if single.is_nan() {
+        f16::NAN.to_bits()
+    } else {
+        sign | finite
+    }
+}
+
+/// The bits of the nearest bf16 in the upper half. Adding just under half of the last place, and
+/// one more where the last place is odd, carries into it where the value is to be rounded up, from
+/// the largest value to infinity.
+#[inline(always)]
+fn round_to_bf16(single: f32) -> u32 {
+    let bits = single.to_bits();
+    let odd = (bits >> 16) & 1;
+    if single.is_nan() {
+        CANONICAL_NAN.to_bits()
+    } else {
+        bits.wrapping_add(0x7fff + odd)
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Body, HALF_LANES, Isa};
-    use std::arch::x86_64::{
-        __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph,
-        _mm512_cvtph_ps, _mm512_cvtps_ph,
-    };
+    use super::{Body, CANONICAL_NAN, Isa, LANES, Pair, UPPER_HALF};
+    use std::arch::x86_64::*;
+    use std::mem::transmute;
 
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+    /// The exact conversion rounds nothing; in this form it takes its operand from memory.
+    const CURRENT: i32 = _MM_FROUND_CUR_DIRECTION;
+
+    /// `singles` with every NaN the canonical one.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has AVX2.
+    #[inline(always)]
+    unsafe fn canonical_avx2(singles: __m256) -> __m256 {
+        // SAFETY: the caller proves AVX2.
+        unsafe {
+            let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles);
+            _mm256_blendv_ps(singles, _mm256_set1_ps(CANONICAL_NAN), is_nan)
+        }
+    }
+
+    /// The bits of the nearest bf16 in the upper halves, as `round_to_bf16` finds them.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has AVX2.
+    #[inline(always)]
+    unsafe fn round_avx2(singles: __m256) -> __m256i {
+        // SAFETY: the caller proves AVX2.
+        unsafe {
+            let bits = _mm256_castps_si256(canonical_avx2(singles));
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd)
+        }
+    }
+
+    /// The words whose halves are the nearest bf16.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has AVX2.
+    #[inline(always)]
+    unsafe fn join_avx2(lower: __m256, upper: __m256) -> __m256i {
+        // SAFETY: the caller proves AVX2.
+        unsafe {
+            let lower = _mm256_srli_epi32::<16>(round_avx2(lower));
+            _mm256_blend_epi16::<0b1010_1010>(lower, round_avx2(upper))
+        }
+    }
+
+    /// `singles` with every NaN the canonical one.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has AVX-512F.
+    #[inline(always)]
+    unsafe fn canonical_avx512(singles: __m512) -> __m512 {
+        // Of eight classes of operands, four bits each, a NaN keeps what the first argument has
+        // (0) and everything else is taken from the second (1).
+        const NAN_ALONE: i32 = 0x1111_1100;
+        // SAFETY: the caller proves AVX-512F.
+        unsafe {
+            let canonical = _mm512_set1_ps(CANONICAL_NAN);
+            _mm512_fixupimm_ps::<0>(canonical, singles, _mm512_set1_epi32(NAN_ALONE))
+        }
+    }
+
+    /// The bits of the nearest bf16 in the upper halves: adding half of the last place rounds to
+    /// nearest; a tie, which alone leaves nothing below, goes back to even.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has AVX-512F.
+    #[inline(always)]
+    unsafe fn round_avx512(singles: __m512) -> __m512i {
+        // SAFETY: the caller proves AVX-512F.
+        unsafe {
+            let bits = _mm512_castps_si512(canonical_avx512(singles));
+            let nearest = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+            let tie = _mm512_testn_epi32_mask(nearest, _mm512_set1_epi32(0xffff));
+            _mm512_mask_and_epi32(nearest, tie, nearest, _mm512_set1_epi32(!0x1_ffff))
+        }
+    }
 
     /// AVX2 and F16C.
     #[derive(Clone, Copy)]
@@ -97,7 +214,7 @@ mod x86 {
 
     impl Isa for Avx2 {
         #[inline(always)]
-        fn widen_f16(self, halves: [u16; HALF_LANES]) -> [f32; HALF_LANES] {
+        fn widen_f16(self, halves: [u16; LANES]) -> [f32; LANES] {
             let [low, high]: [[u16; 8]; 2] = bytemuck::cast(halves);
             // SAFETY: an `Avx2` exists only inside `run_avx2`, whose caller proves F16C.
             let lanes = unsafe {
@@ -110,16 +227,50 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn narrow_f16(self, singles: [f32; HALF_LANES]) -> [u16; HALF_LANES] {
-            let [low, high]: [[f32; 8]; 2] = bytemuck::cast(singles);
-            // SAFETY: an `Avx2` exists only inside `run_avx2`, whose caller proves F16C.
+        fn narrow_f16(self, singles: [f32; LANES]) -> [u16; LANES] {
+            let [low, high]: [__m256; 2] = bytemuck::cast(singles);
+            // SAFETY: an `Avx2` exists only inside `run_avx2`, whose caller proves AVX2 and F16C.
             let lanes = unsafe {
                 [
-                    _mm256_cvtps_ph::<NEAREST>(bytemuck::cast(low)),
-                    _mm256_cvtps_ph::<NEAREST>(bytemuck::cast(high)),
+                    _mm256_cvtps_ph::<NEAREST>(canonical_avx2(low)),
+                    _mm256_cvtps_ph::<NEAREST>(canonical_avx2(high)),
                 ]
             };
             bytemuck::cast(lanes)
+        }
+
+        #[inline(always)]
+        fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]> {
+            let [first, second]: [__m256i; 2] = bytemuck::cast(words);
+            // SAFETY: an `Avx2` exists only inside `run_avx2`, whose caller proves AVX2.
+            let (lower, upper) = unsafe {
+                let upper = _mm256_set1_epi32(UPPER_HALF as i32);
+                (
+                    [
+                        _mm256_slli_epi32::<16>(first),
+                        _mm256_slli_epi32::<16>(second),
+                    ],
+                    [
+                        _mm256_and_si256(first, upper),
+                        _mm256_and_si256(second, upper),
+                    ],
+                )
+            };
+            Pair(bytemuck::cast(lower), bytemuck::cast(upper))
+        }
+
+        #[inline(always)]
+        fn narrow_bf16(self, Pair(lower, upper): Pair<[f32; LANES]>) -> [u32; LANES] {
+            let [first_lower, second_lower]: [__m256; 2] = bytemuck::cast(lower);
+            let [first_upper, second_upper]: [__m256; 2] = bytemuck::cast(upper);
+            // SAFETY: an `Avx2` exists only inside `run_avx2`, whose caller proves AVX2.
+            let words = unsafe {
+                [
+                    join_avx2(first_lower, first_upper),
+                    join_avx2(second_lower, second_upper),
+                ]
+            };
+            bytemuck::cast(words)
         }
     }
 
@@ -129,23 +280,47 @@ mod x86 {
 
     impl Isa for Avx512 {
         #[inline(always)]
-        fn widen_f16(self, halves: [u16; HALF_LANES]) -> [f32; HALF_LANES] {
+        fn widen_f16(self, halves: [u16; LANES]) -> [f32; LANES] {
             let halves: __m256i = bytemuck::cast(halves);
-            // SAFETY: an `Avx512` exists only inside `run_avx512`, whose caller proves AVX-512F.
-            let singles = unsafe { _mm512_cvtph_ps(halves) };
-            // SAFETY: sixteen `f32` are exactly the bits of a `__m512`, and all bits are valid.
-            unsafe { std::mem::transmute::<__m512, [f32; HALF_LANES]>(singles) }
+            // SAFETY: an `Avx512` exists only inside `run_avx512`, whose caller proves AVX-512F;
+            // sixteen `f32` are exactly the bits of a `__m512`, and all bits are valid.
+            unsafe { transmute::<__m512, [f32; LANES]>(_mm512_cvt_roundph_ps::<CURRENT>(halves)) }
         }
 
         #[inline(always)]
-        fn narrow_f16(self, singles: [f32; HALF_LANES]) -> [u16; HALF_LANES] {
-            // SAFETY: an `Avx512` exists only inside `run_avx512`, whose caller proves AVX-512F;
-            // sixteen `f32` are exactly the bits of a `__m512`.
+        fn narrow_f16(self, singles: [f32; LANES]) -> [u16; LANES] {
+            // SAFETY: as in `widen_f16`.
             let halves = unsafe {
-                let singles = std::mem::transmute::<[f32; HALF_LANES], __m512>(singles);
+                let singles = canonical_avx512(transmute::<[f32; LANES], __m512>(singles));
                 _mm512_cvtps_ph::<NEAREST>(singles)
             };
             bytemuck::cast(halves)
+        }
+
+        #[inline(always)]
+        fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]> {
+            // SAFETY: as in `widen_f16`; sixteen `u32` are exactly the bits of a `__m512i`.
+            unsafe {
+                let words = transmute::<[u32; LANES], __m512i>(words);
+                let lower = _mm512_slli_epi32::<16>(words);
+                let upper = _mm512_and_si512(words, _mm512_set1_epi32(UPPER_HALF as i32));
+                Pair(
+                    transmute::<__m512i, [f32; LANES]>(lower),
+                    transmute::<__m512i, [f32; LANES]>(upper),
+                )
+            }
+        }
+
+        #[inline(always)]
+        fn narrow_bf16(self, Pair(lower, upper): Pair<[f32; LANES]>) -> [u32; LANES] {
+            // SAFETY: as in `widen_bf16`; the caller of `run_avx512` proves AVX-512BW, too.
+            unsafe {
+                let lower = round_avx512(transmute::<[f32; LANES], __m512>(lower));
+                let upper = round_avx512(transmute::<[f32; LANES], __m512>(upper));
+                let lower = _mm512_srli_epi32::<16>(lower);
+                let words = _mm512_mask_blend_epi16(0xaaaa_aaaa, lower, upper);
+                transmute::<__m512i, [u32; LANES]>(words)
+            }
         }
     }
 

@@ -8,14 +8,17 @@ mod checks;
 mod concurrency;
 mod deadlines;
 mod death;
+mod factors;
 mod leaving;
 mod messages;
 mod mismatch;
+mod own_operator;
 mod patience;
 mod pipeline;
 mod steps;
 mod threads;
 mod usage;
+mod values;
 
 use ringtree::Communicator;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};

@@ -260,6 +260,11 @@ impl Communicator {
         on: &DeviceMemory,
     ) -> Result<()> {
         // What is refused has no number: the others may make another call.
+        if let Some(op) = call.op.filter(|op| op.factor().is_some()) {
+            return Err(Error::usage(format!(
+                "{op} is for buffers in host memory; multiply on the device and take sum"
+            )));
+        }
         on.stream.refuse_capture()?;
         on.stream.check_gpu(attached.device.gpu())?;
         self.check_peer("root", call.root)?;

@@ -7,7 +7,7 @@ use super::series::{Checkpoints, Found, none_whole};
 use super::tensor::Tensor;
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::{broadcast_bytes, zeros};
+use crate::comm::values::{all_gather_bytes, broadcast_bytes, receive_bytes, send_bytes};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -282,9 +282,7 @@ fn send_tensors(
             .collect()),
         Err(what) => Err(what),
     };
-    let text = to_json(&entries);
-    comm.send(&[text.len() as u64], WRITER)?;
-    comm.send(&text, WRITER)?;
+    send_bytes(comm, &to_json(&entries), WRITER)?;
     for (_, tensor) in own.iter().flatten() {
         if !tensor.bytes().is_empty() {
             comm.send(tensor.bytes(), WRITER)?;
@@ -296,11 +294,7 @@ fn send_tensors(
 type Gathered = std::result::Result<BTreeMap<String, Tensor>, String>;
 
 fn receive_tensors(comm: &Communicator, rank: usize) -> Result<Gathered> {
-    let mut length = [0_u64];
-    comm.recv(&mut length, rank)?;
-    let mut text = zeros(length[0], 1)?;
-    comm.recv(&mut text, rank)?;
-    let entries: std::result::Result<Vec<Entry>, String> = from_json(&text)?;
+    let entries: std::result::Result<Vec<Entry>, String> = from_json(&receive_bytes(comm, rank)?)?;
     let entries = match entries {
         Ok(entries) => entries,
         Err(what) => return Ok(Err(what)),
@@ -397,22 +391,8 @@ fn gather_warnings(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
 
 /// Every rank's value.
 fn gather_json<T: Serialize + DeserializeOwned>(comm: &Communicator, own: &T) -> Result<Vec<T>> {
-    let text = to_json(own);
-    let lengths = gather_numbers(comm, [text.len() as u64])?;
-    let longest = lengths.iter().map(|length| length[0]).max();
-    let longest = longest.unwrap_or(0);
-    let mut texts = zeros(longest, comm.world_size())?;
-    let longest = texts.len() / comm.world_size();
-    let start = longest * comm.rank();
-    texts[start..start + text.len()].copy_from_slice(&text);
-    comm.all_gather(&mut texts)?;
-    let lengths = lengths.iter().enumerate();
-    let values = lengths.map(|(rank, length)| {
-        let start = rank * longest;
-        // No length is above the longest.
-        from_json(&texts[start..start + length[0] as usize])
-    });
-    values.collect()
+    let texts = all_gather_bytes(comm, to_json(own))?;
+    texts.iter().map(|text| from_json(text)).collect()
 }
 
 /// Every rank's `N` numbers.

@@ -6,9 +6,9 @@ mod timeline;
 
 pub use timeline::{RankSpans, Span, Timeline};
 
-use super::agree::{broadcast_bytes, zeros};
 use super::parallel::DataParallel;
 use crate::comm::Communicator;
+use crate::comm::values::{broadcast_bytes, receive_bytes, send_bytes};
 use crate::error::{Error, Result};
 use crate::limits::TRACE_SPANS_MAX;
 use crate::whole_file;
@@ -242,17 +242,12 @@ impl Active {
         let own = serde_json::to_vec(&*self.recording())
             .map_err(|error| Error::system(format!("encoding the trace: {error}")))?;
         if comm.rank() > 0 {
-            comm.send(&[own.len() as u64], 0)?;
-            comm.send(&own, 0)?;
+            send_bytes(comm, &own, 0)?;
             return Ok(None);
         }
         let mut recordings = vec![decode(0, &own)];
         for rank in 1..comm.world_size() {
-            let mut length = [0u64];
-            comm.recv(&mut length, rank)?;
-            let mut bytes = zeros(length[0], 1)?;
-            comm.recv(&mut bytes, rank)?;
-            recordings.push(decode(rank, &bytes));
+            recordings.push(decode(rank, &receive_bytes(comm, rank)?));
         }
         let recordings = recordings.into_iter().collect();
         let join = |recordings| Timeline::new(recordings, &self.begin, &end);

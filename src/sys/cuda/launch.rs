@@ -112,8 +112,8 @@ pub fn reduce(
         elements: elements as u64,
         source_count: sources.len() as u32,
         op: match op {
-            ReduceOp::Avg => ReduceOp::Sum as u32,
-            op => op as u32,
+            ReduceOp::Avg | ReduceOp::PreMulSum(_) => ReduceOp::Sum.code().into(),
+            op => op.code().into(),
         },
         divisor: divisor as u32,
         access_bytes: access_bytes as u32,

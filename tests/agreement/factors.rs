@@ -1,0 +1,88 @@
+//! Sums of products: each rank's contribution times its own factor.
+
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Element, Error, ReduceOp, Result};
+
+/// Factors that differ between the ranks, and between calls: the ranks agree on all but them.
+fn factor(rank: usize, call: usize) -> f64 {
+    [0.5, -2.0, 0.25][(rank + call) % 3]
+}
+
+fn in_every_way<T: Element + From<i8> + Into<f64>>(comm: &Communicator) -> Result<()> {
+    let numbers = |rank: usize| (0..1000).map(move |each| ((each * 3 + rank * 4) % 16) as i8);
+    let own: Vec<T> = numbers(comm.rank()).map(T::from).collect();
+    let sums = |call: usize| {
+        let of_rank = |rank| numbers(rank).map(move |one| f64::from(one) * factor(rank, call));
+        let first: Vec<f64> = of_rank(0).collect();
+        (1..comm.world_size()).fold(first, |sums, rank| {
+            sums.iter()
+                .zip(of_rank(rank))
+                .map(|(sum, term)| sum + term)
+                .collect()
+        })
+    };
+    let check = |call, found: &[T], at: std::ops::Range<usize>| {
+        let found: Vec<f64> = found.iter().map(|one| (*one).into()).collect();
+        assert_eq!(found, sums(call)[at], "call {call}");
+    };
+    for call in 0..60 {
+        let op = ReduceOp::PreMulSum(factor(comm.rank(), call));
+        let mut buffer = own.clone();
+        match call % 5 {
+            0 => comm.all_reduce(&mut buffer, op)?,
+            1 => comm.all_reduce_into(&own, &mut buffer, op)?,
+            2 => buffer = comm.all_reduce_async(own.clone(), op)?.wait()?,
+            3 => {
+                comm.reduce_scatter(&mut buffer, op)?;
+                let block = comm.block(1000);
+                check(call, &buffer[block.clone()], block);
+                continue;
+            }
+            _ => {
+                comm.reduce_into(&own, &mut buffer, op, 1)?;
+                if comm.rank() != 1 {
+                    continue;
+                }
+            }
+        }
+        check(call, &buffer, 0..1000);
+    }
+    let expected: Vec<T> = numbers(comm.rank()).map(T::from).collect();
+    assert_eq!(own, expected, "inputs stay as they are");
+    Ok(())
+}
+
+#[test]
+fn every_call_sums_the_products() {
+    assert_eq!(World::new(3).run(in_every_way::<f32>), vec![Ok(()); 3]);
+    assert_eq!(World::new(2).run(in_every_way::<f64>), vec![Ok(()); 2]);
+    assert_eq!(
+        World::new(3).run(in_every_way::<half::bf16>),
+        vec![Ok(()); 3]
+    );
+    assert_eq!(
+        World::new(3).run(in_every_way::<half::f16>),
+        vec![Ok(()); 3]
+    );
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let ends = World::new(2).run(|comm| {
+        let op = ReduceOp::PreMulSum(0.5);
+        let (mut integers, mut floats, mut output) = ([4u32; 4], [4.0f32; 4], [9.0f32; 2]);
+        let refused = [
+            comm.all_reduce(&mut integers, op),
+            comm.all_reduce_into(&[1u32; 4], &mut integers, op),
+            comm.reduce(&mut floats, op, 2),
+            comm.all_reduce_into(&[1.0f32; 2], &mut floats, op),
+            comm.reduce_scatter_into(&floats, &mut output, op),
+        ];
+        for end in refused {
+            assert!(end.as_ref().is_err_and(Error::is_usage), "{end:?}");
+        }
+        assert_eq!((integers, floats, output), ([4; 4], [4.0; 4], [9.0; 2]));
+        comm.all_reduce(&mut floats, op).map(|()| floats)
+    });
+    assert_eq!(ends, [Ok([4.0; 4]), Ok([4.0; 4])]);
+}
