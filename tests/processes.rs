@@ -355,6 +355,15 @@ fn run_cases(world_size: usize) {
 }
 
 #[test]
+fn every_algorithm_over_processes_whose_calls_are_checked() {
+    for links in ALL_LINKS {
+        let ranks = Ranks::start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
+        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
+    }
+}
+
+#[test]
 fn two_processes_compute_what_one_would() {
     run_cases(2);
 }

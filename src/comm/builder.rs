@@ -9,6 +9,7 @@ use crate::bootstrap::store::Store;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::control::Membership;
 use crate::control::cancel::Cancel;
+use crate::engine::group::Group;
 use crate::error::{Error, Result};
 use crate::limits::{DUPLICATES_MAX, TIMEOUT_MAX};
 use crate::link::tcp::Reactor;
@@ -146,6 +147,25 @@ impl Builder {
         self
     }
 
+    /// Whether calls are checked, the same on all ranks: `RINGTREE_CHECK=calls`. All ranks agree
+    /// before each collective, so that buffers stay untouched if they make different calls; and
+    /// every send waits until its receive is posted, so that a program that relies on sends that
+    /// return before is found out, with small messages too. It costs a message to rank 0 and back
+    /// before every call: it is for tests of a program.
+    ///
+    /// A call on device buffers by the mapped path begins on its streams without an agreement.
+    ///
+    /// ```no_run
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = ringtree::Communicator::builder().check_calls(true).connect()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn check_calls(mut self, checks: bool) -> Self {
+        self.settings.checks_calls = checks;
+        self
+    }
+
     /// How buffers on GPUs may travel, once a device is attached.
     #[must_use]
     pub fn device_path(mut self, path: DevicePathChoice) -> Self {
@@ -242,6 +262,10 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     shared.set_control(membership.control.clone());
     runtime.add_group(WORLD, rank, world_size, settings.timeout)?;
+    if settings.checks_calls {
+        // Others may be through with measuring, and call, before this rank is.
+        runtime.with_group(WORLD, Group::check_calls);
+    }
     let is_measured = tuning.is_none() && world_size > 1;
     if is_measured {
         runtime.add_group(MEASURING, rank, world_size, settings.timeout)?;
@@ -264,24 +288,33 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         device_path: settings.device_path,
         tuning: tuning.unwrap_or_default(),
         algorithm,
+        // What is measured is not checked.
+        checks_calls: false,
     };
     if is_measured {
-        let measuring = Communicator::assemble(Parts {
-            group: MEASURING,
-            runtime: Arc::clone(&parts.runtime),
-            ..parts
-        });
-        parts.tuning = measuring.measure()?;
-        if let TuningSource::MeasuredInto(path) = &settings.tuning {
-            let writes = membership.is_first_of_host();
-            keep(&measuring, path, writes.then_some(&parts.tuning))?;
-        }
+        parts.tuning = measured(&parts, settings, &membership)?;
     }
+    parts.checks_calls = settings.checks_calls;
     let comm = Communicator::assemble(parts);
     match settings.start.cancel.disarm() {
         true => Err(settings.cancelled()),
         false => Ok(comm),
     }
+}
+
+/// The table that the ranks measure together; the first rank of each host keeps it, if that is set.
+fn measured(parts: &Parts, settings: &Settings, membership: &Membership) -> Result<TuningTable> {
+    let measuring = Communicator::assemble(Parts {
+        group: MEASURING,
+        runtime: Arc::clone(&parts.runtime),
+        ..*parts
+    });
+    let table = measuring.measure()?;
+    if let TuningSource::MeasuredInto(path) = &settings.tuning {
+        let writes = membership.is_first_of_host();
+        keep(&measuring, path, writes.then_some(&table))?;
+    }
+    Ok(table)
 }
 
 /// Once the control thread runs, cancelling the start fails what the ranks do together.

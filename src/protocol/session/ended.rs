@@ -110,6 +110,8 @@ mod tests {
             rank,
             calls: 0,
             inside: false,
+            pair_calls: 0,
+            pair: None,
         };
         let position = |rank, held_up_by: Vec<Place>| Message::Position {
             place: place(rank),
