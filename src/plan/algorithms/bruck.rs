@@ -11,7 +11,8 @@
 //!
 //! In an all-to-all a block for the rank at distance i goes as far as the digits of i say, a digit
 //! a round, in scratch once it has left its rank; at the end all that has come is copied to its
-//! place. In as many rounds, but about half of the blocks travel in each: about (n/2)·⌈log₂ n⌉ blocks.
+//! place. In as many rounds, but about half of the blocks travel in each: about (n/2)·⌈log₂ n⌉
+//! blocks.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All
 //! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation,
