@@ -91,6 +91,8 @@ pub(super) struct Slot {
     pub(super) since: Option<Duration>,
     /// How often the peers were told of the waiting.
     pub(super) notices: u32,
+    /// How long it had waited when the last of these notices was due.
+    pub(super) noticed_at: Duration,
     is_abandoned: bool,
     result: Option<Result<()>>,
     /// When it ended, once a clock was looked at.
@@ -109,6 +111,7 @@ impl Slot {
         self.waited_before = Duration::ZERO;
         self.since = None;
         self.notices = 0;
+        self.noticed_at = Duration::ZERO;
         self.is_abandoned = false;
         self.result = None;
         self.ended_at = None;

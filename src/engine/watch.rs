@@ -193,6 +193,7 @@ impl Group {
                 slot.timeout = timeout;
                 slot.since = None;
                 slot.notices = 0;
+                slot.noticed_at = Duration::ZERO;
             }
         }
     }
@@ -272,18 +273,19 @@ impl Slot {
         self.clock_of = Some(clock.rank);
         self.since = Some(now);
         self.notices = 0;
+        self.noticed_at = Duration::ZERO;
     }
 
-    /// After how long a wait the peers are told of it again. Without a deadline the times between
-    /// two notices grow, once every peer has had one.
-    fn noticed_after(&self) -> Duration {
+    /// How long the operation waits between two notices to its peers. Without a deadline these
+    /// times grow, once every peer has had one.
+    fn notice_interval(&self) -> Duration {
         if self.timeout == PATIENT {
             let peers = self.program().map_or(0, |program| program.peers().count());
             let first = peers.div_ceil(PEERS_ASKED_MAX).max(1) as u32;
             let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
-            return WAITING_NOTICE_AFTER * (self.notices.min(first) + 1) * (1 << doubled);
+            return WAITING_NOTICE_AFTER * (1 << doubled);
         }
-        WAITING_NOTICE_AFTER.min(self.timeout / 4) * (self.notices + 1)
+        WAITING_NOTICE_AFTER.min(self.timeout / 4)
     }
 }
 
@@ -302,7 +304,8 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         }
         let waited = now.saturating_sub(slot.since.unwrap_or(now));
         let is_overdue = waited >= slot.timeout;
-        if !is_overdue && waited < slot.noticed_after() {
+        let notice_due = slot.noticed_at.saturating_add(slot.notice_interval());
+        if !is_overdue && waited < notice_due {
             continue;
         }
         let awaited = slot.awaited(session);
@@ -316,6 +319,7 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         }
         session.waited(&call, &awaited, slot.notices as usize);
         slot.notices += 1;
+        slot.noticed_at = notice_due;
     }
 }
 

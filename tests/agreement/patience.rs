@@ -56,6 +56,20 @@ fn workers_wait_for_long_and_the_request_comes() {
 }
 
 #[test]
+fn the_longer_ranks_wait_the_less_they_tell_each_other() {
+    let hours = Duration::from_secs(6 * 3600);
+    let (ends, took) = run_timed(&world(3, None), |comm| {
+        if comm.rank() == 0 {
+            sleep(comm, hours);
+        }
+        // Ranks 1 and 2 wait for each other's answers and for rank 0.
+        comm.patient().barrier()
+    });
+    assert_eq!(ends, [Ok(()), Ok(()), Ok(())]);
+    assert!(took < hours + SOON, "it took {took:?}");
+}
+
+#[test]
 fn the_first_rank_without_patience_starts_the_clock_of_all() {
     // The root sends its few bytes and is through, so no clock of its own runs any more. Before it
     // comes the others have waited for long, or not long enough to have told of it.
