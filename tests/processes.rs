@@ -240,7 +240,7 @@ fn messages() -> Result<String> {
                 return Ok(format!("round {round}: wrong from {from}"));
             }
         }
-        // Work for whoever asks for it.
+        // Rank 0 gives work to the rank that asks for it.
         let mut asked = vec![0; ranks];
         for _ in 0..if rank == 0 { 10 * (ranks - 1) } else { 0 } {
             let mut question = [0u64; 2];
