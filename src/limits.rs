@@ -9,8 +9,12 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 /// A longer timeout counts as this one: clocks and the system's waits (milliseconds in 31 bits)
 /// must not overflow by it.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(14 * 24 * 3600);
+/// The timeout of a call that starts no clock.
+pub const PATIENT: Duration = Duration::MAX;
 /// A rank that has waited this long tells its peers what it is waiting in, again and again.
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
+/// A rank that waits without a deadline doubles the time between two notices so often: to 17 min.
+pub const NOTICES_DOUBLED_MAX: u32 = 10;
 /// Peers that a waiting rank asks at once; if it waits for more, they take turns.
 pub const PEERS_ASKED_MAX: usize = 8;
 /// Questions a rank may leave unanswered before its last answer is forgotten.
@@ -34,6 +38,8 @@ pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
 /// Own calls remembered per communicator, to answer a peer that asks what ours was.
 pub const CALLS_REMEMBERED: usize = 256;
+/// Checked calls that rank 0 remembers because it has not made them yet itself.
+pub const CALLS_AHEAD_MAX: usize = 1 << 16;
 /// Bytes of payload under one frame header on a byte stream.
 pub const SEGMENT_BYTES: usize = 1 << 20;
 /// A receive buffer of a link: payload that must be folded passes through it, so it should stay in
@@ -162,6 +168,8 @@ pub const YIELD_PASSES: u32 = 1_000;
 pub const BACKGROUND_PASSES: u32 = 64;
 /// A sleeping rank looks at its deadlines this often.
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
+/// A sleeping rank that has no deadline looks so often whether its connections are cut.
+pub const PATIENT_SLEEP: Duration = CUTS_FOUND_EVERY;
 /// The largest bucket of gradients that is chosen automatically: PyTorch's default.
 pub const BUCKET_BYTES_MAX: usize = 25 << 20;
 /// The smallest one: below it the work of a call outweighs what it moves on any link.

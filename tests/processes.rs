@@ -240,7 +240,7 @@ fn messages() -> Result<String> {
                 return Ok(format!("round {round}: wrong from {from}"));
             }
         }
-        // Work for whoever asks for it.
+        // Rank 0 gives work to the rank that asks for it.
         let mut asked = vec![0; ranks];
         for _ in 0..if rank == 0 { 10 * (ranks - 1) } else { 0 } {
             let mut question = [0u64; 2];
@@ -351,6 +351,15 @@ fn run_cases(world_size: usize) {
     for links in ALL_LINKS {
         let (said, _) = Ranks::start(links, "cases", world_size, &[]).hear(&all);
         assert_eq!(said, vec!["all right"; world_size], "{links:?}");
+    }
+}
+
+#[test]
+fn every_algorithm_over_processes_whose_calls_are_checked() {
+    for links in ALL_LINKS {
+        let ranks = Ranks::start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
+        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
     }
 }
 

@@ -28,7 +28,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Any of [`Error`](crate::Error).
     pub fn collective<B>(
         &self,
         collective: Collective,
@@ -65,7 +65,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank.
+    /// [`Error::usage`](crate::Error::usage) if `root` is no rank.
     pub fn preview(
         &self,
         collective: Collective,

@@ -12,10 +12,9 @@ use std::sync::OnceLock;
 const MARK_BYTES: usize = 16;
 
 impl Communicator {
-    /// From now on collectives take buffers on `device` too, in place: all-reduce, broadcast,
-    /// reduce, reduce-scatter and all-gather. All ranks call it, each with its device, in the order
-    /// of their calls on this communicator. Several ranks may use one GPU; each is a process of its
-    /// own.
+    /// From now on every collective in place takes buffers on `device` too. All ranks call this,
+    /// each with its device, in the order of their calls on this communicator. Several ranks may
+    /// use one GPU; each is a process of its own.
     ///
     /// Such a collective returns at once, unless much is under way already. It begins when what the
     /// buffer's stream was told before is done, and what that stream is told afterwards begins when

@@ -148,6 +148,25 @@ impl Builder {
         self
     }
 
+    /// Whether calls are checked, the same on all ranks: `RINGTREE_CHECK=calls`. All ranks agree
+    /// before each collective, so that buffers stay untouched if they make different calls; and
+    /// every send waits until its receive is posted, so that a program that relies on sends that
+    /// return before is found out, with small messages too. It costs a message to rank 0 and back
+    /// before every call: it is for tests of a program.
+    ///
+    /// A call on device buffers by the mapped path begins on its streams without an agreement.
+    ///
+    /// ```no_run
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = ringtree::Communicator::builder().check_calls(true).connect()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn check_calls(mut self, checks: bool) -> Self {
+        self.settings.checks_calls = checks;
+        self
+    }
+
     /// How buffers on GPUs may travel, once a device is attached.
     #[must_use]
     pub fn device_path(mut self, path: DevicePathChoice) -> Self {
@@ -244,10 +263,11 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     shared.set_control(membership.control.clone());
     let members = Members::everyone(world_size);
-    runtime.add_group(WORLD, rank, &members, settings.timeout)?;
+    let (checks, at_most) = (settings.checks_calls, settings.timeout);
+    runtime.add_group(WORLD, rank, &members, checks, at_most)?;
     let is_measured = tuning.is_none() && world_size > 1;
     if is_measured {
-        runtime.add_group(MEASURING, rank, &members, settings.timeout)?;
+        runtime.add_group(MEASURING, rank, &members, false, at_most)?;
     }
     let callbacks = Callbacks {
         runtime: Arc::downgrade(&runtime),
@@ -267,23 +287,32 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         device_path: settings.device_path,
         tuning: tuning.unwrap_or_default(),
         algorithm,
+        // What is measured is not checked.
+        checks_calls: false,
     };
     if is_measured {
-        let measuring = Communicator::assemble(Parts {
-            group: MEASURING,
-            ..parts.clone()
-        });
-        parts.tuning = measuring.measure()?;
-        if let TuningSource::MeasuredInto(path) = &settings.tuning {
-            let writes = membership.is_first_of_host();
-            keep(&measuring, path, writes.then_some(&parts.tuning))?;
-        }
+        parts.tuning = measured(&parts, settings, &membership)?;
     }
+    parts.checks_calls = settings.checks_calls;
     let comm = Communicator::assemble(parts);
     match settings.start.cancel.disarm() {
         true => Err(settings.cancelled()),
         false => Ok(comm),
     }
+}
+
+/// The table that the ranks measure together; the first rank of each host keeps it, if that is set.
+fn measured(parts: &Parts, settings: &Settings, membership: &Membership) -> Result<TuningTable> {
+    let measuring = Communicator::assemble(Parts {
+        group: MEASURING,
+        ..parts.clone()
+    });
+    let table = measuring.measure()?;
+    if let TuningSource::MeasuredInto(path) = &settings.tuning {
+        let writes = membership.is_first_of_host();
+        keep(&measuring, path, writes.then_some(&table))?;
+    }
+    Ok(table)
 }
 
 /// Once the control thread runs, cancelling the start fails what the ranks do together.

@@ -432,7 +432,7 @@ impl Communicator {
             prepared,
             sequence,
             memory,
-            timeout: parts.timeout,
+            timeout: self.1,
             gate: None,
         };
         let begun = parts.runtime.begin(parts.group, &mut start);
@@ -491,7 +491,7 @@ impl Communicator {
             prepared,
             sequence,
             memory,
-            timeout: parts.timeout,
+            timeout: self.1,
             gate: None,
         };
         parts

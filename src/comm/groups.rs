@@ -106,17 +106,19 @@ impl Communicator {
             hosts,
             group,
             timeout,
+            checks_calls,
             transport_name: parents_transport,
             ..
         } = &self.0.parts;
         let hosts = ranks.iter().map(|one| hosts[*one]).collect();
         let members = members.part(ranks);
-        let group = runtime.make_group((*group, ends_with), rank, &members, *timeout)?;
+        let from = (*group, ends_with);
+        let group = runtime.make_group(from, rank, &members, *checks_calls, *timeout)?;
         let transport = match *parents_transport {
             "sim" => "sim",
             _ => transport_name(runtime.local_ranks(&members).len(), ranks.len()),
         };
-        Ok(Self::assemble(Parts {
+        let made = Self::assemble(Parts {
             rank,
             members,
             hosts,
@@ -124,7 +126,8 @@ impl Communicator {
             algorithm,
             transport_name: transport,
             ..self.0.parts.clone()
-        }))
+        });
+        Ok(Self(made.0, self.1))
     }
 
     /// Another communicator of the same ranks, with an order and links of its own: what is issued
@@ -137,7 +140,7 @@ impl Communicator {
     ///     let other = comm.duplicate()?;
     ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
     ///     other.barrier()?; // does not wait for the work
-    ///     work.wait()
+    ///     Ok::<_, ringtree::Error>(work.wait()?)
     /// });
     /// assert_eq!(ends[0], Ok(vec![3.0; 4]));
     /// ```

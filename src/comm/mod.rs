@@ -2,9 +2,9 @@
 //!
 //! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
 //! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
-//! [`work`] the handles of asynchronous ones, `values` small values by serde, `own_operator` an
-//! all-reduce by a function of the program, [`builder`] the ways to get a communicator; `measure`
-//! finds what its links cost.
+//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, `values`
+//! small values by serde, `own_operator` an all-reduce by a function of the program, [`builder`]
+//! the ways to get a communicator; `measure` finds what its links cost.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
@@ -30,6 +30,7 @@ pub mod pairs;
 pub mod scope;
 pub mod shared_buffer;
 pub(crate) mod values;
+pub mod views;
 pub mod work;
 
 use crate::bootstrap::settings::DevicePathChoice;
@@ -67,6 +68,8 @@ pub(crate) struct Parts {
     pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
     pub(crate) algorithm: Option<Algorithm>,
+    /// Whether all ranks agree before each call, and every send waits for its receive.
+    pub(crate) checks_calls: bool,
 }
 
 impl Parts {
@@ -79,7 +82,7 @@ impl Parts {
     }
 }
 
-/// A group of ranks that work together.
+/// A group of ranks that work together, as a handle whose calls have a certain timeout.
 ///
 /// All ranks issue the operations of a communicator in the same order. Methods take `&self`, but
 /// two threads in one communicator at once get a usage error; give each thread its own.
@@ -93,7 +96,7 @@ impl Parts {
 /// });
 /// assert!(sums.into_iter().all(|sum| sum == Ok([6.0, 4.0])));
 /// ```
-pub struct Communicator(Arc<Core>);
+pub struct Communicator(Arc<Core>, Duration);
 
 /// A communicator without its face: operations under way keep it alive.
 struct Core {
@@ -142,13 +145,15 @@ impl Communicator {
             attached: None,
             algorithm: parts.algorithm,
         };
-        Self(Arc::new(Core {
+        let timeout = parts.timeout;
+        let core = Core {
             parts,
             issued: Mutex::new(issued),
             queued: AtomicUsize::new(0),
             first_in_line: Mutex::default(),
             allocating: Mutex::default(),
-        }))
+        };
+        Self(Arc::new(core), timeout)
     }
 
     /// This process's number in the group, from 0.
@@ -180,27 +185,6 @@ impl Communicator {
     pub fn block(&self, count: usize) -> Range<usize> {
         let start = |rank| crate::plan::layout::part_start(count, self.world_size(), rank);
         start(self.rank())..start(self.rank() + 1)
-    }
-
-    /// How long a call may take before it ends with an error.
-    ///
-    /// ```
-    /// use ringtree::{Error, sim::simulate::{World, sleep}};
-    /// use std::time::Duration;
-    /// let mut world = World::new(2);
-    /// world.timeout = Duration::from_secs(2);
-    /// let ends = world.run(|comm| {
-    ///     assert_eq!(comm.timeout(), Duration::from_secs(2));
-    ///     if comm.rank() == 1 {
-    ///         sleep(comm, Duration::from_secs(60));
-    ///     }
-    ///     comm.barrier()
-    /// });
-    /// assert!(matches!(&ends[0], Err(error) if error.is_timeout()), "{ends:?}");
-    /// ```
-    #[must_use]
-    pub fn timeout(&self) -> Duration {
-        self.0.parts.timeout
     }
 
     /// What the bytes travel over, as `bench` names it.

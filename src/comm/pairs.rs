@@ -273,7 +273,7 @@ impl Communicator {
             prepared: &prepared,
             sequence: 0,
             memory,
-            timeout: self.0.parts.timeout,
+            timeout: self.1,
             gate: None,
         })
     }

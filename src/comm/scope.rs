@@ -204,7 +204,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     /// let gathered = ringtree::simulate(2, |comm| {
     ///     let mut ranks = [10 + comm.rank() as u8; 2];
-    ///     comm.scope(|scope| scope.gather(&mut ranks, 1)?.wait()).map(|()| ranks)
+    ///     comm.scope(|scope| scope.gather(&mut ranks, 1)?.wait().map(drop))?;
+    ///     Ok::<_, ringtree::Error>(ranks)
     /// });
     /// assert_eq!(gathered[1], Ok([10, 11]));
     /// ```
@@ -224,7 +225,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     /// let dealt = ringtree::simulate(2, |comm| {
     ///     let mut numbers = [comm.rank() as f32; 2];
-    ///     comm.scope(|scope| scope.scatter(&mut numbers, 1)?.wait()).map(|()| numbers)
+    ///     comm.scope(|scope| scope.scatter(&mut numbers, 1)?.wait().map(drop))?;
+    ///     Ok::<_, ringtree::Error>(numbers)
     /// });
     /// assert_eq!(dealt[0].as_ref().map(|numbers| numbers[0]), Ok(1.0));
     /// ```
@@ -244,7 +246,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     /// let transposed = ringtree::simulate(2, |comm| {
     ///     let mut row = [comm.rank() as u8; 2];
-    ///     comm.scope(|scope| scope.all_to_all(&mut row)?.wait()).map(|()| row)
+    ///     comm.scope(|scope| scope.all_to_all(&mut row)?.wait().map(drop))?;
+    ///     Ok::<_, ringtree::Error>(row)
     /// });
     /// assert_eq!(transposed, [Ok([0, 1]), Ok([0, 1])]);
     /// ```

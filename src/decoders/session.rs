@@ -5,10 +5,11 @@ use super::control::encoded;
 use super::{Decoder, Input};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::limits::{DEADLINE_DEFAULT, PATIENT};
 use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
 use crate::protocol::founding::{Notice, Registrar};
-use crate::protocol::message::{Message, Place};
+use crate::protocol::message::{Clock, Message, PairPlace, Place};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
@@ -106,7 +107,7 @@ pub(super) const SESSION: Decoder = Decoder {
         let told = |message: Vec<u8>| [&[0, 1, message.len() as u8][..], &message].concat();
         let all: Vec<Vec<u8>> = encoded(messages()).into_iter().map(told).collect();
         let calls = [1, 0, 2, 1, 3, 0, 8, 0, 4, 1, 5, 2, 7, 9, 6, 1];
-        let rank = |rank: u8| [&[rank][..], &calls, &all.concat(), &calls].concat();
+        let rank = |rank: u8| [&[rank, rank / 2][..], &calls, &all.concat(), &calls].concat();
         vec![rank(0), rank(2)]
     },
 };
@@ -120,6 +121,17 @@ fn messages() -> Vec<Message> {
         rank,
         calls: 1,
         inside: true,
+        pair_calls: 2,
+        pair: Some(PairPlace {
+            sends: true,
+            peer: Some((rank + 1) % 4),
+            sequence: 2,
+        }),
+    };
+    let clock = Clock {
+        sequence: 1,
+        rank: 2,
+        timeout: DEADLINE_DEFAULT,
     };
     let lost = Error::peer_lost(3, "rank 3 is gone".to_owned());
     let position = Message::Position {
@@ -136,6 +148,12 @@ fn messages() -> Vec<Message> {
         Message::Goodbye { calls: 1 },
         Message::Mark(3),
         Message::Agreed(3),
+        Message::Patient(1),
+        Message::Clock(clock),
+        Message::Entered(call()),
+        Message::AllEntered(1),
+        Message::Posted(Call::message(10, Dtype::F32, 1).numbered(1)),
+        Message::PostedAny(true),
     ]
 }
 
@@ -143,12 +161,15 @@ fn session(bytes: &[u8]) {
     let mut input = Input(bytes);
     let rank = usize::from(input.byte()) % WORLD_SIZE;
     let mut session = Session::new(rank, WORLD_SIZE);
+    if input.byte() % 2 == 1 {
+        session.check_calls();
+    }
     let (mut made, mut now, mut first) = (0, Duration::ZERO, None);
     while !input.is_empty() {
         let what = input.byte();
         let other = (rank + 1 + usize::from(input.byte()) % (WORLD_SIZE - 1)) % WORLD_SIZE;
         let pair = Call::message(10, Dtype::F32, other).numbered(made);
-        match what % 9 {
+        match what % 11 {
             0 => {
                 let length = input.byte();
                 if let Some(message) = Message::decode(input.take(length.into())) {
@@ -158,7 +179,8 @@ fn session(bytes: &[u8]) {
             1 => {
                 made += 1;
                 let call = call().numbered(made);
-                session.enter(&call, call.digest(), made);
+                let timeout = [PATIENT, DEADLINE_DEFAULT][usize::from(input.byte() % 2)];
+                session.enter(&call, call.digest(), made, timeout);
             }
             2 => session.waited(&call().numbered(made), &[other], made as usize),
             3 => session.idle(),
@@ -166,7 +188,17 @@ fn session(bytes: &[u8]) {
             5 => session.control_lost(other, "reset"),
             6 => session.mismatched(other, &call().numbered(made), made),
             7 => now += Duration::from_millis(u64::from(input.byte()) * 10),
-            _ => session.enter_pair(other, &pair),
+            8 => session.enter_pair(other, &pair),
+            9 => session.is_patient_in(made),
+            _ => {
+                let pair = PairPlace {
+                    sends: made % 2 == 0,
+                    // Small.
+                    peer: Some(other as u32),
+                    sequence: made,
+                };
+                session.stands(vec![other], Some(pair));
+            }
         }
         session.tick(now);
         told(&mut session);
@@ -176,8 +208,17 @@ fn session(bytes: &[u8]) {
             "the first error stays the first"
         );
         first = error;
+        assert!(
+            session
+                .unready(&call().numbered(made))
+                .iter()
+                .all(|one| *one < WORLD_SIZE)
+        );
         for place in session.held_up_by(&[other]) {
             assert!(session.whereabouts(&place).starts_with("rank "));
+        }
+        if let Some(circle) = session.circle_of_sends(other) {
+            assert!(circle.len() >= 2 && circle[0] == rank);
         }
     }
 }

@@ -64,7 +64,7 @@ pub struct Start<'a> {
     pub sequence: u64,
     /// What the call is made on.
     pub memory: &'a mut Memory,
-    /// How long it may take.
+    /// How long it may take; [`PATIENT`](crate::limits::PATIENT) starts no clock.
     pub timeout: Duration,
     /// What it waits for before it takes part.
     pub gate: Option<Box<dyn Gate>>,
@@ -84,10 +84,16 @@ pub(super) struct Slot {
     scratch: Vec<u8>,
     gate: Option<Box<dyn Gate>>,
     pub(super) timeout: Duration,
+    /// The rank whose timeout it is, if not this one's.
+    pub(super) clock_of: Option<u32>,
+    /// How long it had been under way when that rank's clock started.
+    pub(super) waited_before: Duration,
     /// When time first passed over it.
     pub(super) since: Option<Duration>,
     /// How often the peers were told of the waiting.
     pub(super) notices: u32,
+    /// How long it had waited when the last of these notices was due.
+    pub(super) noticed_at: Duration,
     is_abandoned: bool,
     result: Option<Result<()>>,
     /// When it ended, once a clock was looked at.
@@ -102,8 +108,11 @@ impl Slot {
         self.memory = std::mem::take(start.memory);
         self.gate = start.gate.take();
         self.timeout = start.timeout;
+        self.clock_of = None;
+        self.waited_before = Duration::ZERO;
         self.since = None;
         self.notices = 0;
+        self.noticed_at = Duration::ZERO;
         self.is_abandoned = false;
         self.result = None;
         self.ended_at = None;
@@ -146,16 +155,6 @@ impl Slot {
     /// Whether the device's stream has come to the operation.
     pub(super) fn has_come(&self) -> bool {
         self.gate.as_ref().is_none_or(|gate| gate.has_come())
-    }
-
-    /// The ranks that the operation waits for now.
-    pub(super) fn awaited(&self) -> Vec<usize> {
-        if let Some((ranks, call)) = self.unmatched().zip(self.call()) {
-            // The root of a message is its receiver.
-            return (0..ranks).filter(|rank| *rank != call.root).collect();
-        }
-        let program = self.program();
-        program.map_or_else(Vec::new, |program| self.run.awaited(program))
     }
 
     /// What it takes to advance the operation.
@@ -288,7 +287,7 @@ impl Queue {
         }
     }
 
-    fn poll(&mut self) -> std::result::Result<bool, (usize, Broken)> {
+    fn poll(&mut self, session: &Session) -> std::result::Result<bool, (usize, Broken)> {
         let mut advanced = false;
         self.reservations.begin_pass();
         let mut at = 0;
@@ -297,7 +296,7 @@ impl Queue {
                 self.reservations.is_blocked = false;
             }
             let slot = &mut self.slots[index];
-            let has_begun = slot.has_begun();
+            let has_begun = slot.has_begun() && slot.unready(session).is_empty();
             let Some((run, program, mut medium)) = slot.parts(&mut self.links) else {
                 break;
             };
@@ -406,6 +405,12 @@ impl Group {
         self.rank
     }
 
+    /// From now on calls are checked: all ranks make the same collective before it begins, and a
+    /// send waits for its receive.
+    pub fn check_calls(&mut self) {
+        self.session.check_calls();
+    }
+
     /// Collectives can expose what lies in this memory.
     pub fn admit(&mut self, allocation: Allocation) {
         if let Some(local) = self.collectives.links.make_local() {
@@ -434,7 +439,8 @@ impl Group {
         let prepared = start.prepared;
         if order == Order::Collectives {
             let (call, digest) = (&prepared.call, prepared.digest);
-            self.session.enter(call, digest, start.sequence);
+            self.session
+                .enter(call, digest, start.sequence, start.timeout);
         }
         let rank = self.rank;
         let queue = self.queue(order);
@@ -473,6 +479,7 @@ impl Group {
         let queue = &mut self.collectives;
         let (prepared, sequence) = (start.prepared, start.sequence);
         let is_alone = queue.order.is_empty() && !self.session.has_error();
+        let is_alone = is_alone && !self.session.checks_calls();
         if !is_alone || start.gate.is_some() || !queue.takes_whole(&prepared.program) {
             return self.post(Order::Collectives, start).map(Some);
         }
@@ -483,7 +490,7 @@ impl Group {
         let mut medium = medium(prepared, sequence, start.memory, scratch, links);
         let ran = run.block(&prepared.program, &mut medium, patience);
         self.session
-            .enter(&prepared.call, prepared.digest, sequence);
+            .enter(&prepared.call, prepared.digest, sequence, start.timeout);
         if let Ok(true) = ran {
             self.session.idle();
             queue.free.push(index);
@@ -508,7 +515,11 @@ impl Group {
         }
         let mut advanced = false;
         for order in [Order::Collectives, Order::Pairs] {
-            match self.queue(order).poll() {
+            let polled = match order {
+                Order::Collectives => self.collectives.poll(&self.session),
+                Order::Pairs => self.pairs.poll(&self.session),
+            };
+            match polled {
                 Ok(moved) => advanced |= moved,
                 Err((slot, broken)) => {
                     self.broken(order, slot, broken);

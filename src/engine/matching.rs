@@ -32,8 +32,20 @@ impl Slot {
 }
 
 impl Group {
+    /// Where calls are checked: senders begin while a receive from any rank waits for a message.
+    fn tell_of_receives_from_any(&mut self) {
+        if self.session.checks_calls() {
+            let waits = self
+                .pairs
+                .operations()
+                .any(|slot| slot.unmatched().is_some());
+            self.session.waits_for_any(waits);
+        }
+    }
+
     /// Numbers the message of an operation that is issued now, or has it wait for a number.
     pub(super) fn number(&mut self, index: usize) {
+        self.tell_of_receives_from_any();
         match self.pairs.slots[index].message_end() {
             Some(MessageEnd::To(peer)) => self.take_number(index, true, peer),
             Some(MessageEnd::From(peer)) if self.numbers.waiting == 0 => {
@@ -93,6 +105,7 @@ impl Group {
                 slot.receive_from(peer);
                 self.numbers.waiting -= 1;
                 self.take_number(index, false, peer);
+                self.tell_of_receives_from_any();
             }
         }
         Ok(())

@@ -150,6 +150,12 @@ impl Engine {
         self.groups.iter().any(|(_, group)| group.is_busy())
     }
 
+    /// Whether time that passes ends something: a call, a wait for an answer.
+    #[must_use]
+    pub fn has_deadlines(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.has_deadlines())
+    }
+
     /// Whether an operation waits for a device, which wakes no thread.
     #[must_use]
     pub fn awaits_gate(&self) -> bool {

@@ -1,14 +1,18 @@
 //! What a group does beside moving bytes: deadlines, notices, failures, and the messages of its
 //! session.
 
+use super::cache::MessageEnd;
 use super::group::{Group, Order, Queue, Slot};
 use super::medium::Broken;
 use crate::error::Error;
-use crate::limits::{SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER};
+use crate::limits::{
+    NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER,
+};
 use crate::link::LinkError;
 use crate::link::frame::Header;
 use crate::protocol::call::Call;
-use crate::protocol::message::Message;
+use crate::protocol::members::Name;
+use crate::protocol::message::{Clock, Message, PairPlace};
 use crate::protocol::session::{Agreement, Session, To};
 use std::time::Duration;
 
@@ -43,13 +47,16 @@ impl Group {
 
     pub(super) fn broken(&mut self, order: Order, slot: usize, Broken { peer, error }: Broken) {
         let rank = self.rank;
+        let names = [peer, rank].map(|one| self.session.name(one));
         let slot = &self.queue(order).slots[slot];
         // Every started operation has a call.
         let Some(call) = slot.call() else {
             return;
         };
         let disagreement = match &error {
-            LinkError::Unexpected(header) => counts_disagree(rank, peer, slot, &call, header),
+            LinkError::Unexpected(header) => {
+                counts_disagree(rank, (peer, names), slot, &call, header)
+            }
             _ => None,
         };
         match error {
@@ -89,6 +96,17 @@ impl Group {
         self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
+    /// Whether time that passes ends something: a call, a wait for an answer.
+    #[must_use]
+    pub fn has_deadlines(&self) -> bool {
+        let session = &self.session;
+        let mut all = self.collectives.operations().chain(self.pairs.operations());
+        session.has_error()
+            || session.gathers_marks()
+            || session.awaits_goodbyes()
+            || all.any(|slot| slot.timeout != PATIENT)
+    }
+
     /// This rank gives up, for a reason that the group does not know.
     pub fn give_up(&mut self, cause: Error) {
         self.session.failed(cause);
@@ -113,9 +131,32 @@ impl Group {
     }
 
     pub(super) fn control(&mut self, from: usize, message: Message) {
+        self.tell_session_where_we_are();
         self.session.receive(from, message);
         self.miss_the_departed();
         self.settle();
+    }
+
+    /// So that the session can answer where this rank is.
+    fn tell_session_where_we_are(&mut self) {
+        let oldest = [&self.collectives, &self.pairs].map(|queue| queue.operations().next());
+        let session = &self.session;
+        let awaited = oldest.iter().flatten();
+        let awaited = awaited.flat_map(|slot| slot.awaited(session)).collect();
+        let pair = oldest[1].and_then(Slot::call).and_then(|call| {
+            let (sends, peer) = match oldest[1]?.message_end()? {
+                MessageEnd::To(peer) => (true, Some(peer)),
+                MessageEnd::From(peer) => (false, Some(peer)),
+                MessageEnd::FromAny(_) => (false, None),
+            };
+            Some(PairPlace {
+                sends,
+                // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+                peer: peer.map(|peer| peer as u32),
+                sequence: call.sequence,
+            })
+        });
+        self.session.stands(awaited, pair);
     }
 
     /// Fails the oldest call if it waits for a rank that left before making it.
@@ -124,7 +165,8 @@ impl Group {
             return;
         }
         let oldest = self.collectives.operations().next();
-        let Some((call, awaited)) = oldest.and_then(|slot| Some((slot.call()?, slot.awaited())))
+        let Some((call, awaited)) =
+            oldest.and_then(|slot| Some((slot.call()?, slot.awaited(&self.session))))
         else {
             return;
         };
@@ -160,9 +202,32 @@ impl Group {
         self.session.relay_gone();
     }
 
+    /// What is under way without a deadline gets one, `timeout` from now on: its caller has gone.
+    pub fn end_patience(&mut self, timeout: Duration) {
+        for slot in self
+            .collectives
+            .slots
+            .iter_mut()
+            .chain(&mut self.pairs.slots)
+        {
+            if slot.timeout == PATIENT {
+                slot.timeout = timeout;
+                slot.since = None;
+                slot.notices = 0;
+                slot.noticed_at = Duration::ZERO;
+            }
+        }
+    }
+
     /// Says goodbye to the other ranks.
     pub fn leave(&mut self) {
         self.session.leave();
+    }
+
+    /// Whether there is a control message to send.
+    #[must_use]
+    pub fn has_control(&self) -> bool {
+        self.session.has_message()
     }
 
     pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
@@ -174,7 +239,7 @@ impl Group {
 /// as the peer says and not as this rank expects.
 fn counts_disagree(
     rank: usize,
-    peer: usize,
+    (peer, names): (usize, [Name; 2]),
     slot: &Slot,
     call: &Call,
     header: &Header,
@@ -192,59 +257,144 @@ fn counts_disagree(
     let is_full = segment.is_multiple_of(SHARED_SEGMENT_BYTES);
     let is_its_length = segment == bytes || (segment < bytes && is_full);
     let expected = expected.salt.checked_sub(1)?;
+    let [from, to] = names;
     is_its_length.then(|| {
         let error = Error::mismatch(format!(
-            "rank {peer} sends {sent} elements to rank {rank} in {call}, but rank {rank} receives \
-             {expected} of it; the counts of two ranks must agree"
+            "{from} sends {sent} elements to {to} in {call}, but {to} receives {expected} of it; \
+             the counts of two ranks must agree"
         ));
         error.with_rank(rank).with_peer(peer)
     })
+}
+
+impl Slot {
+    /// The ranks that are to make the call before it begins.
+    pub(super) fn unready(&self, session: &Session) -> Vec<usize> {
+        let call = self.call().filter(|_| session.checks_calls());
+        call.map_or_else(Vec::new, |call| session.unready(&call))
+    }
+
+    /// The ranks that the operation waits for now.
+    pub(super) fn awaited(&self, session: &Session) -> Vec<usize> {
+        let unready = self.unready(session);
+        if !unready.is_empty() {
+            return unready;
+        }
+        if let Some((ranks, call)) = self.unmatched().zip(self.call()) {
+            // The root of a message is its receiver.
+            return (0..ranks).filter(|rank| *rank != call.root).collect();
+        }
+        let program = self.program();
+        program.map_or_else(Vec::new, |program| self.run.awaited(program))
+    }
+
+    /// A call without a deadline gets that of another rank, from now on.
+    fn start_clock(&mut self, clock: Clock, now: Duration) {
+        self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
+        self.timeout = clock.timeout;
+        self.clock_of = Some(clock.rank);
+        self.since = Some(now);
+        self.notices = 0;
+        self.noticed_at = Duration::ZERO;
+    }
+
+    /// How long the operation waits between two notices to its peers. Without a deadline these
+    /// times grow, once every peer has had one.
+    fn notice_interval(&self) -> Duration {
+        if self.timeout == PATIENT {
+            let peers = self.program().map_or(0, |program| program.peers().count());
+            let first = peers.div_ceil(PEERS_ASKED_MAX).max(1) as u32;
+            let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
+            return WAITING_NOTICE_AFTER * (1 << doubled);
+        }
+        WAITING_NOTICE_AFTER.min(self.timeout / 4)
+    }
 }
 
 /// Ends the first operation that is overdue; tells peers of the others that have waited long.
 fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now: Duration) {
     for index in &queue.order {
         let slot = &mut queue.slots[*index];
-        let since = *slot.since.get_or_insert(now);
-        let is_overdue = now >= since.saturating_add(slot.timeout);
-        let is_noticed = now >= since + WAITING_NOTICE_AFTER * (slot.notices + 1);
-        if !is_overdue && !is_noticed {
-            continue;
-        }
+        slot.since.get_or_insert(now);
         let Some(call) = slot.call() else {
             continue;
         };
-        let awaited = slot.awaited();
+        if slot.timeout == PATIENT
+            && let Some(clock) = session.clock(call.sequence).filter(|_| !call.is_pair())
+        {
+            slot.start_clock(clock, now);
+        }
+        let waited = now.saturating_sub(slot.since.unwrap_or(now));
+        let is_overdue = waited >= slot.timeout;
+        let notice_due = slot.noticed_at.saturating_add(slot.notice_interval());
+        if !is_overdue && waited < notice_due {
+            continue;
+        }
+        let awaited = slot.awaited(session);
         if is_overdue {
             let error = overdue(rank, &call, slot, &awaited, session);
-            session.failed(error.with_elapsed(now.saturating_sub(since)));
+            session.failed(error.with_elapsed(slot.waited_before + waited));
             return;
+        }
+        if slot.timeout == PATIENT && !call.is_pair() {
+            session.is_patient_in(call.sequence);
         }
         session.waited(&call, &awaited, slot.notices as usize);
         slot.notices += 1;
+        slot.noticed_at = notice_due;
     }
 }
 
 /// The error of an operation that ran out of time: which ranks are missing, and where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
+    let waited_s = slot.timeout.as_secs_f64();
+    let deadline = match slot.clock_of {
+        None => format!("after {waited_s:.1} s, its timeout"),
+        Some(other) => format!(
+            "{waited_s:.1} s after it heard that {} had made the same call, with this timeout",
+            session.name(other as usize)
+        ),
+    };
+    let is_send = call.is_pair() && call.root != rank;
+    let circle = is_send.then(|| session.circle_of_sends(call.root));
+    let (why, missing) = match circle.flatten() {
+        Some(ranks) => {
+            let why = format!("{}; use sendrecv or group", in_send(&ranks, session));
+            (why, ranks[1..].to_vec())
+        }
+        None => {
+            let (who, ranks) = held_up(slot, awaited, session);
+            let advice = "look there, or raise the timeout if it is merely slow";
+            (format!("{who}; {advice}"), ranks)
+        }
+    };
+    let name = session.name(rank);
+    let error = Error::deadline(format!("{name} gave up on {call} {deadline}: {why}"));
+    call.mark(error.with_missing(missing).with_rank(rank))
+}
+
+fn in_send(circle: &[usize], session: &Session) -> String {
+    let names = circle.iter().map(|rank| session.name(*rank).to_string());
+    match names.collect::<Vec<_>>().as_slice() {
+        [one, other] => format!("both {one} and {other} are in send to each other"),
+        names => format!(
+            "{} are each in send to the next, and the last to the first",
+            names.join(", ")
+        ),
+    }
+}
+
+/// What holds an operation up, in words, and which ranks that are.
+fn held_up(slot: &Slot, awaited: &[usize], session: &Session) -> (String, Vec<usize>) {
+    if !slot.has_come() {
+        let stream = "the buffer's stream has not come to it, held up by earlier work";
+        return (stream.to_owned(), Vec::new());
+    }
     let places = session.held_up_by(awaited);
     let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    let has_come = slot.has_come();
-    let error = Error::deadline(format!(
-        "{} gave up on {call} after {:.1} s: {}; look there, or raise the timeout if it is merely \
-         slow",
-        session.name(rank),
-        slot.timeout.as_secs_f64(),
-        if !has_come {
-            "the buffer's stream has not come to it, held up by earlier work".into()
-        } else if who.is_empty() {
-            "no rank holds it up".into()
-        } else {
-            who.join(", ")
-        }
-    ));
-    // A stream that has not come to the call holds it up on this rank.
-    let missing = places.iter().filter(|_| has_come);
-    let error = error.with_missing(missing.map(|one| one.rank as usize));
-    call.mark(error.with_rank(rank))
+    let words = match who.is_empty() {
+        true => "no rank holds it up".to_owned(),
+        false => who.join(", "),
+    };
+    (words, places.iter().map(|one| one.rank as usize).collect())
 }

@@ -249,7 +249,10 @@ impl fmt::Display for Call {
         if let Some(op) = op.filter(|_| collective != Some(Collective::Barrier)) {
             write!(formatter, ", {op}")?;
         }
-        if collective.is_none_or(Collective::is_rooted) {
+        let Some(collective) = collective else {
+            return write!(formatter, " to rank {root}");
+        };
+        if collective.is_rooted() {
             write!(formatter, ", root {root}")?;
         }
         if let Some(algorithm) = algorithm {

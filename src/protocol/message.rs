@@ -4,16 +4,62 @@ use super::call::Call;
 use crate::error::Error;
 use crate::limits::PLACES_MAX;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
 
-/// Where a rank is in a group's order of calls.
+/// Where a rank is in a group's order of collectives, and in its sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The rank.
     pub rank: u32,
-    /// Calls made so far.
+    /// Collectives called so far.
     pub calls: u64,
     /// Whether the last one is still under way.
     pub inside: bool,
+    /// Sends and receives called so far, with all peers together.
+    pub pair_calls: u64,
+    /// The oldest of them that is still under way.
+    pub pair: Option<PairPlace>,
+}
+
+/// A send or a receive that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairPlace {
+    /// Whether the rank sends; else it receives.
+    pub sends: bool,
+    /// The other end; none of a receive that any rank's message is for.
+    pub peer: Option<u32>,
+    /// The message's number in its directed pair of ranks; 0 while it has none.
+    pub sequence: u64,
+}
+
+impl fmt::Display for PairPlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sends,
+            peer,
+            sequence,
+        } = self;
+        let Some(peer) = peer else {
+            return write!(formatter, "recv from any rank");
+        };
+        match (sends, sequence) {
+            (true, _) => write!(formatter, "send #{sequence} to rank {peer}"),
+            (false, 0) => write!(formatter, "recv from rank {peer}"),
+            (false, _) => write!(formatter, "recv #{sequence} from rank {peer}"),
+        }
+    }
+}
+
+/// The clock of a collective in which ranks wait without a deadline of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The collective's number.
+    pub sequence: u64,
+    /// The rank that made the same call with a timeout.
+    pub rank: u32,
+    /// That timeout.
+    pub timeout: Duration,
 }
 
 impl Place {
@@ -48,6 +94,19 @@ pub enum Message {
     Agreed(u64),
     /// To the coordinator: "the process of this rank has ended."
     Ended(u32),
+    /// To the coordinator, and from it to all: "a rank waits in the collective of this number, and
+    /// has no deadline."
+    Patient(u64),
+    /// To the coordinator, and from it to all: "this rank has made that call with a timeout."
+    Clock(Clock),
+    /// To the coordinator, where calls are checked: "I have made this collective."
+    Entered(Call),
+    /// From the coordinator: "all ranks have made the same collectives up to this number."
+    AllEntered(u64),
+    /// To the sender, where calls are checked: "I have posted this receive."
+    Posted(Call),
+    /// To all, where calls are checked: whether a receive from any rank waits for a message.
+    PostedAny(bool),
 }
 
 impl Message {
@@ -57,14 +116,26 @@ impl Message {
         let is_rank = |rank: usize| rank < world_size;
         match self {
             Message::Waiting(call) => is_rank(call.root),
+            Message::Entered(call) => is_rank(call.root) && !call.is_pair(),
+            Message::Posted(call) => call.root == from && call.is_pair(),
             Message::Position { place, held_up_by } => {
+                let is_place = |one: &Place| {
+                    is_rank(one.rank as usize)
+                        && one
+                            .pair
+                            .and_then(|pair| pair.peer)
+                            .is_none_or(|peer| is_rank(peer as usize))
+                };
                 place.rank as usize == from
+                    && is_place(place)
                     && held_up_by.len() <= PLACES_MAX
-                    && held_up_by.iter().all(|one| is_rank(one.rank as usize))
+                    && held_up_by.iter().all(is_place)
             }
             Message::Report(error) | Message::FirstError(error) => error.is_possible(world_size),
             Message::Ended(rank) => is_rank(*rank as usize),
+            Message::Clock(clock) => is_rank(clock.rank as usize),
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
+            Message::Patient(_) | Message::AllEntered(_) | Message::PostedAny(_) => true,
         }
     }
 
@@ -78,7 +149,7 @@ impl Message {
     ///
     /// ```
     /// use ringtree::protocol::message::{Message, Place};
-    /// let place = Place { rank: 3, calls: 1 << 40, inside: true };
+    /// let place = Place { rank: 3, calls: 1 << 40, inside: true, pair_calls: 0, pair: None };
     /// let message = Message::Position { place, held_up_by: vec![place; 2] };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
     /// let numbers = [Message::Goodbye { calls: 12 }, Message::Mark(3), Message::Agreed(1 << 40)];

@@ -1,6 +1,8 @@
 #![doc = include_str!("session.md")]
 
 mod calls;
+mod checks;
+mod clock;
 mod ended;
 mod marks;
 mod places;
@@ -8,10 +10,11 @@ mod places;
 use super::call::Call;
 use super::founding::RELAY;
 use super::members::{Members, Name};
-use super::message::Message;
+use super::message::{Clock, Message, PairPlace};
 use crate::error::Error;
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
+use checks::Checks;
 use ended::Ended;
 pub use marks::Agreement;
 use marks::Marks;
@@ -62,17 +65,26 @@ pub struct Session {
     calls: Made,
     /// Sends and receives made, each with its peer.
     pair_calls: VecDeque<(usize, Call)>,
+    pairs_made: u64,
     made: u64,
     inside: bool,
+    /// The ranks that this rank waits for.
+    awaited: Vec<usize>,
+    /// The oldest send or receive under way.
+    pair: Option<PairPlace>,
     /// The calls that peers said they wait in and that this rank has not made yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
     /// Where ranks said they are, and what they said holds them up.
     positions: BTreeMap<usize, Position>,
-    /// The ranks that this rank waited for when it last said so.
-    awaited: Vec<usize>,
     /// Whether the coordinator, which relays all messages, was asked where it is in this call.
     has_asked_coordinator: bool,
+    /// The last collective that a rank is known to wait in without a deadline; 0 if none is.
+    patient: u64,
+    /// The clocks of such collectives, by number.
+    clocks: BTreeMap<u64, Clock>,
+    /// Present where calls are checked.
+    checks: Option<Checks>,
     departed: BTreeMap<usize, u64>,
     /// Ranks whose control connection to this one is gone.
     lost: BTreeSet<usize>,
@@ -101,13 +113,18 @@ impl Session {
             members,
             calls: Made::default(),
             pair_calls: VecDeque::new(),
+            pairs_made: 0,
             made: 0,
             inside: false,
+            awaited: Vec::new(),
+            pair: None,
             announced: BTreeMap::new(),
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
-            awaited: Vec::new(),
             has_asked_coordinator: false,
+            patient: 0,
+            clocks: BTreeMap::new(),
+            checks: None,
             departed: BTreeMap::new(),
             lost: BTreeSet::new(),
             ended: Vec::new(),
@@ -136,6 +153,12 @@ impl Session {
         self.outbox.pop_front()
     }
 
+    /// Whether there is a message to send.
+    #[must_use]
+    pub fn has_message(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
     /// A message came from `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
         if !message.is_possible(from, self.members.count()) {
@@ -161,9 +184,22 @@ impl Session {
             Message::Mark(number) if self.rank == COORDINATOR => self.told(from, number),
             Message::Agreed(number) if from == COORDINATOR => self.marks.learn(number),
             Message::Ended(rank) if self.rank == COORDINATOR => self.process_ended(rank as usize),
+            Message::Patient(number) => self.someone_is_patient(from, number),
+            Message::Clock(clock) => self.clock_offered(from, clock),
+            Message::Entered(call) => self.entered(from, call),
+            Message::AllEntered(number) if from == COORDINATOR => self.all_entered(number),
+            Message::Posted(call) => self.posted(from, call),
+            Message::PostedAny(waits) => self.posted_any(from, waits),
             Message::Report(_) | Message::FirstError(_) | Message::Ended(_) => {}
-            Message::Mark(_) | Message::Agreed(_) => {}
+            Message::Mark(_) | Message::Agreed(_) | Message::AllEntered(_) => {}
         }
+    }
+
+    /// What this rank would say of itself: the ranks that it waits for, and its oldest send or
+    /// receive under way.
+    pub fn stands(&mut self, awaited: Vec<usize>, pair: Option<PairPlace>) {
+        self.awaited = awaited;
+        self.pair = pair;
     }
 
     /// The link to `peer` is gone, which `call` still needs.

@@ -17,7 +17,8 @@ use std::time::Duration;
 const ALLOCATION: u32 = 0;
 
 impl Runtime {
-    /// Adds a group, under the number that all its members use for it.
+    /// Adds a group, under the number that all its members use for it. `checks_calls`: from its
+    /// first call on all members agree before each.
     ///
     /// # Errors
     /// Its links could not be made within `at_most`.
@@ -26,10 +27,14 @@ impl Runtime {
         number: u32,
         rank: usize,
         members: &Members,
+        checks_calls: bool,
         at_most: Duration,
     ) -> Result<()> {
         let links = self.host.links(number, rank, members, at_most)?;
-        let group = Group::among(rank, members.clone(), links);
+        let mut group = Group::among(rank, members.clone(), links);
+        if checks_calls {
+            group.check_calls();
+        }
         self.lock_beside_poller().add_group(number, group);
         Ok(())
     }
@@ -45,6 +50,7 @@ impl Runtime {
         (parent, ends_with_parent): (u32, bool),
         rank: usize,
         members: &Members,
+        checks_calls: bool,
         at_most: Duration,
     ) -> Result<u32> {
         self.host.awaits_group(true);
@@ -54,7 +60,7 @@ impl Runtime {
         drop(engine);
         let answer = self.await_founding(request, ends_with_parent.then_some(parent), at_most);
         let made = answer.and_then(|number| {
-            self.add_group(number, rank, members, at_most)?;
+            self.add_group(number, rank, members, checks_calls, at_most)?;
             Ok(number)
         });
         self.lock_beside_poller().close_founding(request);

@@ -2,7 +2,7 @@
 
 use crate::engine::medium::host::Links;
 use crate::error::Result;
-use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP};
+use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP, IDLE_SLEEP};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::os::fd::OwnedFd;
@@ -23,8 +23,9 @@ pub(crate) trait Host: Send + Sync {
     /// Time since some fixed moment; never goes back.
     fn now(&self) -> Duration;
 
-    /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may.
-    fn give_way(&self, idle_passes: u32) -> Waited;
+    /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may, or
+    /// for `at_most`.
+    fn give_way(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
     /// A call that runs step by step, with the engine locked, found nothing `fruitless` times in a
     /// row: spins or yields, or returns false once the spin budget is used up and the call is to
@@ -36,7 +37,7 @@ pub(crate) trait Host: Send + Sync {
     /// As [`Host::give_way`] while an operation waits for a device, which wakes no thread.
     fn give_way_to_device(&self, idle_passes: u32) -> Waited {
         if idle_passes <= DEVICE_LOOKS {
-            return self.give_way(idle_passes);
+            return self.give_way(idle_passes, IDLE_SLEEP);
         }
         std::thread::sleep(DEVICE_SLEEP);
         Waited::Asleep

@@ -25,7 +25,7 @@ mod wakers;
 use crate::engine::Engine;
 use crate::engine::group::Group;
 use crate::error::Error;
-use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
+use crate::limits::{BACKGROUND_PASSES, IDLE_SLEEP, PATIENT_SLEEP, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
 use crate::protocol::session::Agreement;
 use host::{Host, Waited};
@@ -137,6 +137,7 @@ impl Runtime {
 
     /// Polls, or lets poll, until `look` sees what it looks for.
     fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
+        let mut has_waited = false;
         loop {
             if let Some(token) = self.take_token() {
                 let outcome = self.poll_until(&mut look);
@@ -149,6 +150,11 @@ impl Runtime {
             self.others.fetch_add(1, Ordering::SeqCst);
             let mut engine = self.lock();
             let mut outcome = look(&mut engine);
+            if outcome.is_none() && !has_waited {
+                // The polling thread may sleep, and has not seen what this one waits for.
+                has_waited = true;
+                self.host.wake();
+            }
             if outcome.is_none() && self.token.load(Ordering::SeqCst) {
                 engine.wait(&self.changed, POLLER_SLEEP);
                 outcome = look(&mut engine);
@@ -180,6 +186,7 @@ impl Runtime {
             }
             engine.stamp(|| self.host.now());
             let awaits_gate = !advanced && engine.awaits_gate();
+            let at_most = sleep_of(&engine);
             drop(engine);
             self.let_others_look();
             if advanced {
@@ -190,7 +197,7 @@ impl Runtime {
                 idle_passes = idle_passes.saturating_add(1);
                 waited = match awaits_gate {
                     true => self.host.give_way_to_device(idle_passes),
-                    false => self.host.give_way(idle_passes),
+                    false => self.host.give_way(idle_passes, at_most),
                 };
             }
         }
@@ -266,7 +273,9 @@ impl Runtime {
             self.hear(&mut self.lock_beside_poller());
             self.poll_in_background();
             if !self.is_unfinished() {
-                self.host.give_way(u32::MAX);
+                let left = end.saturating_sub(self.host.now());
+                let at_most = sleep_of(&self.lock_beside_poller());
+                self.host.give_way(u32::MAX, at_most.min(left));
             }
         }
     }
@@ -353,8 +362,9 @@ impl Runtime {
     }
 
     /// Finishes what is under way in a group: its calls by their deadlines, so that none is cut
-    /// short; all else within `at_most`.
+    /// short, or by `at_most` if they have none; all else within `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
+        self.with_group(number, |group| group.end_patience(at_most));
         let end = self.host.now().saturating_add(at_most);
         let is_busy =
             |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
@@ -369,10 +379,11 @@ impl Runtime {
                 engine.tick(self.host.now());
                 self.send_controls(&mut engine);
                 let awaits_gate = engine.awaits_gate();
+                let at_most = sleep_of(&engine);
                 drop(engine);
                 match awaits_gate {
                     true => self.host.give_way_to_device(u32::MAX),
-                    false => self.host.give_way(u32::MAX),
+                    false => self.host.give_way(u32::MAX, at_most),
                 };
             }
         }
@@ -395,70 +406,13 @@ impl Runtime {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::medium::host::Links;
-    use crate::link::Link;
-    use crate::link::stream::StreamLink;
-    use crate::link::tcp::TcpLink;
-    use crate::protocol::members::Members;
-    use crate::protocol::session::To;
-    use std::sync::Arc;
-
-    /// Says whether it was closed, and what had been sent by then.
-    #[derive(Default)]
-    struct Recorder {
-        sent: AtomicUsize,
-        sent_before_close: Arc<Mutex<Option<usize>>>,
-    }
-
-    impl Host for Recorder {
-        fn now(&self) -> Duration {
-            Duration::ZERO
-        }
-        fn give_way(&self, _: u32) -> Waited {
-            Waited::Briefly
-        }
-        fn wake(&self) {}
-        fn background_work(&self) {}
-        fn links(&self, _: u32, _: usize, members: &Members, _: Duration) -> Result<[Links; 2]> {
-            Ok([0, 1].map(|channel| {
-                let connect = move |_| -> Box<dyn Link> {
-                    Box::new(StreamLink::<TcpLink>::new((channel, 0), Box::new(|| None)))
-                };
-                Links::new(members.count(), Box::new(connect))
-            }))
-        }
-        fn send_control(&self, _: To, _: u32, _: &[u8]) {
-            self.sent.fetch_add(1, Ordering::Relaxed);
-        }
-        fn close(&self) {
-            let sent = self.sent.load(Ordering::Relaxed);
-            *self.sent_before_close.lock().unwrap() = Some(sent);
-        }
-    }
-
-    #[test]
-    fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
-        let host = Recorder::default();
-        let closed = Arc::clone(&host.sent_before_close);
-        let runtime = Arc::new(Runtime::new(Box::new(host)));
-        for number in [0, 1] {
-            let members = Members::everyone(2);
-            runtime
-                .add_group(number, 0, &members, Duration::ZERO)
-                .unwrap();
-        }
-        let held_elsewhere = Arc::clone(&runtime);
-        runtime.leave(0, Duration::ZERO);
-        assert_eq!(*closed.lock().unwrap(), None, "one group is still there");
-        runtime.leave(1, Duration::MAX);
-        assert_eq!(
-            *closed.lock().unwrap(),
-            Some(3),
-            "both goodbyes and the process's went before"
-        );
-        drop(held_elsewhere);
+/// How long the polling thread sleeps at most before it looks at the clock again.
+fn sleep_of(engine: &Engine) -> Duration {
+    match engine.has_deadlines() {
+        true => IDLE_SLEEP,
+        false => PATIENT_SLEEP,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,9 @@ impl Runtime {
         let found = engine.group(group).ok_or_else(closed)?;
         let order = Order::Collectives;
         let slot = found.run(start, &mut keeps_spinning)?;
+        if slot.is_none() && found.has_control() {
+            self.send_controls(&mut engine);
+        }
         Ok(slot.map(|slot| Ticket { group, order, slot }))
     }
 

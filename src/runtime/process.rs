@@ -206,7 +206,7 @@ impl Host for ProcessHost {
         self.start.elapsed()
     }
 
-    fn give_way(&self, idle_passes: u32) -> Waited {
+    fn give_way(&self, idle_passes: u32, at_most: Duration) -> Waited {
         let spins = if self.has_own_core { SPIN_PASSES } else { 0 };
         if idle_passes <= spins {
             std::hint::spin_loop();
@@ -218,7 +218,7 @@ impl Host for ProcessHost {
             // One more look, now that the doorbell is armed.
             Waited::Briefly
         } else {
-            self.shared.reactor.sleep(IDLE_SLEEP);
+            self.shared.reactor.sleep(at_most);
             self.shared.disarm();
             self.shared.reactor.find_cuts();
             Waited::Asleep

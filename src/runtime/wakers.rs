@@ -8,7 +8,7 @@ use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-/// The engine, and who waits for what without blocking a thread.
+/// The engine, and the tasks that wait for its operations without blocking a thread.
 #[derive(Default)]
 pub(super) struct Watched {
     engine: Engine,

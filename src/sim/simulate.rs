@@ -5,7 +5,7 @@ use super::network::{Network, NetworkConfig};
 use super::schedule::Baton;
 use crate::comm::{Communicator, Parts};
 use crate::engine::medium::host::Links;
-use crate::limits::DEADLINE_DEFAULT;
+use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::members::Members;
@@ -18,8 +18,6 @@ use std::time::Duration;
 
 /// The one group of a simulated world.
 const GROUP: u32 = 0;
-/// How long a simulated rank sleeps at most before it looks at its deadlines.
-const NAP: Duration = Duration::from_millis(50);
 
 /// A simulated world: its network, and what its communicators are told.
 ///
@@ -45,6 +43,20 @@ pub struct World {
     pub algorithm: Option<Algorithm>,
     /// How long a call may take, in virtual time.
     pub timeout: Duration,
+    /// Whether calls are checked, as by [`Builder::check_calls`](crate::Builder::check_calls).
+    ///
+    /// ```
+    /// use ringtree::{ReduceOp, sim::simulate::World};
+    /// let mut world = World::new(2);
+    /// world.checks_calls = true;
+    /// let ends = world.run(|comm| {
+    ///     // A program that is wrong, but works as long as the links hold the message.
+    ///     comm.with_timeout(std::time::Duration::from_secs(2)).send(&[1u8], 1 - comm.rank())
+    /// });
+    /// let text = ends[0].clone().unwrap_err().to_string();
+    /// assert!(text.contains("are in send to each other; use sendrecv or group"), "{text}");
+    /// ```
+    pub checks_calls: bool,
 }
 
 impl World {
@@ -58,6 +70,7 @@ impl World {
             tuning: TuningTable::default(),
             algorithm: None,
             timeout: DEADLINE_DEFAULT,
+            checks_calls: false,
         }
     }
 
@@ -106,7 +119,7 @@ impl World {
         let members = Members::everyone(self.world_size);
         let hosts = (0..self.world_size).map(|rank| rank / self.ranks_per_host);
         runtime
-            .add_group(GROUP, rank, &members, Duration::ZERO)
+            .add_group(GROUP, rank, &members, self.checks_calls, Duration::ZERO)
             .expect("invariant: simulated links need nothing");
         Communicator::assemble(Parts {
             rank,
@@ -120,6 +133,7 @@ impl World {
             device_path: Default::default(),
             tuning: self.tuning,
             algorithm: self.algorithm,
+            checks_calls: self.checks_calls,
         })
     }
 }
@@ -133,8 +147,8 @@ pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + 
     World::new(world_size).run(code)
 }
 
-/// Lets virtual time pass on one rank, as if it computed something: at least `time`, and at most
-/// 50 ms more. What is under way goes on meanwhile, as in a real process.
+/// Lets virtual time pass on one rank, as if it computed something. What is under way goes on
+/// meanwhile, as in a real process.
 ///
 /// ```
 /// use ringtree::sim::simulate::sleep;
@@ -164,8 +178,8 @@ impl Host for SimHost {
         self.baton.now()
     }
 
-    fn give_way(&self, _idle_passes: u32) -> Waited {
-        let until = self.baton.now() + NAP;
+    fn give_way(&self, _idle_passes: u32, at_most: Duration) -> Waited {
+        let until = self.baton.now() + at_most;
         // With a timer for every waiting rank there is no deadlock; deadlines end what is stuck.
         let _ = self.baton.wait(self.rank, until);
         Waited::Asleep
@@ -176,7 +190,7 @@ impl Host for SimHost {
     fn background_work(&self) {}
 
     fn await_in_task(&self, waker: &Waker) {
-        self.give_way(0);
+        self.give_way(0, IDLE_SLEEP);
         waker.wake_by_ref();
     }
 

@@ -8,6 +8,13 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+fn deadline(end: &Result<()>) -> String {
+    match end {
+        Err(error) if error.is_timeout() => error.to_string(),
+        other => panic!("no deadline: {other:?}"),
+    }
+}
+
 fn calls(comm: &Communicator, number: usize) -> Result<()> {
     (0..number).try_for_each(|_| comm.barrier())
 }
@@ -111,4 +118,101 @@ fn slow_ranks_within_the_timeout_are_no_error() {
         comm.barrier()
     });
     assert_eq!(ends, vec![Ok(()); 4]);
+}
+
+#[test]
+fn two_ranks_that_are_both_in_send_are_told_so() {
+    let mut world = World::new(3);
+    world.timeout = TIMEOUT;
+    let (ends, took) = run_timed(&world, |comm| {
+        comm.barrier()?;
+        match comm.rank() {
+            // More than links hold.
+            rank @ 0..2 => comm.send(&vec![0u8; 4 << 20], 1 - rank),
+            _ => comm.barrier(),
+        }
+    });
+    assert!(took < 2 * TIMEOUT, "it took {took:?}");
+    let text = deadline(&ends[0]);
+    let said = "both ranks 0 and 1 are in send to each other; use sendrecv or group";
+    let said_by_the_other = "both ranks 1 and 0 are in send to each other";
+    let about_neither = "rank 0 is in send #1 to rank 1, rank 1 is in send #1 to rank 0";
+    assert!(
+        text.contains(said) || text.contains(said_by_the_other) || text.contains(about_neither),
+        "{text}"
+    );
+    assert!(!text.contains("made no call"), "{text}");
+    assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+}
+
+#[test]
+fn a_circle_of_sends_is_told() {
+    for world_size in 2..=6 {
+        let mut world = World::new(world_size);
+        // Each rank learns of one more rank of the circle every second.
+        world.timeout = 3 * TIMEOUT;
+        let (ends, _) = run_timed(&world, |comm| {
+            sleep(comm, TIMEOUT / 10 * comm.rank() as u32);
+            comm.send(&vec![0u8; 4 << 20], (comm.rank() + 1) % world_size)
+        });
+        let text = deadline(&ends[0]);
+        assert!(
+            text.contains("rank 0 gave up on send-recv #1 of 4194304 u8 to rank 1"),
+            "{text}"
+        );
+        let ranks: Vec<_> = (0..world_size).map(|rank| rank.to_string()).collect();
+        let said = match world_size {
+            2 => "both ranks 0 and 1 are in send to each other".to_owned(),
+            _ => format!(
+                "ranks {} are each in send to the next, and the",
+                ranks.join(", ")
+            ),
+        };
+        assert!(text.contains(&said), "{text}");
+        assert!(text.ends_with("use sendrecv or group"), "{text}");
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+    }
+}
+
+#[test]
+fn a_chain_of_receives_blames_the_rank_that_all_wait_for() {
+    let mut world = World::new(4);
+    world.timeout = TIMEOUT;
+    // Rank 0 has sent to rank 1 before, and computes now.
+    let (ends, _) = run_timed(&world, |comm| {
+        let (rank, mut number) = (comm.rank(), [0u8]);
+        match rank {
+            0 => {
+                comm.send(&[1u8], 1)?;
+                sleep(comm, 2 * TIMEOUT);
+                comm.barrier()
+            }
+            _ => {
+                if rank == 1 {
+                    comm.recv(&mut number, 0)?;
+                }
+                comm.recv(&mut number, rank - 1)
+            }
+        }
+    });
+    let text = deadline(&ends[3]);
+    let blamed = "its timeout: rank 0 is in no call, after 0 collectives and 1 sends and receives; \
+                  look there";
+    assert!(text.contains(blamed), "{text}");
+}
+
+#[test]
+fn a_deadline_shorter_than_a_second_names_the_missing_too() {
+    let (ends, _) = run_timed(&World::new(3), |comm| {
+        if comm.rank() == 2 {
+            sleep(comm, TIMEOUT);
+        }
+        let short = comm.with_timeout(Duration::from_millis(400));
+        short.all_reduce(&mut [1u8; 9], ReduceOp::Sum)
+    });
+    let text = deadline(&ends[0]);
+    assert!(
+        text.contains("after 0.4 s, its timeout: rank 2 has made no call yet"),
+        "{text}"
+    );
 }

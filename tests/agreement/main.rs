@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod checks;
 mod concurrency;
 mod deadlines;
 mod death;
@@ -12,6 +13,7 @@ mod leaving;
 mod messages;
 mod mismatch;
 mod own_operator;
+mod patience;
 mod pipeline;
 mod steps;
 mod threads;

@@ -66,7 +66,11 @@ fn groups_of_groups_and_their_duplicates_compute_apart() {
             quarter.all_reduce_async(vec![comm.rank() as u64], ReduceOp::Sum)?,
             other.all_reduce_async(vec![1u64], ReduceOp::Sum)?,
         ];
-        let sums: Result<Vec<_>> = works.into_iter().rev().map(|work| work.wait()).collect();
+        let sums: Result<Vec<_>> = works
+            .into_iter()
+            .rev()
+            .map(|work| Ok(work.wait()?))
+            .collect();
         let peer = 1 - quarter.rank();
         let mut theirs = [0u64];
         match quarter.rank() {

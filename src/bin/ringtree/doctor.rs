@@ -47,6 +47,11 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             &gpus(),
         )
     );
+    let checks = match setting("RINGTREE_CHECK") {
+        Some(checks) => format!("{} (RINGTREE_CHECK)", checks.trim()),
+        None => "none (the default)".to_owned(),
+    };
+    println!("{:<19}{checks}", "checks");
     match (findings.place(), choice) {
         (Err(why), TransportChoice::Shm) => {
             eprintln!(

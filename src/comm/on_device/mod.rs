@@ -41,6 +41,7 @@ pub(super) use path::Path;
 use pieces::Whole;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use std::time::Instant;
 
 /// What a communicator has of its device.
@@ -59,6 +60,8 @@ pub(super) struct Attached {
 /// Pieces of a call that were begun together.
 struct Round {
     number: u32,
+    /// The call's.
+    timeout: Duration,
     tickets: Vec<Ticket>,
     entries: usize,
     pinned_bytes: usize,
@@ -206,9 +209,7 @@ impl Communicator {
 
     /// Waits for the oldest round.
     fn settle_one(&self, attached: &mut Attached) -> Result<()> {
-        let Parts {
-            runtime, timeout, ..
-        } = &self.0.parts;
+        let runtime = &self.0.parts.runtime;
         let Some(round) = attached.rounds.front_mut() else {
             return Ok(());
         };
@@ -218,7 +219,7 @@ impl Communicator {
         }
         // A mapped call's first rounds have no ticket: a peer that holds them up is told of at the
         // deadline of the call, which was begun before.
-        let at_most = timeout.saturating_add(DEVICE_GRACE);
+        let at_most = round.timeout.saturating_add(DEVICE_GRACE);
         if !runtime.wait_for_stream(|| attached.has_ended(number), at_most) {
             let error = Error::deadline(format!(
                 "rank {}: the GPU has not come to the end of a collective within {:.1} s; look at \
@@ -363,6 +364,7 @@ impl Communicator {
         }
         let number = lane.enqueue(&on.memory, &pinned, &round.pieces)?;
         attached.rounds.push_back(Round {
+            timeout: self.1,
             number,
             tickets,
             entries,
@@ -401,6 +403,7 @@ impl Communicator {
             let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
             let is_last = nth + 1 == call.rounds.len();
             attached.rounds.push_back(Round {
+                timeout: self.1,
                 number,
                 // The barrier is behind the last.
                 tickets: tickets.split_off(usize::from(!is_last)),
@@ -421,17 +424,12 @@ impl Communicator {
         region: Region,
         gate: Box<dyn Gate>,
     ) -> Result<Ticket> {
-        let Parts {
-            runtime,
-            group,
-            timeout,
-            ..
-        } = &self.0.parts;
+        let Parts { runtime, group, .. } = &self.0.parts;
         let mut start = Start {
             prepared,
             sequence,
             memory: &mut HostMemory::in_place(region),
-            timeout: *timeout,
+            timeout: self.1,
             gate: Some(gate),
         };
         runtime.post(*group, Order::Collectives, &mut start)

@@ -1,7 +1,8 @@
 //! What the algorithms share: logarithms, runs of blocks on a circle, virtual ranks.
 
-use crate::plan::ir::ChunkRange;
+use crate::plan::ir::{ChunkRange, Request, Round};
 use crate::plan::price::Cost;
+use crate::plan::spec::Collective;
 
 /// What a plan without messages costs.
 pub(super) const FREE: Cost = Cost {
@@ -77,4 +78,19 @@ pub(super) fn virtual_rank(rank: usize, root: usize, n: usize) -> usize {
 /// The rank whose virtual number is `virtual_rank`.
 pub(super) fn real_rank(virtual_rank: usize, root: usize, n: usize) -> usize {
     (virtual_rank + root) % n
+}
+
+/// The rounds of a broadcast, a reduce, or an all-reduce, which is a reduce and a broadcast;
+/// `reduce` and `broadcast` give those of more than one rank.
+pub(super) fn to_and_from_the_root(
+    request: &Request,
+    reduce: fn(&Request) -> Vec<Round>,
+    broadcast: fn(&Request) -> Vec<Round>,
+) -> Vec<Round> {
+    match request.collective {
+        _ if request.world_size == 1 => Vec::new(),
+        Collective::Broadcast => broadcast(request),
+        Collective::Reduce => reduce(request),
+        _ => [reduce(request), broadcast(request)].concat(),
+    }
 }

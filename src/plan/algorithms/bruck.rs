@@ -9,9 +9,10 @@
 //! message, so an all-gather has no scratch, and nothing is turned round at the end:
 //! ⌈log₂ n⌉α + (n−1)/n·mβ for every n; with radix k ⌈log_k n⌉ rounds of k−1 messages.
 //!
-//! In an all-to-all a block for the rank at distance i goes as far as the digits of i say, a digit a
-//! round, in scratch once it has left its rank; at the end all that has come is copied to its place.
-//! In as many rounds, but about half of the blocks travel in each: about (n/2)·⌈log₂ n⌉ blocks.
+//! In an all-to-all a block for the rank at distance i goes as far as the digits of i say, a digit
+//! a round, in scratch once it has left its rank; at the end all that has come is copied to its
+//! place. In as many rounds, but about half of the blocks travel in each: about (n/2)·⌈log₂ n⌉
+//! blocks.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All
 //! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation,
@@ -69,8 +70,8 @@ fn all_gather(request: &Request) -> Vec<Round> {
 
 /// The index i of a block is how far it has to go. It is in the buffer until it first leaves, which
 /// is when the lowest of its digits that is not 0 has its turn, and in place i of scratch from then
-/// on. Both ends of a message name first what lies in scratch, so that what a receive overwrites has
-/// left before.
+/// on. Both ends of a message name first what lies in scratch, so that what a receive overwrites
+/// has left before.
 fn all_to_all(request: &Request) -> Vec<Round> {
     let (rank, n, pieces) = (request.rank, request.world_size, request.pieces);
     let radix = request.algorithm.radix();

@@ -20,7 +20,7 @@
 //! MPI Collective Operations" (Cluster Computing 2007), §3, pipeline.
 
 use super::Entry;
-use super::blocks::{FREE, block, real_rank, virtual_rank};
+use super::blocks::{FREE, block, real_rank, to_and_from_the_root, virtual_rank};
 use crate::limits::PIECES_MAX;
 use crate::plan::ir::{Request, Round, Step};
 use crate::plan::price::{Cost, Question};
@@ -46,18 +46,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 fn build(request: &Request) -> Vec<Round> {
-    if request.world_size == 1 {
-        return Vec::new();
-    }
-    match request.collective {
-        Collective::Broadcast => broadcast(request),
-        Collective::Reduce => reduce(request),
-        _ => {
-            let mut rounds = reduce(request);
-            rounds.extend(broadcast(request));
-            rounds
-        }
-    }
+    to_and_from_the_root(request, reduce, broadcast)
 }
 
 /// The rounds of one way.

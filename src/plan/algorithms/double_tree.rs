@@ -18,7 +18,7 @@
 //! scan" (Parallel Computing 2009), §2 and §3.
 
 use super::Entry;
-use super::blocks::{FREE, block, real_rank, virtual_rank};
+use super::blocks::{FREE, block, real_rank, to_and_from_the_root, virtual_rank};
 use crate::limits::PIECES_MAX;
 use crate::plan::ir::{Request, Round, Source, Step};
 use crate::plan::price::{Cost, Question};
@@ -128,18 +128,7 @@ fn rounds(request: &Request) -> usize {
 }
 
 fn build(request: &Request) -> Vec<Round> {
-    if request.world_size == 1 {
-        return Vec::new();
-    }
-    match request.collective {
-        Collective::Broadcast => broadcast(request),
-        Collective::Reduce => reduce(request),
-        _ => {
-            let mut rounds = reduce(request);
-            rounds.extend(broadcast(request));
-            rounds
-        }
-    }
+    to_and_from_the_root(request, reduce, broadcast)
 }
 
 /// Away from the root.

@@ -6,33 +6,56 @@ use crate::limits::CALLS_REMEMBERED;
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use std::collections::VecDeque;
+use std::time::Duration;
 
-/// The last calls. Equal ones in a row, as a training loop makes them, take one place.
+/// Equal calls in a row, as a training loop makes them.
+#[derive(Debug)]
+struct Row {
+    /// Under the number of the first of them.
+    call: Call,
+    digest: u32,
+    timeout: Duration,
+}
+
+/// The last calls.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    /// Each with its digest; its sequence number is that of the first in the row.
-    rows: VecDeque<(Call, u32)>,
+    rows: VecDeque<Row>,
     last: u64,
 }
 
 impl Made {
     #[inline]
-    fn push(&mut self, call: &Call, digest: u32, sequence: u64) {
+    fn push(&mut self, call: &Call, digest: u32, sequence: u64, timeout: Duration) {
         self.last = sequence;
-        if self.rows.back().is_some_and(|(_, last)| *last == digest) {
+        let is_same = |row: &Row| row.digest == digest && row.timeout == timeout;
+        if self.rows.back().is_some_and(is_same) {
             return;
         }
         if self.rows.len() == CALLS_REMEMBERED {
             self.rows.pop_front();
         }
-        self.rows.push_back((call.numbered(sequence), digest));
+        self.rows.push_back(Row {
+            call: call.numbered(sequence),
+            digest,
+            timeout,
+        });
+    }
+
+    fn row(&self, sequence: u64) -> Option<&Row> {
+        let mut rows = self.rows.iter().rev();
+        let row = rows.find(|row| row.call.sequence <= sequence)?;
+        (sequence <= self.last).then_some(row)
     }
 
     /// The call of that number, if it was made and is remembered.
     fn numbered(&self, sequence: u64) -> Option<Call> {
-        let mut rows = self.rows.iter().rev();
-        let (call, _) = rows.find(|(call, _)| call.sequence <= sequence)?;
-        (sequence <= self.last).then(|| call.numbered(sequence))
+        self.row(sequence).map(|row| row.call.numbered(sequence))
+    }
+
+    /// The timeout of the call of that number, if it was made and is remembered.
+    pub(super) fn timeout(&self, sequence: u64) -> Option<Duration> {
+        self.row(sequence).map(|row| row.timeout)
     }
 
     /// The last one.
@@ -42,11 +65,18 @@ impl Made {
 }
 
 impl Session {
-    /// This rank makes `call`, which has this digest, as its call number `sequence`.
+    /// This rank makes `call`, which has this digest, as its call number `sequence`, with this
+    /// timeout.
     #[inline]
-    pub fn enter(&mut self, call: &Call, digest: u32, sequence: u64) {
-        self.calls.push(call, digest, sequence);
+    pub fn enter(&mut self, call: &Call, digest: u32, sequence: u64, timeout: Duration) {
+        self.calls.push(call, digest, sequence, timeout);
         self.made = sequence;
+        if sequence <= self.patient {
+            self.offer_clock(sequence);
+        }
+        if self.checks_calls() {
+            self.tell_entered(call.numbered(sequence));
+        }
         if !self.positions.is_empty() {
             self.positions.clear();
         }
@@ -68,6 +98,12 @@ impl Session {
             self.pair_calls.pop_front();
         }
         self.pair_calls.push_back((peer, *call));
+        self.pairs_made += 1;
+        if self.checks_calls() && call.root == self.rank {
+            let told = Message::Posted(*call);
+            self.outbox.push_back((To::Rank(peer), told));
+        }
+        self.positions.clear();
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
         if let Some(at) = self.announced_pairs.iter().position(is_this) {
             let (peer, theirs) = self.announced_pairs.swap_remove(at);
@@ -78,7 +114,6 @@ impl Session {
     /// This rank has no call under way any more.
     pub fn idle(&mut self) {
         self.inside = false;
-        self.awaited.clear();
     }
 
     /// A frame of `peer`'s call number `sequence` came where one of `call` was expected.
@@ -116,6 +151,32 @@ impl Session {
                 self.announced_pairs.retain(|one| !is_old(one));
                 self.announced_pairs.push((peer, theirs));
             }
+        }
+    }
+
+    /// As `compare_pair`, of a receive that `peer` has just posted: it asks for no answer.
+    pub(super) fn compare_posted(&mut self, peer: usize, theirs: Call) {
+        let mut made = self.pair_calls.iter();
+        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
+        match ours {
+            Some((_, ours)) if *ours != theirs => {
+                let error = self.different(ours, peer, &theirs);
+                self.named(error);
+            }
+            None if self.announced_pairs.len() < CALLS_REMEMBERED => {
+                self.announced_pairs.push((peer, theirs));
+            }
+            _ => {}
+        }
+    }
+
+    /// Coordinator: as `compare`, of a call that `peer` has just made and that this rank has made
+    /// as well: it asks for no answer.
+    pub(super) fn compare_entered(&mut self, peer: usize, theirs: Call) {
+        let ours = self.calls.numbered(theirs.sequence);
+        if let Some(ours) = ours.filter(|ours| *ours != theirs) {
+            let error = self.different(&ours, peer, &theirs);
+            self.named(error);
         }
     }
 

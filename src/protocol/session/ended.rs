@@ -132,11 +132,23 @@ mod tests {
     }
 
     #[test]
+    fn a_survivor_that_knows_the_first_error_waits_for_no_other_survivors_goodbye() {
+        let mut survivor = Session::new(3, 4);
+        survivor.control_lost(0, "it closed its connection");
+        assert!(is_lost(&survivor, 0));
+        // Another survivor has given up and is gone.
+        survivor.process_ended(1);
+        assert!(!survivor.awaits_goodbyes());
+    }
+
+    #[test]
     fn what_is_said_of_ranks_that_there_are_not_is_not_repeated() {
         let place = |rank| Place {
             rank,
             calls: 0,
             inside: false,
+            pair_calls: 0,
+            pair: None,
         };
         let position = |rank, held_up_by: Vec<Place>| Message::Position {
             place: place(rank),

@@ -29,9 +29,6 @@ impl Session {
     /// This rank has waited for `peers` in `call`, and says so for the `notice`th time. Of many
     /// peers, some get it each time.
     pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
-        if !call.is_pair() {
-            self.awaited = peers.to_vec();
-        }
         let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
             self.ask(*peer, call);
@@ -55,10 +52,32 @@ impl Session {
         }
     }
 
-    /// The ranks that hold up a rank which waits for `awaited`, as far as this rank knows. Ranks in
-    /// the same call wait as well: not they are named, but the ranks that they wait for.
+    /// The ranks that hold up a rank which waits for `awaited`, as far as this rank knows. Ranks
+    /// that are known to wait as well are left out for the ranks that they wait for.
     #[must_use]
     pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
+        let (waiting, mut blamed) = self.waiting_and_blamed(awaited);
+        if blamed.is_empty() {
+            blamed = waiting;
+        }
+        blamed.truncate(PLACES_MAX);
+        blamed
+    }
+
+    fn waiting_and_blamed(&self, awaited: &[usize]) -> (Vec<Place>, Vec<Place>) {
+        let places = self.places(awaited);
+        let is_known = |rank: u32| {
+            let place = places.get(&rank);
+            place.is_some_and(|place| place.calls != Place::UNKNOWN)
+        };
+        places.values().partition(|one| {
+            let is_in_same_call = one.inside && self.inside && one.calls == self.made;
+            is_in_same_call || one.pair.and_then(|pair| pair.peer).is_some_and(is_known)
+        })
+    }
+
+    /// Where the ranks are that this rank waits for if it waits for `awaited`, directly or not.
+    fn places(&self, awaited: &[usize]) -> BTreeMap<u32, Place> {
         let mut places: BTreeMap<u32, Place> = BTreeMap::new();
         let mut note = |told: Place| {
             let rank = told.rank as usize;
@@ -84,13 +103,26 @@ impl Session {
         }
         // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
         places.remove(&(self.rank as u32));
-        let waits_too = |one: &Place| one.inside && self.inside && one.calls == self.made;
-        let (waiting, mut blamed): (Vec<_>, Vec<_>) = places.into_values().partition(waits_too);
-        if blamed.is_empty() {
-            blamed = waiting;
+        places
+    }
+
+    /// The ranks of a circle of sends, this rank first, which sends to `to`: each has said that it
+    /// is sending to the next, and the last to this one.
+    #[must_use]
+    pub fn circle_of_sends(&self, to: usize) -> Option<Vec<usize>> {
+        let places = self.places(&[to]);
+        let mut circle = vec![self.rank];
+        let mut next = to;
+        while next != self.rank {
+            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            let pair = places.get(&(next as u32))?.pair.filter(|pair| pair.sends)?;
+            if circle.contains(&next) {
+                return None;
+            }
+            circle.push(next);
+            next = pair.peer? as usize;
         }
-        blamed.truncate(PLACES_MAX);
-        blamed
+        Some(circle)
     }
 
     /// Where a rank is, in words.
@@ -100,16 +132,28 @@ impl Session {
             rank,
             calls,
             inside,
+            pair_calls,
+            pair,
         } = *place;
         let name = self.name(rank as usize);
         if let Some(calls) = self.departed.get(&(rank as usize)) {
             return format!("{name} left after call #{calls}");
         }
-        match (calls, inside) {
-            (Place::UNKNOWN, _) => format!("{name} has not said where it is"),
-            (calls, true) => format!("{name} is still in call #{calls}"),
-            (0, false) => format!("{name} has made no call yet"),
-            (calls, false) => format!("{name} has made no call after #{calls}"),
+        match (calls, inside, pair) {
+            (Place::UNKNOWN, ..) => format!("{name} has not said where it is"),
+            (calls, true, None) => format!("{name} is still in call #{calls}"),
+            (calls, true, Some(pair)) => {
+                format!("{name} is still in call #{calls} and in {pair}")
+            }
+            (_, false, Some(pair)) => format!("{name} is in {pair}"),
+            (0, false, None) if pair_calls == 0 => format!("{name} has made no call yet"),
+            (calls, false, None) if pair_calls == 0 => {
+                format!("{name} has made no call after #{calls}")
+            }
+            (calls, false, None) => format!(
+                "{name} is in no call, after {calls} collectives and {pair_calls} sends and \
+                 receives"
+            ),
         }
     }
 
@@ -120,8 +164,16 @@ impl Session {
             rank: self.rank as u32,
             calls: self.made,
             inside: self.inside,
+            pair_calls: self.pairs_made,
+            pair: self.pair,
         };
-        let held_up_by = self.held_up_by(&self.awaited);
+        // In a circle of sends every rank waits, so those are told too.
+        let (waiting, mut held_up_by) = self.waiting_and_blamed(&self.awaited);
+        held_up_by.extend(waiting.iter().filter(|one| one.pair.is_some()));
+        if held_up_by.is_empty() {
+            held_up_by = waiting;
+        }
+        held_up_by.truncate(PLACES_MAX);
         let position = Message::Position { place, held_up_by };
         self.outbox.push_back((To::Rank(peer), position));
     }
@@ -133,5 +185,7 @@ fn unknown(rank: usize) -> Place {
         rank: rank as u32,
         calls: Place::UNKNOWN,
         inside: false,
+        pair_calls: 0,
+        pair: None,
     }
 }

@@ -1,0 +1,169 @@
+//! Tests of what the environment says.
+
+use super::*;
+
+const BASE: &[(&str, &str)] = &[
+    ("RANK", "3"),
+    ("WORLD_SIZE", "8"),
+    ("LOCAL_RANK", "1"),
+    ("LOCAL_WORLD_SIZE", "2"),
+    ("MASTER_ADDR", "10.0.0.1"),
+    ("MASTER_PORT", "29500"),
+];
+
+fn with(changes: &[(&str, &str)]) -> Result<Settings> {
+    Settings::from_env(|name| {
+        let all = changes.iter().chain(BASE);
+        let found = all.clone().find(|(key, _)| *key == name);
+        found.map(|(_, value)| (*value).to_owned())
+    })
+}
+
+fn refusal(changes: &[(&str, &str)]) -> String {
+    match with(changes) {
+        Err(error) if error.is_configuration() => error.to_string(),
+        other => panic!("{changes:?} gave {other:?}"),
+    }
+}
+
+#[test]
+fn torchrun_variables_are_enough() {
+    let settings = with(&[]).unwrap();
+    assert_eq!((settings.rank, settings.world_size), (3, 8));
+    assert_eq!((settings.local_rank, settings.local_world_size), (1, 2));
+    assert_eq!(settings.rendezvous, "10.0.0.1:29500");
+    assert!(settings.next_port_too && settings.secret.is_none());
+}
+
+#[test]
+fn our_own_settings_win() {
+    let settings = with(&[
+        ("RINGTREE_RENDEZVOUS", "h:1"),
+        ("RINGTREE_TIMEOUT_MS", "1500"),
+        ("RINGTREE_ALGORITHM", "ring"),
+        ("RINGTREE_HOST_ID", "x"),
+        ("RINGTREE_INTERFACE", "eth1"),
+        ("RINGTREE_ATTEMPT", "2"),
+    ])
+    .unwrap();
+    assert_eq!(
+        (settings.rendezvous.as_str(), settings.next_port_too),
+        ("h:1", false)
+    );
+    assert_eq!(settings.timeout, Duration::from_millis(1500));
+    assert_eq!(settings.algorithm.as_deref(), Some("ring"));
+    assert_eq!(settings.host_id.as_deref(), Some("x"));
+    assert_eq!(settings.attempt, 2);
+    assert_eq!(settings.interface.as_deref(), Some("eth1"));
+    let algorithm = ("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned());
+    assert!(settings.agreed.contains(&algorithm));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        assert!(refusal(&[(name, "")]).starts_with(&format!("{name} is not set")));
+    }
+    for name in [
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_PORT",
+        "RINGTREE_TIMEOUT_MS",
+    ] {
+        assert!(refusal(&[(name, "-1x")]).contains(&format!("{name} is \"-1x\"")));
+    }
+    assert!(refusal(&[("MASTER_PORT", "0")]).contains("1 to 65535"));
+    assert!(refusal(&[("RANK", "8")]).contains("ranks count from 0 to 7"));
+    assert!(refusal(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE is 0"));
+    assert!(refusal(&[("RINGTREE_RENDEZVOUS", "nowhere")]).contains("host:port"));
+    assert!(refusal(&[("RINGTREE_TUNING", "/")]).contains("RINGTREE_TUNING=/ cannot be read"));
+}
+
+#[test]
+fn what_is_not_built_is_refused_never_ignored() {
+    for (name, value) in [
+        ("RINGTREE_ENCRYPT", "1"),
+        ("RINGTREE_REPRODUCIBLE", "1"),
+        ("RINGTREE_LOG", "debug"),
+    ] {
+        assert!(refusal(&[(name, value)]).starts_with(&format!("{name}={value} is not")));
+    }
+    with(&[("RINGTREE_ENCRYPT", "0")]).unwrap();
+}
+
+#[test]
+fn the_transport_is_one_of_three_and_compared_between_ranks() {
+    use TransportChoice::{Auto, Shm, Tcp};
+    for (value, expected) in [("", Auto), ("auto", Auto), ("tcp", Tcp), (" shm ", Shm)] {
+        let settings = with(&[("RINGTREE_TRANSPORT", value)]).unwrap();
+        assert_eq!(settings.transport, expected);
+        let agreed = ("RINGTREE_TRANSPORT".to_owned(), expected.name().to_owned());
+        assert!(settings.to_agree().contains(&agreed));
+    }
+    let line = refusal(&[("RINGTREE_TRANSPORT", "pigeon")]);
+    assert!(line.contains("RINGTREE_TRANSPORT=pigeon") && line.contains("tcp and shm"));
+    let pigeon = |name: &str| (name == "RINGTREE_TRANSPORT").then(|| "pigeon".to_owned());
+    assert!(check_environment(pigeon).is_err());
+}
+
+#[test]
+fn calls_are_checked_on_request_and_on_all_ranks() {
+    let settings = with(&[("RINGTREE_CHECK", " calls ")]).unwrap();
+    assert!(settings.checks_calls && !with(&[]).unwrap().checks_calls);
+    assert_ne!(settings.to_agree(), with(&[]).unwrap().to_agree());
+    let line = refusal(&[("RINGTREE_CHECK", "everything")]);
+    assert_eq!(
+        line,
+        "RINGTREE_CHECK=everything: no such check; there is calls"
+    );
+    let wrong = |name: &str| (name == "RINGTREE_CHECK").then(|| "1".to_owned());
+    assert!(check_environment(wrong).is_err());
+}
+
+#[test]
+fn the_path_of_device_buffers_is_one_of_three() {
+    use DevicePathChoice::{Auto, Mapped, Staged};
+    for (value, expected) in [
+        ("", Auto),
+        ("auto", Auto),
+        ("staged", Staged),
+        (" mapped ", Mapped),
+    ] {
+        let settings = with(&[("RINGTREE_DEVICE_PATH", value)]).unwrap();
+        assert_eq!(settings.device_path, expected);
+    }
+    let line = refusal(&[("RINGTREE_DEVICE_PATH", "pigeon")]);
+    assert!(line.contains("RINGTREE_DEVICE_PATH: ") && line.contains("auto staged mapped"));
+    let pigeon = |name: &str| (name == "RINGTREE_DEVICE_PATH").then(|| "pigeon".to_owned());
+    assert!(check_environment(pigeon).is_err());
+}
+
+#[test]
+fn secrets_are_read_and_never_shown() {
+    let digits = "c0ffee".repeat(11)[..64].to_owned();
+    let settings = with(&[("RINGTREE_SECRET", &digits)]).unwrap();
+    assert!(settings.secret.is_some());
+    assert!(!format!("{settings:?}").contains("c0ffee"));
+    let message = refusal(&[("RINGTREE_SECRET", "c0ffee")]);
+    assert!(message.contains("64 hexadecimal digits") && !message.contains("c0ffee"));
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    fs::write(path, format!("{digits}\n")).unwrap();
+    assert!(
+        with(&[("RINGTREE_SECRET_FILE", path)])
+            .unwrap()
+            .secret
+            .is_some()
+    );
+    assert!(refusal(&[("RINGTREE_SECRET_FILE", "/no/such")]).contains("/no/such"));
+}
+
+#[test]
+fn the_tuning_is_compared_between_ranks() {
+    let to_agree = |changes| with(changes).unwrap().to_agree();
+    assert_eq!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "")]));
+    assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "built-in")]));
+    assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "/no/such")]));
+}

@@ -1,0 +1,95 @@
+//! Handles of one communicator whose calls have different deadlines.
+
+use super::Communicator;
+use crate::limits::{PATIENT, TIMEOUT_MAX};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Communicator {
+    /// How long a call through this handle may take before it ends with an error;
+    /// [`PATIENT`] if it starts no clock.
+    ///
+    /// ```
+    /// use ringtree::sim::simulate::{World, sleep};
+    /// use std::time::Duration;
+    /// let mut world = World::new(2);
+    /// world.timeout = Duration::from_secs(2);
+    /// let ends = world.run(|comm| {
+    ///     assert_eq!(comm.timeout(), Duration::from_secs(2));
+    ///     if comm.rank() == 1 {
+    ///         sleep(comm, Duration::from_secs(60));
+    ///     }
+    ///     comm.barrier()
+    /// });
+    /// assert!(matches!(&ends[0], Err(error) if error.is_timeout()), "{ends:?}");
+    /// ```
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.1
+    }
+
+    /// The same communicator, with the same order of calls, as a handle whose calls may take
+    /// `timeout` (at most [`TIMEOUT_MAX`]). Ranks may give the same call different timeouts: the
+    /// first that runs out ends the call, and the communicator, on all ranks, and the error says
+    /// whose it was.
+    ///
+    /// The clock of a call on host memory starts when the call is made, or when it is started if
+    /// it is asynchronous. On a device it starts when the call is enqueued, not when the stream
+    /// comes to it: the timeout must allow for the work before it in the stream.
+    ///
+    /// Making a handle costs a reference count. A [`duplicate`](Communicator::duplicate) made
+    /// through it has its timeout; [`alloc`](Communicator::alloc) and
+    /// [`attach`](Communicator::attach) exchange memory by the communicator's own timeout.
+    ///
+    /// ```
+    /// use ringtree::sim::simulate::sleep;
+    /// use std::time::Duration;
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     if comm.rank() == 1 {
+    ///         sleep(comm, Duration::from_secs(60)); // loads a checkpoint
+    ///     }
+    ///     comm.barrier()?; // within five minutes, the default
+    ///     comm.with_timeout(Duration::from_secs(2)).barrier()
+    /// });
+    /// assert_eq!(ends, [Ok(()), Ok(())]);
+    /// ```
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self(Arc::clone(&self.0), timeout.min(TIMEOUT_MAX))
+    }
+
+    /// The same communicator, with the same order of calls, as a handle whose calls start no
+    /// clock: the workers of a server wait in such a broadcast for the next request, for as long
+    /// as it takes. A rank that waits sleeps.
+    ///
+    /// The first rank that makes the same collective *without* patience starts the clock of all
+    /// ranks, with its timeout. So a root that broadcasts a request through the communicator
+    /// itself, or one `with_timeout`, gets an error, as all ranks do, if a worker does not come.
+    /// The ranks that wait hear of it from that rank through rank 0, within some milliseconds if
+    /// they have waited for more than a second, and otherwise within about a second. A receive
+    /// waits until its message comes.
+    ///
+    /// That a rank has died, or makes another call, is told at once all the while.
+    ///
+    /// ```
+    /// use ringtree::{ReduceOp, sim::simulate::sleep};
+    /// use std::time::Duration;
+    /// let answers = ringtree::simulate(3, |comm| {
+    ///     let mut request = [0u32];
+    ///     if comm.rank() == 0 {
+    ///         sleep(comm, Duration::from_secs(3600)); // no request for an hour
+    ///         request = [14];
+    ///         comm.broadcast(&mut request, 0)?;
+    ///     } else {
+    ///         comm.patient().broadcast(&mut request, 0)?;
+    ///     }
+    ///     comm.all_reduce(&mut request, ReduceOp::Sum)?;
+    ///     Ok::<_, ringtree::Error>(request)
+    /// });
+    /// assert_eq!(answers, vec![Ok([42]); 3]);
+    /// ```
+    #[must_use]
+    pub fn patient(&self) -> Self {
+        Self(Arc::clone(&self.0), PATIENT)
+    }
+}

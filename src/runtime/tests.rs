@@ -1,0 +1,66 @@
+//! Tests of when a runtime ends.
+
+use super::*;
+use crate::engine::medium::host::Links;
+use crate::link::Link;
+use crate::link::stream::StreamLink;
+use crate::link::tcp::TcpLink;
+use crate::protocol::members::Members;
+use crate::protocol::session::To;
+use std::sync::Arc;
+
+/// Says whether it was closed, and what had been sent by then.
+#[derive(Default)]
+struct Recorder {
+    sent: AtomicUsize,
+    sent_before_close: Arc<Mutex<Option<usize>>>,
+}
+
+impl Host for Recorder {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn give_way(&self, _: u32, _: Duration) -> Waited {
+        Waited::Briefly
+    }
+    fn wake(&self) {}
+    fn background_work(&self) {}
+    fn links(&self, _: u32, _: usize, members: &Members, _: Duration) -> Result<[Links; 2]> {
+        Ok([0, 1].map(|channel| {
+            let connect = move |_| -> Box<dyn Link> {
+                Box::new(StreamLink::<TcpLink>::new((channel, 0), Box::new(|| None)))
+            };
+            Links::new(members.count(), Box::new(connect))
+        }))
+    }
+    fn send_control(&self, _: To, _: u32, _: &[u8]) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+    }
+    fn close(&self) {
+        let sent = self.sent.load(Ordering::Relaxed);
+        *self.sent_before_close.lock().unwrap() = Some(sent);
+    }
+}
+
+#[test]
+fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
+    let host = Recorder::default();
+    let closed = Arc::clone(&host.sent_before_close);
+    let runtime = Arc::new(Runtime::new(Box::new(host)));
+    for number in [0, 1] {
+        let members = Members::everyone(2);
+        runtime
+            .add_group(number, 0, &members, false, Duration::ZERO)
+            .unwrap();
+    }
+    let held_elsewhere = Arc::clone(&runtime);
+    runtime.leave(0, Duration::ZERO);
+    assert_eq!(*closed.lock().unwrap(), None, "one group is still there");
+    runtime.leave(1, Duration::MAX);
+    assert_eq!(
+        *closed.lock().unwrap(),
+        Some(3),
+        "both goodbyes and the process's went before"
+    );
+    drop(held_elsewhere);
+}

@@ -1,0 +1,252 @@
+//! Calls with deadlines of their own, and calls that start no clock.
+
+use super::{registry, run_timed};
+use ringtree::plan::{Algorithm, Collective};
+use ringtree::sim::simulate::{World, sleep};
+use ringtree::{Communicator, Error, ReduceOp, Result};
+use std::time::Duration;
+
+/// Longer than any timeout.
+const LONG: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// What a rank needs to notice something, and to tell the others.
+const SOON: Duration = Duration::from_secs(3);
+
+fn deadline<R: std::fmt::Debug>(end: &Result<R>) -> String {
+    match end {
+        Err(error) if error.is_timeout() => error.to_string(),
+        other => panic!("no deadline: {other:?}"),
+    }
+}
+
+fn world(world_size: usize, algorithm: Option<Algorithm>) -> World {
+    let mut world = World::new(world_size);
+    world.timeout = TIMEOUT;
+    world.algorithm = algorithm;
+    world
+}
+
+#[test]
+fn workers_wait_for_long_and_the_request_comes() {
+    for (collective, algorithm) in registry() {
+        if collective != Collective::Broadcast {
+            continue;
+        }
+        let (ends, took) = run_timed(&world(5, Some(algorithm)), |comm| {
+            let mut request = [0u32];
+            for number in 1..=2 {
+                if comm.rank() == 3 {
+                    sleep(comm, LONG);
+                    request = [number];
+                    comm.broadcast(&mut request, 3)?;
+                } else {
+                    comm.patient().broadcast(&mut request, 3)?;
+                    assert_eq!(request, [number]);
+                }
+                comm.all_reduce(&mut request, ReduceOp::Sum)?;
+            }
+            Ok::<_, Error>(request[0])
+        });
+        assert_eq!(ends, vec![Ok(10); 5], "{algorithm}");
+        assert!(
+            took >= 2 * LONG && took < 2 * LONG + SOON,
+            "it took {took:?}"
+        );
+    }
+}
+
+#[test]
+fn the_longer_ranks_wait_the_less_they_tell_each_other() {
+    let hours = Duration::from_secs(6 * 3600);
+    let (ends, took) = run_timed(&world(3, None), |comm| {
+        if comm.rank() == 0 {
+            sleep(comm, hours);
+        }
+        // Ranks 1 and 2 wait for each other's answers and for rank 0.
+        comm.patient().barrier()
+    });
+    assert_eq!(ends, [Ok(()), Ok(()), Ok(())]);
+    assert!(took < hours + SOON, "it took {took:?}");
+}
+
+#[test]
+fn the_first_rank_without_patience_starts_the_clock_of_all() {
+    // The root sends its few bytes and is through, so no clock of its own runs any more. Before it
+    // comes the others have waited for long, or not long enough to have told of it.
+    for before in [Duration::ZERO, Duration::from_millis(10), LONG] {
+        for (collective, algorithm) in registry() {
+            if collective != Collective::Broadcast {
+                continue;
+            }
+            let (ends, took) = run_timed(&world(8, Some(algorithm)), |comm| {
+                match comm.rank() {
+                    // Never comes.
+                    4 => {
+                        sleep(comm, 4 * LONG);
+                        comm.barrier()
+                    }
+                    0 => {
+                        sleep(comm, before);
+                        let of_root = comm.broadcast(&mut [1u8; 16], 0);
+                        sleep(comm, LONG);
+                        of_root.and_then(|()| comm.barrier())
+                    }
+                    _ => {
+                        let patient = comm.patient();
+                        patient.broadcast(&mut [0u8; 16], 0)?;
+                        patient.barrier()
+                    }
+                }
+            });
+            assert!(took < 4 * LONG + SOON, "{algorithm}: it took {took:?}");
+            let text = deadline(&ends[0]);
+            assert!(text.contains("rank 4 has"), "{algorithm}: {text}");
+            assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_another_rank_started_is_named() {
+    let (ends, took) = run_timed(&world(8, Some(Algorithm::Binomial)), |comm| {
+        let mut request = [comm.rank() as u8; 16];
+        match comm.rank() {
+            4 => {
+                sleep(comm, 2 * LONG);
+                comm.barrier()
+            }
+            0 => {
+                sleep(comm, LONG);
+                let sent = comm.with_timeout(2 * TIMEOUT).broadcast(&mut request, 0);
+                sent.and_then(|()| comm.patient().barrier())
+            }
+            // In the binomial tree 5, 6 and 7 get the request through rank 4; the others go on.
+            _ => {
+                comm.patient().broadcast(&mut request, 0)?;
+                comm.patient().barrier()
+            }
+        }
+    });
+    // Rank 4 sleeps for so long.
+    assert!(took < 2 * LONG + SOON, "it took {took:?}");
+    let text = deadline(&ends[0]);
+    for part in [
+        "gave up on broadcast #1 of 16 u8, root 0, by binomial 10.0 s after it heard that rank 0 \
+         had made the same call, with this timeout",
+        "rank 4 has made no call yet",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+}
+
+#[test]
+fn the_shorter_of_two_timeouts_ends_a_call_and_is_named() {
+    for quick in 0..3 {
+        let (ends, took) = run_timed(&world(4, None), |comm| {
+            if comm.rank() == 3 {
+                sleep(comm, LONG);
+                return comm.barrier();
+            }
+            let seconds = if comm.rank() == quick { 2 } else { 600 };
+            let view = comm.with_timeout(Duration::from_secs(seconds));
+            assert_eq!(view.timeout(), Duration::from_secs(seconds));
+            view.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum)
+        });
+        assert!(took < LONG + SOON, "it took {took:?}");
+        let text = deadline(&ends[0]);
+        assert!(
+            text.contains(&format!("rank {quick} gave up on all-reduce #1")),
+            "{text}"
+        );
+        assert!(
+            text.contains("after 2.0 s, its timeout: rank 3 has made no call yet"),
+            "{text}"
+        );
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+    }
+}
+
+#[test]
+fn views_are_one_order_of_calls() {
+    let ends = world(3, None).run(|comm| {
+        let (short, patient) = (comm.with_timeout(TIMEOUT / 2), comm.patient());
+        let work = short.all_reduce_async(vec![1u64; 4], ReduceOp::Sum)?;
+        patient.barrier()?;
+        let mut own = [comm.rank() as u32; 2];
+        patient.scope(|scope| scope.broadcast(&mut own, 2)?.wait())?;
+        let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
+        let mut number = [0u8];
+        match comm.rank() {
+            0 => comm
+                .send(&[7u8], next)
+                .and_then(|()| patient.recv(&mut number, previous)),
+            _ => {
+                patient.recv(&mut number, previous)?;
+                short.send(&number, next)
+            }
+        }?;
+        let other = short.duplicate()?;
+        assert_eq!(other.timeout(), TIMEOUT / 2);
+        other.barrier()?;
+        Ok::<_, Error>((work.wait()?[0], own[0], number[0]))
+    });
+    assert_eq!(ends, vec![Ok((3, 2, 7)); 3]);
+}
+
+/// What a rank waits in patiently.
+fn idle(comm: &Communicator) -> Result<()> {
+    comm.patient().broadcast(&mut [0u8; 3], 0)
+}
+
+#[test]
+fn a_death_is_told_at_once_while_others_wait_patiently() {
+    for dead in 0..4 {
+        let mut world = world(4, None);
+        world.network.faults.deaths = vec![(dead, LONG)];
+        let ends = world.run(|comm| {
+            if comm.rank() == 0 {
+                sleep(comm, 2 * LONG);
+            }
+            (idle(comm), comm.clock())
+        });
+        let ends = ends.into_iter().enumerate();
+        for (rank, (end, at)) in ends.filter(|(rank, _)| *rank != dead) {
+            // Rank 0 hears of it when it calls.
+            let told = if rank == 0 { 2 * LONG } else { LONG };
+            assert!(at < told + SOON, "rank {rank}: {at:?}");
+            let text = end.unwrap_err().to_string();
+            assert!(
+                text.contains(&format!("rank {dead} is gone")),
+                "rank {rank}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_mismatch_is_told_while_all_wait_patiently() {
+    // No byte flows: each rank waits for another root.
+    let (ends, took) = run_timed(&world(2, None), |comm| {
+        sleep(comm, LONG * comm.rank() as u32);
+        comm.patient().broadcast(&mut [0u8], 1 - comm.rank())
+    });
+    assert!(took < LONG + SOON, "it took {took:?}");
+    for end in ends {
+        assert!(matches!(&end, Err(error) if error.is_mismatch()), "{end:?}");
+    }
+}
+
+#[test]
+fn a_work_that_is_dropped_while_it_waits_patiently_ends_with_its_communicator() {
+    let (ends, took) = run_timed(&world(2, None), |comm| {
+        if comm.rank() == 1 {
+            sleep(comm, LONG);
+            return Ok(());
+        }
+        drop(comm.patient().broadcast_async(vec![0u8], 1)?);
+        Ok::<_, Error>(())
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    assert!(took < LONG + SOON, "it took {took:?}");
+}
