@@ -25,7 +25,13 @@ impl Host for Recorder {
     }
     fn wake(&self) {}
     fn background_work(&self) {}
-    fn links(&self, _: u32, _: usize, members: &Members, _: Duration) -> Result<[Links; 2]> {
+    fn links(
+        &self,
+        _: u32,
+        _: usize,
+        members: &Members,
+        _: Duration,
+    ) -> crate::error::Result<[Links; 2]> {
         Ok([0, 1].map(|channel| {
             let connect = move |_| -> Box<dyn Link> {
                 Box::new(StreamLink::<TcpLink>::new((channel, 0), Box::new(|| None)))
