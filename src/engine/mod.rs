@@ -2,9 +2,9 @@
 //!
 //! *Purpose.* One interpreter for every algorithm and every transport. [`cache`] chooses, builds
 //! and remembers programs; [`bind`] makes one of a plan; [`run`](self) is the interpreter, over a
-//! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of ranks,
-//! [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups; `watch`
-//! keeps deadlines and tells of failures.
+//! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of
+//! ranks, [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups;
+//! `watch` keeps deadlines and tells of failures.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a program, so a segment is
