@@ -160,7 +160,7 @@ fn status_kib(field: &str) -> usize {
     digits.collect::<String>().parse().unwrap()
 }
 
-/// KiB of shared memory that this process has made and touched: a rank writes no region but its own.
+/// KiB of shared memory that this process has made and touched: a rank writes its own region only.
 fn own_shared_kib() -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_own = false;
@@ -177,7 +177,7 @@ fn own_shared_kib() -> usize {
     kib
 }
 
-/// 64 groups of all ranks, each of which has moved large and small buffers to all its links' limits.
+/// 64 groups of all ranks; each has moved large and small buffers up to the limits of its links.
 fn sixty_four() -> Result<String> {
     let world = Communicator::from_env()?;
     let mut large = vec![1.0f32; 2 << 20];
