@@ -16,7 +16,7 @@ use ringtree::comm::builder::Builder;
 use ringtree::device;
 use ringtree::plan::algorithms::required;
 use ringtree::plan::select::scratch_bytes;
-use ringtree::plan::{Algorithm, Collective, REGISTRY, Request};
+use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::process::ExitCode;
 
@@ -281,7 +281,7 @@ fn too_long(
         rank: 0,
         root: 0,
         pieces: 1,
-        ranks_per_host: 1,
+        hosts: Hosts::APART,
     };
     scratch_bytes(&request, bytes).err()
 }
