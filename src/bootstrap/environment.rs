@@ -149,7 +149,7 @@ pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<()> {
 fn unknown(name: &str) -> Error {
     let own = VARIABLES.iter().map(|one| one.name);
     let own = own.filter(|one| one.starts_with(PREFIX));
-    let nearest = own.min_by_key(|one| strsim::damerau_levenshtein(one, name));
+    let nearest = own.min_by_key(|one| strsim::damerau_levenshtein(one, &name.to_uppercase()));
     Error::configuration(format!(
         "{} is no setting of ringtree; the nearest is {}; `ringtree --help` lists all",
         name.escape_debug(),

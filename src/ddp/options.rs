@@ -51,6 +51,24 @@ impl Options {
         }
     }
 
+    /// What all ranks must choose alike, in words.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let Self {
+            size,
+            hook,
+            has_uneven_data,
+            allows_unused,
+            non_finite,
+        } = self;
+        vec![
+            format!("the bucket size {size:?}"),
+            format!("the hook {} of {} stages", hook.name(), hook.stages()),
+            format!("uneven data: {has_uneven_data}"),
+            format!("unused parameters allowed: {allows_unused}"),
+            format!("gradients that are not finite: {non_finite:?}"),
+        ]
+    }
+
     /// How large buckets are.
     #[must_use]
     pub fn buckets(self, size: BucketSize) -> Self {

@@ -149,6 +149,16 @@ impl DataParallel {
         options: Options,
         carrier: Option<Box<dyn Carrier>>,
     ) -> Result<Self> {
+        if carrier.is_some() && options.non_finite != NonFinite::Ignore {
+            return Err(Error::usage(
+                "gradients that lie on a device are not looked at: leave out `non_finite`",
+            ));
+        }
+        check(&parameters)?;
+        let mut lines = options.lines();
+        lines.push(format!("gradients in host memory: {}", carrier.is_none()));
+        lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
+        compare(comm, &lines)?;
         let Options {
             size,
             hook,
@@ -156,22 +166,6 @@ impl DataParallel {
             allows_unused,
             non_finite,
         } = options;
-        if carrier.is_some() && non_finite != NonFinite::Ignore {
-            return Err(Error::usage(
-                "gradients that lie on a device are not looked at: leave out `non_finite`",
-            ));
-        }
-        check(&parameters)?;
-        let mut lines = vec![
-            format!("the bucket size {size:?}"),
-            format!("the hook {} of {} stages", hook.name(), hook.stages()),
-            format!("uneven data: {has_uneven_data}"),
-            format!("unused parameters allowed: {allows_unused}"),
-            format!("gradients that are not finite: {non_finite:?}"),
-            format!("gradients in host memory: {}", carrier.is_none()),
-        ];
-        lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
-        compare(comm, &lines)?;
         let stages = hook.stages().max(1);
         let comms = (0..stages)
             .map(|_| comm.duplicate())

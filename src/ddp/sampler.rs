@@ -262,7 +262,7 @@ mod tests {
 
     fn cases() -> impl Strategy<Value = Case> {
         let batch = prop::option::of((1usize..4).prop_map(|times| 24 * times));
-        (0usize..400, any::<u64>(), 0u64..5, any::<bool>(), batch).prop_map(
+        (1usize..400, any::<u64>(), 0u64..5, any::<bool>(), batch).prop_map(
             |(length, seed, epoch, is_dropping, global_batch)| Case {
                 length,
                 seed,

@@ -1,6 +1,7 @@
 //! Calls that make no sense are refused in words, and what can go on goes on.
 
 use super::{HOOKS, model};
+use half::f16;
 use ringtree::ddp::{
     BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, Next, NonFinite, Options,
     Parameter, Values,
@@ -50,7 +51,7 @@ fn a_parameter_that_no_rank_used_and_a_step_without_a_report_are_refused_on_all_
         (false, "no rank reported a gradient in this step"),
     ] {
         let ends = ringtree::simulate(3, |comm| {
-            let parameter = |at| Parameter::new(format!("w{at}"), &[1], Dtype::F32);
+            let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
             let parameters = (0..3).map(parameter).collect();
             let mut model = DataParallel::new(comm, parameters, Options::new())?;
             if is_reported && comm.rank() == 2 {
@@ -90,7 +91,7 @@ fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
             match policy {
                 NonFinite::Fail => {
                     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
-                    let expected = format!("the gradient of second [3] {} on rank 2", dtype.name());
+                    let expected = format!("the gradient of second [3] {} on rank 2", dtype);
                     explained(ends[0].clone(), &expected);
                 }
                 _ => assert_eq!(ends, vec![Ok((3, 1)); 4]),
@@ -168,7 +169,8 @@ fn what_cannot_be_registered_is_named() {
         let twice = DataParallel::new(comm, parameters, Options::new()).map(drop);
         explained(twice, "called scale");
         // Nothing was sent, so the ranks can go on.
-        two(comm, Options::new())?.wait()
+        let mut model = two(comm, Options::new())?;
+        model.report(0, &[1.0f32; 3]).and_then(|()| model.wait())
     });
     assert_eq!(ends, [Ok(()), Ok(())]);
 }

@@ -1,7 +1,7 @@
 //! The verifier against a reference interpreter, on plans with one mistake.
 //!
-//! `RINGTREE_TEST_LONG=1` makes 120,000 mutants, over every algorithm with every radix of the list and
-//! up to 16 ranks; otherwise a sample.
+//! `RINGTREE_TEST_LONG=1` makes 120,000 mutants, over every algorithm with every radix of the list
+//! and up to 16 ranks; otherwise a sample.
 
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
