@@ -145,7 +145,10 @@ fn messages() -> Vec<Message> {
         Message::Report(lost.clone()),
         Message::FirstError(lost),
         Message::Report(Error::deadline("late")),
-        Message::Goodbye { calls: 1 },
+        Message::Goodbye {
+            calls: 1,
+            failed_beside: None,
+        },
         Message::Mark(3),
         Message::Agreed(3),
         Message::Patient(1),

@@ -30,7 +30,7 @@ mod reservations;
 mod run;
 mod watch;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::founding::{Notice, PROCESSES, RELAY};
 use crate::protocol::members::Members;
 use crate::protocol::message::Message;
@@ -45,6 +45,8 @@ use std::time::Duration;
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     founding: Founding,
+    /// The first error of the first group that is gone and had one.
+    first_failed: Option<Error>,
     /// Ranks of the world that are gone, and why: groups that come later are told.
     lost: BTreeMap<usize, String>,
 }
@@ -107,7 +109,22 @@ impl Engine {
     /// Removes a group, giving back its links; its operations must have been taken.
     pub fn remove_group(&mut self, number: u32) -> Option<Group> {
         let at = self.groups.iter().position(|(each, _)| *each == number)?;
-        Some(self.groups.swap_remove(at).1)
+        let (_, group) = self.groups.swap_remove(at);
+        if self.first_failed.is_none() {
+            self.first_failed = group.first_error().cloned();
+        }
+        Some(group)
+    }
+
+    /// Why another group than `number` failed, if one did, though it may be gone.
+    #[must_use]
+    pub fn failed_beside(&self, number: u32) -> Option<Error> {
+        let others = self.groups.iter().filter(|(each, _)| *each != number);
+        let mut errors = others.filter_map(|(_, group)| group.first_error());
+        self.first_failed
+            .as_ref()
+            .or_else(|| errors.next())
+            .cloned()
     }
 
     /// The group called `number`.

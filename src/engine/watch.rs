@@ -220,9 +220,14 @@ impl Group {
         }
     }
 
-    /// Says goodbye to the other ranks.
-    pub fn leave(&mut self) {
-        self.session.leave();
+    /// Says goodbye to the other ranks; another group of the process may have failed.
+    pub fn leave(&mut self, failed_beside: Option<Error>) {
+        self.session.leave(failed_beside);
+    }
+
+    /// The first error, once it is known.
+    pub(super) fn first_error(&self) -> Option<&Error> {
+        self.session.first_error()
     }
 
     /// Whether there is a control message to send.

@@ -87,6 +87,8 @@ pub enum Message {
     Goodbye {
         /// Calls made.
         calls: u64,
+        /// Why another group of the process failed, if one did.
+        failed_beside: Option<Error>,
     },
     /// To the coordinator: "I have failed, and this is my mark."
     Mark(u64),
@@ -152,7 +154,7 @@ impl Message {
     /// let place = Place { rank: 3, calls: 1 << 40, inside: true, pair_calls: 0, pair: None };
     /// let message = Message::Position { place, held_up_by: vec![place; 2] };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
-    /// let numbers = [Message::Goodbye { calls: 12 }, Message::Mark(3), Message::Agreed(1 << 40)];
+    /// let numbers = [Message::Mark(3), Message::Agreed(1 << 40), Message::Ended(2)];
     /// for message in numbers {
     ///     assert_eq!(Message::decode(&message.encode()), Some(message));
     /// }

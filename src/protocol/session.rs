@@ -45,6 +45,13 @@ struct Pending {
     reported: bool,
 }
 
+/// What a rank said when it left.
+#[derive(Debug)]
+struct Departed {
+    calls: u64,
+    failed_beside: Option<Error>,
+}
+
 /// One rank's view of a group: which ranks left, which calls were made, which error was first, and
 /// how far all ranks had come by then.
 ///
@@ -85,7 +92,7 @@ pub struct Session {
     clocks: BTreeMap<u64, Clock>,
     /// Present where calls are checked.
     checks: Option<Checks>,
-    departed: BTreeMap<usize, u64>,
+    departed: BTreeMap<usize, Departed>,
     /// Ranks whose control connection to this one is gone.
     lost: BTreeSet<usize>,
     /// Ranks whose process has ended without a goodbye so far, in the order in which that was seen.
@@ -178,7 +185,16 @@ impl Session {
                 self.positions
                     .insert(from, Position::new(place, held_up_by));
             }
-            Message::Goodbye { calls } => self.departed(from, calls),
+            Message::Goodbye {
+                calls,
+                failed_beside,
+            } => self.departed(
+                from,
+                Departed {
+                    calls,
+                    failed_beside,
+                },
+            ),
             Message::Report(error) if self.rank == COORDINATOR => self.broadcast(error),
             Message::FirstError(error) if from == COORDINATOR => self.conclude(error),
             Message::Mark(number) if self.rank == COORDINATOR => self.told(from, number),
@@ -205,7 +221,7 @@ impl Session {
     /// The link to `peer` is gone, which `call` still needs.
     pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
         let error = match self.departed.get(&peer) {
-            Some(calls) => self.left_too_early(peer, *calls, call),
+            Some(departed) => self.left_too_early(peer, departed, call),
             None => self.gone(peer, Some(call), why),
         };
         self.set_pending(error, Some((peer, *call)));
@@ -282,10 +298,13 @@ impl Session {
         }
     }
 
-    /// This rank leaves.
-    pub fn leave(&mut self) {
-        self.outbox
-            .push_back((To::All, Message::Goodbye { calls: self.made }));
+    /// This rank leaves; another group of its process may have failed.
+    pub fn leave(&mut self, failed_beside: Option<Error>) {
+        let goodbye = Message::Goodbye {
+            calls: self.made,
+            failed_beside,
+        };
+        self.outbox.push_back((To::All, goodbye));
     }
 
     /// A rank of the group as messages name it.
@@ -315,18 +334,27 @@ impl Session {
         }
     }
 
-    fn left_too_early(&self, peer: usize, calls: u64, call: &Call) -> Error {
-        let hint = match call.is_pair() {
-            true => "every send needs its receive, and every receive its send",
-            false => "all ranks must make the same calls",
+    fn left_too_early(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
+        let calls = departed.calls;
+        let why = match (&departed.failed_beside, call.is_pair()) {
+            (Some(error), _) => format!("another group of its process had failed: {error}"),
+            (None, true) => "every send needs its receive, and every receive its send".to_owned(),
+            (None, false) => "all ranks must make the same calls".to_owned(),
         };
         let message = format!(
-            "{} left after call #{calls}, but {} still needs it for {}; {hint}",
+            "{} left after call #{calls}, but {} still needs it for {}; {why}",
             self.name(peer),
             self.name(self.rank),
             call.name()
         );
         call.mark(Error::peer_lost(peer, message).with_rank(self.rank))
+    }
+
+    fn left_before_end(&mut self, peer: usize, call: &Call) {
+        if let Some(departed) = self.departed.get(&peer) {
+            let error = self.left_too_early(peer, departed, call);
+            self.failed(error);
+        }
     }
 
     fn set_pending(&mut self, error: Error, lost: Option<(usize, Call)>) {
@@ -355,8 +383,8 @@ impl Session {
         }
     }
 
-    fn departed(&mut self, peer: usize, calls: u64) {
-        self.departed.insert(peer, calls);
+    fn departed(&mut self, peer: usize, departed: Departed) {
+        self.departed.insert(peer, departed);
         self.expect_no_goodbye(peer);
         self.agree_if_all_told();
         let call = match &self.pending {
@@ -367,9 +395,8 @@ impl Session {
             }) if *lost == peer => *call,
             _ => return,
         };
-        let error = self.left_too_early(peer, calls, &call);
         self.pending = None;
-        self.failed(error);
+        self.left_before_end(peer, &call);
     }
 
     /// Coordinator: the first error that comes here is the group's.
@@ -411,9 +438,8 @@ impl Session {
     /// Whether `peer` left before the call number `sequence`, which it is awaited in.
     pub fn left_before(&mut self, peer: usize, call: &Call) {
         match self.departed.get(&peer) {
-            Some(calls) if *calls < call.sequence && !call.is_pair() => {
-                let error = self.left_too_early(peer, *calls, call);
-                self.failed(error);
+            Some(departed) if departed.calls < call.sequence && !call.is_pair() => {
+                self.left_before_end(peer, call);
             }
             _ => {}
         }

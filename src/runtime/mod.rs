@@ -342,8 +342,9 @@ impl Runtime {
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
         self.finish(number, at_most);
         let mut engine = self.lock_beside_poller();
+        let failed_beside = engine.failed_beside(number);
         if let Some(group) = engine.group(number) {
-            group.leave();
+            group.leave(failed_beside);
         }
         self.send_controls(&mut engine);
         let group = engine.remove_group(number);

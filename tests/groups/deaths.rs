@@ -1,7 +1,7 @@
 //! A rank dies at any step of making and using groups: every survivor that needs it gets the same
 //! first error, and groups without it go on.
 
-use ringtree::sim::simulate::World;
+use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -133,4 +133,32 @@ fn a_split_whose_rank_dies_at_any_step_ends_on_all_survivors() {
             same_error(&used, GROUPS[group_of(victim)], victim);
         }
     }
+}
+
+#[test]
+fn a_rank_that_leaves_a_group_because_another_failed_says_so() {
+    let mut world = World::new(4);
+    world.network.faults.deaths = vec![(3, Duration::from_millis(1))];
+    let ends = world.run(|comm| {
+        let (row, column) = (comm.rank() / 2, comm.rank() % 2);
+        let tensor = comm.split(row, 0)?.expect("a colour");
+        let data = comm.split(column, 0)?.expect("a colour");
+        sleep(comm, Duration::from_millis(2));
+        match comm.rank() {
+            0 => data.barrier(),
+            // It drops `data`, in which rank 0 waits.
+            2 => tensor.barrier(),
+            _ => Ok(()),
+        }
+    });
+    let gone = ends[2].as_ref().unwrap_err().to_string();
+    assert!(gone.starts_with("rank 1 (world rank 3) is gone"), "{gone}");
+    let left = ends[0].as_ref().unwrap_err().to_string();
+    // The world is one of its groups, and has failed as well.
+    let said = "another group of its process had failed: rank 3 is gone";
+    assert!(
+        left.starts_with("rank 1 (world rank 2) left after"),
+        "{left}"
+    );
+    assert!(left.contains(said), "{left}");
 }

@@ -101,6 +101,13 @@ mod tests {
     use crate::error::Error;
     use crate::protocol::message::Place;
 
+    fn goodbye(calls: u64) -> Message {
+        Message::Goodbye {
+            calls,
+            failed_beside: None,
+        }
+    }
+
     fn is_lost(session: &Session, peer: usize) -> bool {
         let error = session.first_error();
         error.is_some_and(|error| error.is_peer_lost() && error.peer() == Some(peer))
@@ -116,7 +123,7 @@ mod tests {
             coordinator.receive(1, told);
             coordinator.tick(Duration::ZERO);
             if says_goodbye {
-                coordinator.receive(2, Message::Goodbye { calls: 0 });
+                coordinator.receive(2, goodbye(0));
             }
             coordinator.tick(GOODBYE_GRACE);
             assert_eq!(is_lost(&coordinator, 2), !says_goodbye);
@@ -196,7 +203,7 @@ mod tests {
         let truths = [
             position(1, vec![place(2)]),
             Message::Ended(0),
-            Message::Goodbye { calls: 1 << 60 },
+            goodbye(1 << 60),
         ];
         for truth in truths {
             let mut coordinator = Session::new(0, 3);

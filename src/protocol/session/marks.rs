@@ -210,7 +210,13 @@ mod tests {
         ranks.talk(&[1, 2, 4]);
         ranks.0[0].control_lost(1, "killed");
         assert!(ranks.0[0].gathers_marks());
-        ranks.0[0].receive(2, Message::Goodbye { calls: 9 });
+        ranks.0[0].receive(
+            2,
+            Message::Goodbye {
+                calls: 9,
+                failed_beside: None,
+            },
+        );
         assert_eq!(ranks.0[0].agreement(), Agreement::Reached(7));
     }
 

@@ -136,8 +136,8 @@ impl Session {
             pair,
         } = *place;
         let name = self.name(rank as usize);
-        if let Some(calls) = self.departed.get(&(rank as usize)) {
-            return format!("{name} left after call #{calls}");
+        if let Some(departed) = self.departed.get(&(rank as usize)) {
+            return format!("{name} left after call #{}", departed.calls);
         }
         match (calls, inside, pair) {
             (Place::UNKNOWN, ..) => format!("{name} has not said where it is"),

@@ -387,7 +387,7 @@ impl Rank {
             return;
         };
         if let Some(group) = engine.group(GROUP) {
-            group.leave();
+            group.leave(None);
         }
         send_controls(self.rank, &mut engine, shared);
         lock(&shared.network).close_rank(self.rank);
