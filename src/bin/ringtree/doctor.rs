@@ -52,6 +52,12 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         None => "none (the default)".to_owned(),
     };
     println!("{:<19}{checks}", "checks");
+    // Any other value was refused before any command began.
+    let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
+        Some("1") => "the same for any length and place (RINGTREE_REPRODUCIBLE)",
+        _ => "the chosen algorithm's (the default)",
+    };
+    println!("{:<19}{order}", "order of sums");
     match (findings.place(), choice) {
         (Err(why), TransportChoice::Shm) => {
             eprintln!(

@@ -62,6 +62,11 @@ pub struct Proof {
     /// Whether all chunks end with the same association tree, so that the place in the buffer
     /// changes no bit.
     pub position_independent: bool,
+    /// Whether every combination at the end is one fold of all ranks' contributions in rank order,
+    /// rounded once. Any two plans of which that is so give the same bits, whatever the collective,
+    /// the algorithm, the root, the length of the buffer and the place in it. Also where nothing is
+    /// combined.
+    pub is_in_rank_order: bool,
     /// A hash of the association tree, or of all of them when they depend on the place; equal for
     /// equal trees of any two plans. 0 where nothing is combined.
     pub fingerprint: u64,
@@ -173,8 +178,8 @@ impl At {
 /// The first fault found.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     shape::check(plans)?;
-    let finished = run::execute(plans)?;
-    let trees = outcome::check(plans, &finished)?;
+    let mut finished = run::execute(plans)?;
+    let trees = outcome::check(plans, &mut finished)?;
     let traffic = finished.traffic;
     Ok(Proof {
         rounds: traffic.round_has_message.iter().filter(|&&has| has).count(),
@@ -183,6 +188,7 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
         chunks_sent: traffic.chunks_sent.iter().sum(),
         bits_agree: trees.agree_across_ranks,
         position_independent: trees.agree_across_chunks,
+        is_in_rank_order: trees.are_in_rank_order,
         fingerprint: trees.fingerprint,
     })
 }

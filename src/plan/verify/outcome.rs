@@ -10,11 +10,12 @@ use crate::plan::spec::Demand;
 pub(super) struct Trees {
     pub(super) agree_across_ranks: bool,
     pub(super) agree_across_chunks: bool,
+    pub(super) are_in_rank_order: bool,
     pub(super) fingerprint: u64,
 }
 
 /// Checks every demanded chunk and compares the trees of those that are combinations.
-pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault> {
+pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fault> {
     let request = plans[0].request;
     let chunks = plans[0].chunks;
     let pieces = chunks / request.world_size;
@@ -44,9 +45,12 @@ pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault>
     } else {
         prints.fold(0, mix)
     };
+    let in_rank_order = finished.values.in_rank_order();
+    let is_in_rank_order = |tree: &Value| *tree == in_rank_order;
     Ok(Trees {
         agree_across_ranks,
         agree_across_chunks,
+        are_in_rank_order: agree_across_ranks && trees.iter().all(is_in_rank_order),
         fingerprint,
     })
 }
