@@ -5,7 +5,8 @@
 //! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
 //! [`topology`] which ranks share a host, [`verify`] the proof by symbolic execution, [`price`]
 //! and [`cost`] the price, [`tuning`] what links cost, [`select`] the choice, [`reproducible`]
-//! which choices change no bit, [`draw`] the picture, [`export`] the plan as JSON, [`units`] times and sizes for people.
+//! which choices change no bit, [`draw`] the picture, [`export`] the plan as JSON, [`units`] times
+//! and sizes for people.
 //!
 //! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
 //! receives in each round, so executing the steps in list order is the meaning of the plan.

@@ -140,7 +140,8 @@ fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
     let fault = verify(&made_by_hand(2, rounds)).unwrap_err();
     assert_eq!(
         fault.to_string(),
-        "rank 0, round 1, step 0: waits for ever for rank 1 to receive an earlier message"
+        "rank 0, round 0, step 0: rank 1 receives no such message in this round \
+         (or rank 1, round 2, step 0)"
     );
 }
 

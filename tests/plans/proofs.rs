@@ -93,8 +93,8 @@ fn check(plans: &[Plan], name: &str) {
     }
 }
 
-/// What the library says of the order of folding for any number of ranks, from the proofs for a few,
-/// holds for this number, this root and these pieces.
+/// What the library says of the order of folding for any number of ranks, from the proofs for a
+/// few, holds for this number, this root and these pieces.
 fn check_order(proof: &Proof, request: &Request, name: &str) {
     // Up to the radix there is one group of all ranks.
     let enough = (request.algorithm.radix() + 1).max(3);

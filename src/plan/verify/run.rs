@@ -1,6 +1,7 @@
 //! All ranks' plans, run together on symbols under the tightest discipline there is: every rank in
 //! its own order, one message in each channel.
 
+use super::matching::place;
 use super::shape::peers_of;
 use super::values::{Value, Values};
 use super::{At, Fault};
@@ -24,13 +25,8 @@ pub(super) struct Traffic {
     pub(super) chunks_sent: Vec<usize>,
 }
 
-/// A message under way.
-struct Message {
-    sent_at: At,
-    round: usize,
-    /// Each chunk's place in the buffer, and what it holds.
-    content: Rc<[(usize, Value)]>,
-}
+/// A message under way: what each of its chunks holds.
+type Message = Rc<[Value]>;
 
 /// Where a rank is in its plan.
 #[derive(Clone, Copy, Default)]
@@ -50,7 +46,7 @@ struct Run<'a> {
     state: Finished,
 }
 
-/// Runs plans whose shape has been checked.
+/// Runs plans whose shape and messages have been checked, so that they come to their ends.
 pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
     let ranks = plans.len();
     let mut run = Run {
@@ -65,7 +61,11 @@ pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
         run.is_ready[rank] = false;
         while run.advance(rank)? {}
     }
-    run.all_is_done()?;
+    let is_done = (0..ranks).all(|rank| run.positions[rank].round == plans[rank].rounds.len());
+    assert!(
+        is_done,
+        "invariant: plans whose messages match come to their ends"
+    );
     Ok(run.state)
 }
 
@@ -184,19 +184,14 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, at: At, peer: usize, ranges: &[ChunkRange]) -> Result<(), Fault> {
         let chunks = ranges.iter().flat_map(|range| range.first..range.end());
-        let place = |chunk| Ok((self.place(at.rank, chunk), self.content(at, chunk)?));
-        let content: Rc<[(usize, Value)]> = chunks.map(place).collect::<Result<_, Fault>>()?;
+        let content = chunks.map(|chunk| self.content(at, chunk));
+        let content: Message = content.collect::<Result<_, Fault>>()?;
         let round = self.positions[at.rank].round;
         let traffic = &mut self.state.traffic;
         traffic.round_has_message[round] = true;
         traffic.messages += 1;
         traffic.chunks_sent[at.rank] += content.len();
-        let message = Message {
-            sent_at: at,
-            round,
-            content,
-        };
-        self.channels.insert((at.rank, peer), message);
+        self.channels.insert((at.rank, peer), content);
         self.wake(peer);
         Ok(())
     }
@@ -208,24 +203,21 @@ impl<'a> Run<'a> {
         ranges: &[ChunkRange],
         completes: bool,
     ) -> Result<(), Fault> {
-        let chunks: Vec<usize> = ranges
-            .iter()
-            .flat_map(|range| range.first..range.end())
-            .collect();
         let mut arrived = Vec::with_capacity(sources.len());
         for source in sources {
             arrived.push(match *source {
                 Source::Own => None,
-                Source::Peer(peer) => Some(self.take(at, peer, &chunks)?),
+                Source::Peer(peer) => Some(self.take(peer, at.rank)),
             });
         }
         let mut operands = Vec::with_capacity(sources.len());
-        for (index, &chunk) in chunks.iter().enumerate() {
+        let chunks = ranges.iter().flat_map(|range| range.first..range.end());
+        for (index, chunk) in chunks.enumerate() {
             operands.clear();
             for content in &arrived {
                 operands.push(match content {
                     None => self.content(at, chunk)?,
-                    Some(content) => content[index].1,
+                    Some(content) => content[index],
                 });
             }
             self.fold(at.chunk(chunk), &operands, completes)?;
@@ -233,39 +225,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes the message from `peer` out of its channel if it is the one for `chunks`.
-    fn take(
-        &mut self,
-        at: At,
-        peer: usize,
-        chunks: &[usize],
-    ) -> Result<Rc<[(usize, Value)]>, Fault> {
-        let message = self
-            .channels
-            .remove(&(peer, at.rank))
-            .expect("invariant: a receive runs when all its messages are there");
-        let fault = |problem: String| Err(Fault::new(at, problem));
-        let round = self.positions[at.rank].round;
-        if message.round != round {
-            return fault(format!(
-                "rank {peer} sent this message in round {}",
-                message.round
-            ));
-        }
-        let (sent, expected) = (message.content.len(), chunks.len());
-        if sent != expected {
-            return fault(format!(
-                "rank {peer} sent {sent} chunks, {expected} are expected"
-            ));
-        }
-        for (&chunk, &(place, _)) in chunks.iter().zip(message.content.iter()) {
-            if self.place(at.rank, chunk) != place {
-                let problem = format!("rank {peer} sent chunk {place} to be put there");
-                return Err(Fault::new(at.chunk(chunk), problem));
-            }
-        }
-        self.wake(peer);
-        Ok(message.content)
+    /// Takes the message of a channel out of it.
+    fn take(&mut self, from: usize, to: usize) -> Message {
+        let message = self.channels.remove(&(from, to));
+        self.wake(from);
+        message.expect("invariant: a receive runs when all its messages are there")
     }
 
     /// Puts one fold of the operands into the chunk `at` names.
@@ -298,52 +262,12 @@ impl<'a> Run<'a> {
         self.state.chunks[at.rank][chunk].ok_or_else(nothing)
     }
 
-    /// Which chunks of the buffer may lie in `chunk`, which may be scratch: those that are as long.
-    fn place(&self, rank: usize, chunk: usize) -> usize {
-        let Plan {
-            request, chunks, ..
-        } = &self.plans[rank];
-        match request.collective.moves_blocks() {
-            true => chunk % (chunks / request.world_size),
-            false => chunk % chunks,
-        }
-    }
-
     fn same_place(&self, at: At, one: usize, other: usize) -> Result<(), Fault> {
-        if self.place(at.rank, one) == self.place(at.rank, other) {
+        let plan = &self.plans[at.rank];
+        if place(plan, one) == place(plan, other) {
             return Ok(());
         }
         let problem = format!("chunk {other} may have another length");
         Err(Fault::new(at.chunk(one), problem))
-    }
-
-    /// After the last step that could be taken: nobody waits, nothing is under way.
-    fn all_is_done(&self) -> Result<(), Fault> {
-        for (rank, position) in self.positions.iter().enumerate() {
-            let Some(step) = self.current(rank) else {
-                continue;
-            };
-            let at = At::step(rank, position.round, position.step);
-            let problem = match step {
-                Step::Send { peers, .. } => {
-                    let peer = peers[position.served];
-                    format!("waits for ever for rank {peer} to receive an earlier message")
-                }
-                Step::Receive { sources, .. } => {
-                    let mut peers = peers_of(sources);
-                    peers.retain(|&peer| !self.channels.contains_key(&(peer, rank)));
-                    format!("waits for ever for a message from rank {}", peers[0])
-                }
-                _ => continue,
-            };
-            return Err(Fault::new(at, problem));
-        }
-        match self.channels.iter().min_by_key(|(ranks, _)| **ranks) {
-            Some((&(_, peer), message)) => {
-                let problem = format!("rank {peer} never receives this message");
-                Err(Fault::new(message.sent_at, problem))
-            }
-            None => Ok(()),
-        }
     }
 }
