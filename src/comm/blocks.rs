@@ -311,33 +311,30 @@ impl Communicator {
     }
 
     /// The call with the layout of its whole buffer, if they fit.
+    #[inline]
     pub(super) fn laid(&self, call: Call, layout: Layout) -> Result<Call> {
-        let collective = call.collective().filter(|one| one.is_blocked());
-        let Some(collective) = collective else {
-            return Ok(call);
+        let split = match layout {
+            Layout::Even => Split::Even,
+            Layout::Ceil | Layout::Counts(_) => self.division_of(&call, layout)?,
         };
-        let Call { count, .. } = call;
+        Ok(Call { split, ..call })
+    }
+
+    fn division_of(&self, call: &Call, layout: Layout) -> Result<Split> {
+        let collective = call.collective().filter(|one| one.is_blocked());
+        let moves_blocks = collective.is_some_and(Collective::moves_blocks);
         match layout {
-            _ if collective.moves_blocks() => {
-                if matches!(layout, Layout::Counts(_)) {
-                    return Err(Error::usage(
-                        "an all-to-all by counts is not in place: use all_to_all_into",
-                    ));
-                }
-                Ok(call)
-            }
-            Layout::Even => Ok(call),
-            Layout::Ceil => Ok(Call {
-                split: Split::Ceil,
-                ..call
-            }),
+            _ if collective.is_none() => Ok(Split::Even),
+            Layout::Counts(_) if moves_blocks => Err(Error::usage(
+                "an all-to-all by counts is not in place: use all_to_all_into",
+            )),
             Layout::Counts(_) => {
-                check_length("the buffer", count, self.total(layout, count)?)?;
-                Ok(Call {
-                    split: Split::Counts,
-                    ..call
-                })
+                check_length("the buffer", call.count, self.total(layout, call.count)?)?;
+                Ok(Split::Counts)
             }
+            Layout::Ceil if !moves_blocks => Ok(Split::Ceil),
+            // The blocks of an all-to-all are equally long.
+            Layout::Ceil | Layout::Even => Ok(Split::Even),
         }
     }
 

@@ -18,35 +18,33 @@
 //! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
 //! So a rank whose socket is closed, and from which nothing is in our queue, will never send one.
 
+mod exchange;
+
 use super::descriptors::Room;
 use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
-use crate::limits::{DATAGRAMS_AT_ONCE, HAND_OVER_PROBE_EVERY, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
+use crate::limits::{DATAGRAMS_AT_ONCE, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
 use crate::link::tcp::{Reactor, keep_from_children};
 use crate::protocol::hand_over::{
     Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
 };
 use crate::protocol::handshake::Secret;
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use exchange::check;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use socket2::{SockFilter, SockRef};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first and the longest pause in an exchange that makes no progress.
-const PAUSE_FIRST: Duration = Duration::from_micros(50);
-const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Random bytes in a socket's name.
 const NAME_BYTES: usize = 16;
 
@@ -254,23 +252,13 @@ impl LocalPeers {
         bytes: Option<usize>,
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
-        let others: BTreeSet<usize> = others.iter().copied().collect();
-        let mut exchange = Exchange {
-            local: self,
-            channel,
-            bytes,
-            unsent: others.clone(),
-            missing: others,
-            handed: Vec::new(),
-        };
         let deadline = Instant::now() + at_most.min(TIMEOUT_MAX);
-        let done = exchange.run(own.as_fd(), deadline);
-        if done.is_err() {
+        let file = (own.as_fd(), bytes);
+        let handed = exchange::exchange(self, others, channel, file, deadline);
+        if handed.is_err() {
             self.lock().remove(&channel);
         }
-        done?;
-        exchange.handed.sort_by_key(|(rank, _)| *rank);
-        Ok(exchange.handed)
+        handed
     }
 
     /// Takes the descriptors that have come for channels that are `wanted`: channel, sender, and
@@ -472,144 +460,6 @@ fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
     if stash.len() < HANDED_CHANNELS_MAX || stash.contains_key(&said.channel) {
         let channel = stash.entry(said.channel).or_default();
         channel.entry(said.from as usize).or_insert(descriptor);
-    }
-}
-
-/// One rank's part of an exchange.
-struct Exchange<'a> {
-    local: &'a LocalPeers,
-    channel: u32,
-    bytes: Option<usize>,
-    /// Ranks that have not taken our descriptor.
-    unsent: BTreeSet<usize>,
-    /// Ranks whose descriptor has not arrived.
-    missing: BTreeSet<usize>,
-    handed: Vec<(usize, OwnedFd)>,
-}
-
-impl Exchange<'_> {
-    fn run(&mut self, own: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
-        let mut pause = PAUSE_FIRST;
-        let mut next_probe = Instant::now() + HAND_OVER_PROBE_EVERY;
-        loop {
-            let open = self.unsent.len() + self.missing.len();
-            self.send(own)?;
-            self.collect()?;
-            let still_open = self.unsent.len() + self.missing.len();
-            if still_open == 0 {
-                return Ok(());
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                return Err(self.late());
-            }
-            if now >= next_probe {
-                next_probe = now + HAND_OVER_PROBE_EVERY;
-                self.check_for_dead()?;
-            }
-            pause = if still_open < open {
-                PAUSE_FIRST
-            } else {
-                (pause * 2).min(PAUSE_MAX)
-            };
-            thread::sleep(pause.min(deadline - now));
-        }
-    }
-
-    fn send(&mut self, own: BorrowedFd<'_>) -> Result<()> {
-        for rank in std::mem::take(&mut self.unsent) {
-            if !self.local.hand_over(self.channel, own, rank)? {
-                self.unsent.insert(rank);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the descriptors for this channel, whichever thread received them.
-    fn collect(&mut self) -> Result<()> {
-        let mut stash = self.local.lock();
-        if self.local.receive(&mut stash) {
-            // The wake-up was meant for the sleeping thread, and the socket no longer shows it.
-            self.local.wake_sleeper();
-        }
-        let came = stash.remove(&self.channel).unwrap_or_default();
-        drop(stash);
-        for (rank, descriptor) in came {
-            let Some(descriptor) = descriptor else {
-                let why = format!("its descriptor was refused here; {}", Room::here());
-                return Err(self.wrong(rank, &why, Error::system));
-            };
-            if self.missing.remove(&rank) {
-                let checked = self.bytes.map_or(Ok(()), |bytes| check(&descriptor, bytes));
-                if let Err(why) = checked {
-                    return Err(self.wrong(rank, &why, Error::protocol));
-                }
-                self.handed.push((rank, descriptor));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_for_dead(&mut self) -> Result<()> {
-        let gone = self.missing.iter().copied();
-        let gone = gone.filter(|rank| self.local.is_gone(*rank));
-        let gone: Vec<usize> = gone.collect();
-        if gone.is_empty() {
-            return Ok(());
-        }
-        // What they sent before they exited is in the queue.
-        self.collect()?;
-        match gone.iter().find(|rank| self.missing.contains(rank)) {
-            Some(rank) => Err(self.local.gone(*rank)),
-            None => Ok(()),
-        }
-    }
-
-    fn wrong(&self, rank: usize, why: &str, kind: fn(String) -> Error) -> Error {
-        let own = self.local.rank;
-        kind(format!(
-            "rank {own} cannot use the memory of rank {rank}: {why}"
-        ))
-        .with_rank(own)
-        .with_peer(rank)
-    }
-
-    fn late(&self) -> Error {
-        let list = |ranks: &BTreeSet<usize>| {
-            let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
-            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-            format!("{noun} {}", ranks.join(", "))
-        };
-        let own = self.local.rank;
-        let (missing, what) = match self.missing.is_empty() {
-            true => (&self.unsent, "take it from"),
-            false => (&self.missing, "hand it to"),
-        };
-        Error::deadline(format!(
-            "shared memory was not exchanged in time: {} did not {what} rank {own}; are they \
-             stopped, or in another call?",
-            list(missing)
-        ))
-        .with_rank(own)
-        .with_missing(missing.iter().copied())
-    }
-}
-
-/// Whether the descriptor is memory of this length that no process can shorten.
-fn check(descriptor: &OwnedFd, bytes: usize) -> std::result::Result<(), String> {
-    // Only memory that was made to be sealed can have these seals.
-    let fixed = SealFlags::SHRINK | SealFlags::GROW;
-    let is_fixed = fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(fixed));
-    if !is_fixed {
-        return Err("it is no sealed memory".to_owned());
-    }
-    let size = fstat(descriptor)
-        .map_err(|error| error.to_string())?
-        .st_size;
-    if usize::try_from(size) == Ok(bytes) {
-        Ok(())
-    } else {
-        Err(format!("it has {size} bytes where {bytes} were expected"))
     }
 }
 

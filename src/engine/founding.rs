@@ -78,6 +78,11 @@ impl Founding {
         asked.find(|one| one.serial == serial)?.answer.clone()
     }
 
+    /// Whether this process waits for a group.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Tells rank 0, once, that this process waits no longer; its answer still comes.
     pub(super) fn withdraw(&mut self, serial: u32, waited: Duration) {
         let mut asked = self.asked.iter_mut();

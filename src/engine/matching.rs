@@ -6,8 +6,9 @@
 //! receives have none either, so that none overtakes it.
 
 use super::cache::MessageEnd;
-use super::group::{Group, Slot};
+use super::group::Group;
 use super::medium::Broken;
+use super::queue::Slot;
 use std::collections::HashMap;
 
 /// How many messages this rank has issued.

@@ -2,9 +2,9 @@
 //!
 //! *Purpose.* One interpreter for every algorithm and every transport. [`cache`] chooses, builds
 //! and remembers programs; [`bind`] makes one of a plan; [`run`](self) is the interpreter, over a
-//! [`medium`]; [`group`] holds the operations of one set of ranks, [`Engine`] all groups of a
-//! process, by their ranks in the world; `founding` makes groups; `watch` keeps deadlines and tells
-//! of failures.
+//! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of
+//! ranks, [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups;
+//! `watch` keeps deadlines and tells of failures.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a program, so a segment is
@@ -25,6 +25,7 @@ pub mod group;
 mod matching;
 pub mod medium;
 pub mod program;
+mod queue;
 mod reservations;
 mod run;
 mod watch;
@@ -153,7 +154,7 @@ impl Engine {
     /// Whether time that passes ends something: a call, a wait for an answer.
     #[must_use]
     pub fn has_deadlines(&self) -> bool {
-        self.groups.iter().any(|(_, group)| group.has_deadlines())
+        self.founding.is_awaited() || self.groups.iter().any(|(_, group)| group.has_deadlines())
     }
 
     /// Whether an operation waits for a device, which wakes no thread.

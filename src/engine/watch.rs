@@ -2,8 +2,9 @@
 //! session.
 
 use super::cache::MessageEnd;
-use super::group::{Group, Order, Queue, Slot};
+use super::group::{Group, Order};
 use super::medium::Broken;
+use super::queue::{Queue, Slot};
 use crate::error::Error;
 use crate::limits::{
     NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER,

@@ -224,12 +224,13 @@ impl Session {
             return;
         }
         self.lost.insert(peer);
-        match self.ended.first() {
-            Some(Ended { peer, why, .. }) if !self.departed.contains_key(peer) => {
+        let mut before = self.ended.iter().filter(|one| one.was_before);
+        match before.find(|one| !self.departed.contains_key(&one.peer)) {
+            Some(Ended { peer, why, .. }) => {
                 let (peer, why) = (*peer, why.clone());
                 self.declare_lost(peer, &why);
             }
-            _ => self.declare_lost(peer, why),
+            None => self.declare_lost(peer, why),
         }
     }
 

@@ -155,8 +155,8 @@ impl Runtime {
         members.ok_or_else(closed)
     }
 
-    /// Hands a file to the group's ranks on this host, and returns what they hand, by their ranks in
-    /// the group, ascending: see [`Host::exchange`].
+    /// Hands a file to the group's ranks on this host, and returns what they hand, by their ranks
+    /// in the group, ascending: see [`Host::exchange`].
     ///
     /// # Errors
     /// Those of [`Host::exchange`].

@@ -37,6 +37,19 @@ impl<'a> Locked<'a> {
         Self(Some(watched))
     }
 
+    /// Unlocks the engine, and rings the wakers that are due.
+    #[cold]
+    fn ring(&mut self) {
+        let Some(mut watched) = self.0.take() else {
+            return;
+        };
+        let (due, discarded) = (watched.due(), std::mem::take(&mut watched.discarded));
+        drop(watched);
+        due.into_iter().for_each(Waker::wake);
+        drop(discarded);
+    }
+
+    #[inline]
     fn watched(&mut self) -> &mut Watched {
         self.0.as_mut().expect("invariant: locked until dropped")
     }
@@ -87,15 +100,9 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        let Some(mut watched) = self.0.take() else {
-            return;
-        };
-        if watched.wakers.is_empty() && watched.discarded.is_empty() {
-            return;
+        let watched = self.0.as_ref();
+        if watched.is_some_and(|one| !one.wakers.is_empty() || !one.discarded.is_empty()) {
+            self.ring();
         }
-        let (due, discarded) = (watched.due(), std::mem::take(&mut watched.discarded));
-        drop(watched);
-        due.into_iter().for_each(Waker::wake);
-        drop(discarded);
     }
 }

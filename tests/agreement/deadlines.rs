@@ -134,8 +134,8 @@ fn two_ranks_that_are_both_in_send_are_told_so() {
     });
     assert!(took < 2 * TIMEOUT, "it took {took:?}");
     let text = deadline(&ends[0]);
-    let said = "both ranks 0 and 1 are in send to each other; use sendrecv or group";
-    let said_by_the_other = "both ranks 1 and 0 are in send to each other";
+    let said = "both rank 0 and rank 1 are in send to each other; use sendrecv or group";
+    let said_by_the_other = "both rank 1 and rank 0 are in send to each other";
     let about_neither = "rank 0 is in send #1 to rank 1, rank 1 is in send #1 to rank 0";
     assert!(
         text.contains(said) || text.contains(said_by_the_other) || text.contains(about_neither),
@@ -160,13 +160,10 @@ fn a_circle_of_sends_is_told() {
             text.contains("rank 0 gave up on send-recv #1 of 4194304 u8 to rank 1"),
             "{text}"
         );
-        let ranks: Vec<_> = (0..world_size).map(|rank| rank.to_string()).collect();
+        let ranks: Vec<_> = (0..world_size).map(|rank| format!("rank {rank}")).collect();
         let said = match world_size {
-            2 => "both ranks 0 and 1 are in send to each other".to_owned(),
-            _ => format!(
-                "ranks {} are each in send to the next, and the",
-                ranks.join(", ")
-            ),
+            2 => "both rank 0 and rank 1 are in send to each other".to_owned(),
+            _ => format!("{} are each in send to the next, and the", ranks.join(", ")),
         };
         assert!(text.contains(&said), "{text}");
         assert!(text.ends_with("use sendrecv or group"), "{text}");

@@ -1,10 +1,12 @@
 use super::*;
 use crate::control::peer::Place;
 use crate::protocol::hand_over::TOKEN_BYTES;
-use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 const BYTES: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -28,7 +28,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Those of `ranks[place]`, which owns `own`; `ranks` ascend. `(group, epoch)` name the channel.
+    /// The lanes of `ranks[place]`, which owns `own`; `ranks` ascend. `(group, epoch)` name the
+    /// channel.
     #[must_use]
     pub fn new(
         layout: Layout,

@@ -4,8 +4,8 @@
 //! regions ([`crate::sys::shared`]). A message goes as one or more *cells* of a ring ([`ring`]): up
 //! to [`ring::INLINE_BYTES`] of payload lie beside the flag, more lies in a *segment* of the
 //! sender's region, which the receiver copies out of or reduces from where it is. [`layout`] says
-//! what lies where. [`lanes`] makes the links; [`local`] is what the links of a rank have in common: segments that are written
-//! once for several peers, and [`exposed`] memory.
+//! what lies where. [`lanes`] makes the links; [`local`] is what the links of a rank have in
+//! common: segments that are written once for several peers, and [`exposed`] memory.
 //!
 //! *Invariants.* A rank writes its own region alone. What it has published it does not write again
 //! before every reader has acknowledged it. What a reader finds decides no length and no address:

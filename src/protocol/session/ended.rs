@@ -13,6 +13,8 @@ pub(super) struct Ended {
     pub(super) why: String,
     /// When time first passed over it.
     since: Option<Duration>,
+    /// Whether that is so long ago that it did not end because another rank did.
+    pub(super) was_before: bool,
 }
 
 impl Session {
@@ -47,6 +49,7 @@ impl Session {
             peer,
             why: why.to_owned(),
             since: None,
+            was_before: false,
         });
         true
     }
@@ -78,9 +81,12 @@ impl Session {
             _ => FIRST_ERROR_GRACE,
         };
         for one in &mut self.ended {
-            one.since.get_or_insert(now);
+            let since = *one.since.get_or_insert(now);
+            one.was_before = now >= since + GOODBYE_GRACE;
         }
-        if let Some(Ended { peer, why, since }) = self.ended.first()
+        if let Some(Ended {
+            peer, why, since, ..
+        }) = self.ended.first()
             && since.is_some_and(|since| now >= since + grace)
         {
             let (peer, why) = (*peer, why.clone());
@@ -129,6 +135,21 @@ mod tests {
         assert_eq!(survivor.first_error(), None);
         survivor.tick(Duration::from_secs(1) + FIRST_ERROR_GRACE);
         assert!(is_lost(&survivor, 2));
+    }
+
+    #[test]
+    fn of_a_coordinator_and_a_rank_that_end_at_once_the_coordinator_is_named() {
+        for is_long_ago in [false, true] {
+            let mut survivor = Session::new(3, 4);
+            // It gave up because the coordinator was gone, or was gone long before.
+            survivor.process_ended(1);
+            survivor.tick(Duration::ZERO);
+            if is_long_ago {
+                survivor.tick(GOODBYE_GRACE);
+            }
+            survivor.control_lost(0, "it closed its connection");
+            assert!(is_lost(&survivor, usize::from(is_long_ago)));
+        }
     }
 
     #[test]
