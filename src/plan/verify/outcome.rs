@@ -31,7 +31,7 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
             };
             let value = finished.chunks[rank][chunk];
             let at = At::rank(rank).chunk(chunk);
-            let Some(value) = satisfied(finished, (demand, wanted), value, at)? else {
+            let Some(value) = satisfied(finished, &plans[rank], (demand, wanted), value, at)? else {
                 continue;
             };
             agree_across_ranks &= *tree.get_or_insert(value) == value;
@@ -59,6 +59,7 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
 /// untouched, if one is.
 fn satisfied(
     finished: &Finished,
+    plan: &Plan,
     (demand, wanted): (Demand, Option<Value>),
     value: Option<Value>,
     at: At,
@@ -80,5 +81,11 @@ fn satisfied(
         _ => "every rank".to_owned(),
     };
     let problem = format!("ends with {has}, not with that of {demanded}");
-    Err(Fault::new(at, problem))
+    Err(match (value, finished.writer(at)) {
+        (Some(value), _) if demand == Demand::Everyone => {
+            finished.lacking(plan, at, value, problem)
+        }
+        (_, Some(writer)) => Fault::new(at, problem).or(writer),
+        _ => Fault::new(at, problem),
+    })
 }

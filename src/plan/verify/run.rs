@@ -14,7 +14,48 @@ pub(super) struct Finished {
     pub(super) values: Values,
     /// Rank by rank, chunk by chunk; `None` where nothing ever was.
     pub(super) chunks: Vec<Vec<Option<Value>>>,
+    /// Rank by rank, chunk by chunk, the round and the step that wrote there last.
+    writers: Vec<Vec<Option<(usize, usize)>>>,
+    /// Where a step wrote something that lacks a contribution which was there before, and what was
+    /// there. That is right where the contribution is elsewhere, or not demanded.
+    overwritten: Vec<(At, Value)>,
     pub(super) traffic: Traffic,
+}
+
+impl Finished {
+    /// The fault that `value`, at `at`, lacks contributions. It is likely that of the first step
+    /// that overwrote one of them.
+    pub(super) fn lacking(&self, plan: &Plan, at: At, value: Value, problem: String) -> Fault {
+        let is_concerned = |(lost, old): &&(At, Value)| {
+            let places = [lost.chunk, at.chunk].map(|chunk| chunk.map(|one| place(plan, one)));
+            places[0] == places[1] && !self.values.includes(value, *old)
+        };
+        let earliest = self.overwritten.iter().filter(is_concerned);
+        match earliest.min_by_key(|(lost, _)| (lost.round, lost.step, lost.rank)) {
+            None => Fault::new(at, problem),
+            Some((lost, old)) => {
+                let gone = self.values.describe(*old);
+                let problem = format!(
+                    "the contribution of rank {gone} is overwritten here; then rank {}, {problem}",
+                    at.rank
+                );
+                Fault::new(*lost, problem).or(at)
+            }
+        }
+    }
+
+    /// The step that wrote last to the chunk that `at` names.
+    pub(super) fn writer(&self, at: At) -> Option<At> {
+        let (round, step) = self.writers[at.rank][at.chunk?]?;
+        Some(At::step(at.rank, round, step))
+    }
+
+    fn write(&mut self, at: At, chunk: usize, value: Value) {
+        let old = self.chunks[at.rank][chunk].replace(value);
+        self.writers[at.rank][chunk] = at.round.zip(at.step);
+        let lost = old.filter(|old| !self.values.includes(value, *old));
+        self.overwritten.extend(lost.map(|old| (at.chunk(chunk), old)));
+    }
 }
 
 /// What went over the channels.
@@ -84,7 +125,10 @@ fn at_the_start(plans: &[Plan]) -> Finished {
         }
         chunks
     };
+    let writers = |plan: &Plan| vec![None; plan.chunks + plan.scratch];
     Finished {
+        writers: plans.iter().map(writers).collect(),
+        overwritten: Vec::new(),
         chunks: plans.iter().enumerate().map(held).collect(),
         values,
         traffic: Traffic {
@@ -149,7 +193,7 @@ impl<'a> Run<'a> {
                 for (source, target) in (from.first..from.end()).zip(to.first..) {
                     let value = self.content(at, source)?;
                     self.same_place(at, target, source)?;
-                    self.state.chunks[rank][target] = Some(value);
+                    self.state.write(at, target, value);
                 }
             }
             Step::Reduce {
@@ -238,6 +282,9 @@ impl<'a> Run<'a> {
         let values = &mut self.state.values;
         let (value, is_complete) = match *operands {
             [stored] => (stored, false),
+            _ if !self.plans[at.rank].request.collective.reduces() => {
+                return Err(Fault::new(at, "the collective combines nothing"));
+            }
             _ => {
                 let value = values.fold(operands).map_err(|rank| {
                     Fault::new(
@@ -251,9 +298,13 @@ impl<'a> Run<'a> {
         if completes != is_complete {
             let has = values.describe(value);
             let problem = format!("completes is {completes}, but the result is that of {has}");
-            return Err(Fault::new(at, problem));
+            let plan = &self.plans[at.rank];
+            return Err(match completes {
+                true => self.state.lacking(plan, at, value, problem),
+                false => Fault::new(at, problem),
+            });
         }
-        self.state.chunks[at.rank][chunk] = Some(value);
+        self.state.write(at, chunk, value);
         Ok(())
     }
 

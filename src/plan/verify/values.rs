@@ -138,6 +138,18 @@ impl Values {
         Ok(value)
     }
 
+    /// Whether all that contributed to `part` did so to `whole`.
+    pub(super) fn includes(&self, whole: Value, part: Value) -> bool {
+        if whole == part || self.is_complete(whole) {
+            return true;
+        }
+        let [whole, part] = [whole, part].map(|one| &self.trees[one as usize].contributors);
+        part.iter().all(|(first, end)| {
+            let mut runs = whole.iter();
+            runs.any(|(from, to)| from <= first && end <= to)
+        })
+    }
+
     /// Whether every rank has contributed.
     pub(super) fn is_complete(&self, value: Value) -> bool {
         self.trees[value as usize].contributors == [(0, self.world_size as u32)]
