@@ -95,7 +95,7 @@ fn no_mutant_is_accepted_that_fails() {
     let (faulty, named) = count.all_faulty();
     println!("{made} mutants: {count:?}; {named} of {faulty} named");
     assert!(faulty * 100 >= made as usize * 50, "{count:?}");
-    assert!(named * 100 >= faulty * 80, "{count:?}");
+    assert!(named * 100 >= faulty * 99, "{count:?}");
 }
 
 /// The plans of a pair for some ranks, root, pieces and hosts.
@@ -124,23 +124,7 @@ fn judge(plans: &[Plan], mutant: &[Plan], mistake: Mistake, seed: u64, count: &m
         (Err(fault), Some(_)) => {
             let (faulty, named) = count.faulty.entry(mistake.kind).or_default();
             *faulty += 1;
-            let is_named = names(&fault, plans, mutant, &mistake);
-            *named += usize::from(is_named);
-            if !is_named && std::env::var_os("MISSES").is_some() {
-                let request = plans[0].request;
-                println!(
-                    "MISS {:?} {} {} n={} pieces={} {:?}->{:?}: {:?} -> {:?}: {fault}",
-                    mistake.kind,
-                    request.collective,
-                    request.algorithm,
-                    request.world_size,
-                    request.pieces,
-                    mistake.place,
-                    mistake.now,
-                    step_at(plans, mistake.place),
-                    mistake.now.and_then(|now| step_at(mutant, now)),
-                );
-            }
+            *named += usize::from(names(&fault, plans, mutant, &mistake));
         }
         (Ok(_), Some(failure)) => {
             let (request, step) = (plans[0].request, step_at(plans, mistake.place));

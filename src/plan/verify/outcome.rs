@@ -31,7 +31,8 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
             };
             let value = finished.chunks[rank][chunk];
             let at = At::rank(rank).chunk(chunk);
-            let Some(value) = satisfied(finished, &plans[rank], (demand, wanted), value, at)? else {
+            let Some(value) = satisfied(finished, &plans[rank], (demand, wanted), value, at)?
+            else {
                 continue;
             };
             agree_across_ranks &= *tree.get_or_insert(value) == value;

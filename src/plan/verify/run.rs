@@ -54,7 +54,8 @@ impl Finished {
         let old = self.chunks[at.rank][chunk].replace(value);
         self.writers[at.rank][chunk] = at.round.zip(at.step);
         let lost = old.filter(|old| !self.values.includes(value, *old));
-        self.overwritten.extend(lost.map(|old| (at.chunk(chunk), old)));
+        self.overwritten
+            .extend(lost.map(|old| (at.chunk(chunk), old)));
     }
 }
 
