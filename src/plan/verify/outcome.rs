@@ -21,7 +21,7 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
     let pieces = chunks / request.world_size;
     let mut tree_of_chunk: Vec<Option<Value>> = vec![None; chunks];
     let mut agree_across_ranks = true;
-    for rank in 0..plans.len() {
+    for (rank, plan) in plans.iter().enumerate() {
         for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
             let demand = request.collective.demands(rank, request.root, block);
@@ -31,8 +31,7 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
             };
             let value = finished.chunks[rank][chunk];
             let at = At::rank(rank).chunk(chunk);
-            let Some(value) = satisfied(finished, &plans[rank], (demand, wanted), value, at)?
-            else {
+            let Some(value) = satisfied(finished, plan, (demand, wanted), value, at)? else {
                 continue;
             };
             agree_across_ranks &= *tree.get_or_insert(value) == value;
