@@ -11,7 +11,7 @@ use ringtree::engine::program::Program;
 use ringtree::link::Link;
 use ringtree::link::stream::StreamLink;
 use ringtree::plan::select::{TuningTable, choose};
-use ringtree::plan::{Algorithm, Collective, Plan, Request, Topology, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, plan};
 use ringtree::protocol::call::Call;
 use ringtree::sys::memory::Region;
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ fn request(algorithm: Algorithm, world_size: usize, rank: usize) -> Request {
         rank,
         root: 0,
         pieces: 1,
-        ranks_per_host: 1,
+        hosts: Hosts::APART,
     }
 }
 
@@ -180,7 +180,7 @@ fn plans(criterion: &mut Criterion) {
         bencher.iter(|| {
             choose(
                 Collective::AllReduce,
-                Topology::apart(8),
+                &Topology::apart(8),
                 black_box(1 << 20),
                 4,
                 &table,

@@ -83,10 +83,7 @@ fn apart(count: usize) -> Vec<f32> {
 }
 
 fn prepared(algorithm: Algorithm, rank: usize, count: usize) -> Arc<Prepared> {
-    let topology = Topology {
-        world_size: RANKS,
-        ranks_per_host: RANKS,
-    };
+    let topology = Topology::together(RANKS);
     let mut cache = Cache::new(rank, topology, TuningTable::default(), vec![1 - rank]);
     let key = Key {
         call: Call::new(Collective::AllReduce, count).by(algorithm),

@@ -8,7 +8,9 @@ use ringtree::plan::algorithms::{Entry, prove, required};
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::price::{Cost, LinkCost};
-use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Source, Step, plan};
+use ringtree::plan::{
+    Algorithm, ChunkRange, Collective, Hosts, Request, Round, Source, Step, plan,
+};
 
 const RANKS: usize = 12;
 const BYTES: usize = 1 << 10;
@@ -81,7 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         rank: 0,
         root: 0,
         pieces: 1,
-        ranks_per_host: 1,
+        hosts: Hosts::APART,
     };
     prove(&request(two_rows))?;
     println!("proven for {RANKS} ranks\n");

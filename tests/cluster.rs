@@ -7,7 +7,7 @@ use ringtree::plan::algorithms::{entry, plan};
 use ringtree::plan::cost::simulate_rounds;
 use ringtree::plan::ir::Request;
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::{Algorithm, Collective, REGISTRY};
+use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY};
 use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree::sim::cluster::{Cluster, Moment, Outcome};
 use ringtree::sim::faults::{Faults, SplitMix64};
@@ -104,7 +104,7 @@ fn price_s(world: &World, call: &Call) -> f64 {
                 rank,
                 root: call.root,
                 pieces: 1,
-                ranks_per_host: 1,
+                hosts: Hosts::APART,
             })
             .unwrap()
         })
@@ -158,9 +158,9 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
 fn rough(world_size: usize, seed: u64) -> World {
     let mut world = World::new(world_size);
     world.network.seed = seed;
-    let divides = |ranks: &usize| world_size.is_multiple_of(*ranks);
-    let hosts: Vec<usize> = (1..=world_size).filter(divides).collect();
-    world.ranks_per_host = hosts[seed as usize % hosts.len()];
+    let (host_count, mut random) = (1 + seed % world_size as u64, SplitMix64::new(seed + 7));
+    let hosts = (0..world_size).map(|_| random.below(host_count) as usize);
+    world.hosts = Hosts::of(&hosts.collect::<Vec<_>>());
     world.network.window_bytes = 40 + SplitMix64::new(!seed).below(500) as usize;
     world.network.faults = Faults {
         delay_max: Duration::from_micros(200),

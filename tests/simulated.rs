@@ -7,7 +7,7 @@ mod checked;
 use checked::{Case, check};
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::plan::{Algorithm, Collective, REGISTRY};
+use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY};
 use ringtree::sim::faults::Faults;
 use ringtree::sim::simulate::World;
 use ringtree::{Dtype, Error, ReduceOp};
@@ -19,6 +19,13 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
         forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
     });
     all.collect()
+}
+
+/// Hosts of equally many ranks, and ranks that take turns on hosts of others.
+fn hosts(world_size: usize) -> Vec<Hosts> {
+    let equal = (1..=world_size).filter(|ranks| world_size.is_multiple_of(*ranks));
+    let turns: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
+    equal.map(Hosts::each).chain([Hosts::of(&turns)]).collect()
 }
 
 /// Runs all-float calls of these lengths by the world's algorithm; returns the wrong elements.
@@ -44,13 +51,12 @@ fn wrong(world: &World, collective: Collective, counts: &[usize]) -> Vec<Result<
 fn every_algorithm_gives_the_right_result() {
     for (collective, algorithm) in pairs() {
         for world_size in 1usize..=9 {
-            for ranks_per_host in (1..=world_size).filter(|g| world_size.is_multiple_of(*g)) {
+            for hosts in hosts(world_size) {
                 let mut world = World::new(world_size);
                 world.algorithm = Some(algorithm);
-                world.ranks_per_host = ranks_per_host;
+                world.hosts = hosts.clone();
                 let ends = wrong(&world, collective, &[0, 1, world_size - 1, 17, 1000]);
-                let said =
-                    format!("{collective} by {algorithm}, {ranks_per_host} of {world_size} ranks");
+                let said = format!("{collective} by {algorithm}, {world_size} ranks, {hosts:?}");
                 assert_eq!(ends, vec![Ok(0); world_size], "{said}");
             }
         }
@@ -62,12 +68,13 @@ fn large_calls_in_pieces_give_the_right_result() {
     // Messages of several segments of shared memory, also of a rank's block.
     let count = 4 * SHARED_SEGMENT_BYTES / size_of::<f32>() + 1;
     for (collective, algorithm) in pairs() {
-        for (world_size, ranks_per_host) in [(2, 2), (3, 3), (6, 3)] {
+        for sizes in [&[2][..], &[3], &[3, 3], &[1, 3, 2]] {
+            let world_size = sizes.iter().sum();
             let mut world = World::new(world_size);
             world.algorithm = Some(algorithm);
-            world.ranks_per_host = ranks_per_host;
+            world.hosts = Hosts::of_sizes(sizes);
             let ends = wrong(&world, collective, &[count]);
-            let said = format!("{collective} by {algorithm}, {ranks_per_host} of {world_size}");
+            let said = format!("{collective} by {algorithm}, hosts of {sizes:?}");
             assert_eq!(ends, vec![Ok(0); world_size], "{said}");
         }
     }
@@ -144,6 +151,7 @@ proptest! {
         seed: u64,
         window_bytes in prop::sample::select(vec![40usize, 1000, 1 << 18]),
         faults in faults(),
+        hosts in prop::collection::vec(0usize..6, 24),
     ) {
         let op = if op.supports(dtype) { op } else { ReduceOp::Sum };
         let mut world = World::new(world_size);
@@ -151,6 +159,7 @@ proptest! {
         world.network.seed = seed;
         world.network.window_bytes = window_bytes;
         world.network.faults = faults;
+        world.hosts = Hosts::of(&hosts[..world_size]);
         let root = root % world_size;
         let case = Case { collective, dtype, op, root, count, seed };
         let ends = world.run(|comm| check(comm, &case));

@@ -4,7 +4,7 @@
 
 use ringtree::plan::calibration::{LinkClass, probes};
 use ringtree::plan::select::TuningTable;
-use ringtree::plan::{Collective, Topology};
+use ringtree::plan::{Collective, Hosts, Topology};
 use ringtree::sim::network::Network;
 use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Dtype, Result};
@@ -55,16 +55,17 @@ fn the_numbers_are_those_of_the_network() {
 
 #[test]
 fn all_ranks_measure_the_same_on_hosts_of_any_size() {
-    for (world_size, ranks_per_host) in [(3, 3), (4, 2), (6, 3), (1, 1)] {
-        let mut world = World::new(world_size);
-        world.ranks_per_host = ranks_per_host;
-        let (table, ..) = measured(&world);
+    let hosts: [&[usize]; 6] = [&[3], &[2, 2], &[3, 3], &[1], &[1, 3], &[2, 1, 4]];
+    for sizes in hosts {
         let topology = Topology {
-            world_size,
-            ranks_per_host,
+            world_size: sizes.iter().sum(),
+            hosts: Hosts::of_sizes(sizes),
         };
+        let mut world = World::new(topology.world_size);
+        world.hosts = topology.hosts.clone();
+        let (table, ..) = measured(&world);
         let built_in = TuningTable::default();
-        let has = |class| probes(topology).iter().any(|probe| probe.class == class);
+        let has = |class| probes(&topology).iter().any(|probe| probe.class == class);
         let is_new = table.tcp != built_in.tcp;
         assert_eq!(is_new, has(LinkClass::Tcp), "{topology:?}: {table}");
         // What a simulated link takes may be out of all reason for shared memory.

@@ -71,7 +71,7 @@ pub(crate) fn priced_ms(
 ) -> Result<f64, String> {
     let one = choose(
         Collective::AllReduce,
-        Topology::apart(ranks),
+        &Topology::apart(ranks),
         BUCKET_BYTES,
         size_of::<f32>(),
         &link.tuning(),
@@ -91,7 +91,7 @@ pub(crate) fn chosen(ranks: usize, link: &Link) -> Result<&'static str, String> 
     let table = link.tuning();
     let one = choose(
         Collective::AllReduce,
-        Topology::apart(ranks),
+        &Topology::apart(ranks),
         BUCKET_BYTES,
         size_of::<f32>(),
         &table,

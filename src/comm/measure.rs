@@ -9,6 +9,7 @@ use crate::limits::{
     MEASURING_WARM_UP_CALLS,
 };
 use crate::op::ReduceOp;
+use crate::plan::Topology;
 use crate::plan::calibration::{Exercise, LinkClass, Probe, probes, table_from};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::{Algorithm, Collective};
@@ -41,9 +42,9 @@ impl Communicator {
     pub fn measure(&self) -> Result<TuningTable> {
         let topology = self.0.parts.topology();
         let asked_for = self.algorithm();
-        let mut stopwatches = probes(topology)
+        let mut stopwatches = probes(&topology)
             .iter()
-            .map(|probe| Stopwatch::new(self, *probe))
+            .map(|probe| Stopwatch::new(self, &topology, *probe))
             .collect::<Result<Vec<Stopwatch<'_>>>>()?;
         // What disturbs one pass, such as ranks that have only just started, leaves the others.
         for _ in 0..MEASURING_PASSES {
@@ -53,7 +54,7 @@ impl Communicator {
         }
         let times_s: Vec<f64> = stopwatches.into_iter().map(Stopwatch::time_s).collect();
         self.use_algorithm(asked_for)?;
-        table_from(topology, &times_s).map_err(Error::usage)
+        table_from(&topology, &times_s).map_err(Error::usage)
     }
 }
 
@@ -74,21 +75,20 @@ struct Stopwatch<'a> {
 }
 
 impl<'a> Stopwatch<'a> {
-    fn new(comm: &'a Communicator, probe: Probe) -> Result<Self> {
+    fn new(comm: &'a Communicator, topology: &Topology, probe: Probe) -> Result<Self> {
         let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum);
         let zeros = vec![0.0; probe.bytes / size_of::<f32>()];
-        // Neighbours are consecutive; of an odd number the last is left over.
-        let rank = comm.rank();
-        let host = comm.0.parts.topology().ranks_per_host;
-        let local = rank % host;
-        let partner = rank - local + (local ^ 1);
+        // Neighbours of a host; of an odd number the last is left over.
+        let host = topology.host_of(comm.rank());
+        let partner = topology.place_of(comm.rank()) ^ 1;
+        let has_partner = partner < topology.size_of(host);
         Ok(Self {
             comm,
             probe,
             kernel: kernel.ok_or_else(|| Error::usage("f32 cannot be summed"))?,
             other: zeros.clone(),
             buffer: zeros,
-            partner: (local ^ 1 < host).then_some(partner),
+            partner: has_partner.then(|| topology.rank_at(host, partner)),
             times_s: Vec::with_capacity(MEASURING_PASSES),
             used_s: 0.0,
         })

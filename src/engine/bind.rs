@@ -47,7 +47,7 @@ impl Program {
     /// ```
     /// use ringtree::engine::bind::Placement;
     /// use ringtree::engine::program::{Action, Program};
-    /// use ringtree::plan::{Algorithm, Collective, Request, plan};
+    /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
     ///
     /// let request = Request {
     ///     collective: Collective::AllReduce,
@@ -56,7 +56,7 @@ impl Program {
     ///     rank: 0,
     ///     root: 0,
     ///     pieces: 1,
-    ///     ranks_per_host: 1,
+    ///     hosts: Hosts::APART,
     /// };
     /// let program = Program::bind(&plan(&request)?, 100, 4, Placement::InPlace, &|_| false);
     /// let [send, reduce] = program.steps.as_slice() else { panic!("one exchange") };

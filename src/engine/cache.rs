@@ -66,8 +66,9 @@ pub struct Cache {
     in_rank_order: bool,
     /// The other ranks of this host that memory is shared with.
     local: Vec<usize>,
-    /// Plans know blocks and no lengths.
-    plans: HashMap<Request, Arc<Plan>>,
+    /// Plans know blocks and no lengths. By what differs between the requests of one rank of one
+    /// communicator.
+    plans: HashMap<(Collective, Algorithm, usize, usize), Arc<Plan>>,
     /// Programs for even buffers, by their length among others.
     all: HashMap<Key, Arc<Prepared>>,
     /// The last one that was asked for: a loop asks for the same again and again.
@@ -166,7 +167,7 @@ impl Cache {
         };
         let choice = choose(
             collective,
-            self.topology,
+            &self.topology,
             bytes,
             call.dtype.size(),
             &self.tuning,
@@ -225,18 +226,26 @@ impl Cache {
 
     /// What this rank does, made if need be.
     fn planned(&mut self, request: &Request) -> Result<Arc<Plan>> {
-        if let Some(plan) = self.plans.get(request) {
+        let Request {
+            collective,
+            algorithm,
+            root,
+            pieces,
+            ..
+        } = *request;
+        let key = (collective, algorithm, root, pieces);
+        if let Some(plan) = self.plans.get(&key) {
             return Ok(Arc::clone(plan));
         }
         if self.plans.len() >= PROGRAMS_CACHED_MAX {
             self.plans.clear();
         }
         // What a program's own algorithm makes of the request is trusted once it is proven.
-        if request.algorithm.is_own() {
+        if algorithm.is_own() {
             prove(request).map_err(Error::usage)?;
         }
         let plan = Arc::new(plan(request).map_err(Error::usage)?);
-        self.plans.insert(*request, Arc::clone(&plan));
+        self.plans.insert(key, Arc::clone(&plan));
         Ok(plan)
     }
 
@@ -253,7 +262,7 @@ impl Cache {
             rank,
             root: call.root,
             pieces: call.pieces,
-            ranks_per_host: self.topology.ranks_per_host,
+            hosts: self.topology.hosts.clone(),
         })
     }
 }

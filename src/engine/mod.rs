@@ -302,10 +302,7 @@ mod tests {
 
     /// Rank 1 of 3 in an all-gather of one byte a rank.
     fn waiting(timeout: Duration) -> (Engine, Ticket) {
-        let topology = Topology {
-            world_size: 3,
-            ranks_per_host: 1,
-        };
+        let topology = Topology::apart(3);
         let mut cache = Cache::new(1, topology, TuningTable::default(), Vec::new());
         let key = Key {
             call: Call::new(Collective::AllGather, 3)

@@ -135,11 +135,11 @@ const SEVERAL_HOSTS: &[Probe] = &{
 /// use ringtree::plan::calibration::{LinkClass, probes};
 /// use ringtree::plan::Topology;
 ///
-/// let one_host = probes(Topology::together(4));
+/// let one_host = probes(&Topology::together(4));
 /// assert!(one_host.iter().all(|probe| probe.class == LinkClass::Shm));
 /// ```
 #[must_use]
-pub fn probes(topology: Topology) -> &'static [Probe] {
+pub fn probes(topology: &Topology) -> &'static [Probe] {
     match topology.sharing() {
         _ if topology.world_size == 1 => &[],
         Sharing::All => ONE_HOST,
@@ -165,12 +165,12 @@ pub fn probes(topology: Topology) -> &'static [Probe] {
 /// use ringtree::plan::Topology;
 ///
 /// // Two ranks summed 8 bytes in half a microsecond, and 512 KiB in 100, flat or in two shots.
-/// let table = table_from(Topology::together(2), &[0.5e-6, 100e-6, 100e-6])?;
+/// let table = table_from(&Topology::together(2), &[0.5e-6, 100e-6, 100e-6])?;
 /// // The short call: 1.25 hand-overs, and next to nothing else.
 /// assert_eq!(table.shm.alpha_s, 0.399e-6);
 /// # Ok::<(), String>(())
 /// ```
-pub fn table_from(topology: Topology, times_s: &[f64]) -> Result<TuningTable, String> {
+pub fn table_from(topology: &Topology, times_s: &[f64]) -> Result<TuningTable, String> {
     let built_in = TuningTable::default();
     let mut table = built_in;
     for _ in 0..SWEEPS {
@@ -240,7 +240,7 @@ impl Probe {
     }
 
     /// The number with which the exercise takes `time_s`, if all others are as in `table`.
-    fn number(&self, topology: Topology, time_s: f64, table: &TuningTable) -> Result<f64, String> {
+    fn number(&self, topology: &Topology, time_s: f64, table: &TuningTable) -> Result<f64, String> {
         let usual = *self.place(&mut TuningTable::default());
         let price_s = |number: f64| {
             let mut table = *table;
@@ -256,16 +256,16 @@ impl Probe {
     }
 
     /// What the exercise is predicted to take.
-    fn price_s(&self, topology: Topology, table: &TuningTable) -> Result<f64, String> {
+    fn price_s(&self, topology: &Topology, table: &TuningTable) -> Result<f64, String> {
         let bytes = self.bytes;
-        let request = |collective, algorithm, topology: Topology| Request {
+        let request = |collective, algorithm, topology: &Topology| Request {
             collective,
             algorithm,
             world_size: topology.world_size,
             rank: 0,
             root: 0,
             pieces: 1,
-            ranks_per_host: topology.ranks_per_host,
+            hosts: topology.hosts.clone(),
         };
         match self.exercise {
             Exercise::Call(collective, algorithm) => {
@@ -288,7 +288,7 @@ impl Probe {
             }
             Exercise::Pair => {
                 let two = Topology::together(2);
-                let message = request(Collective::Broadcast, Algorithm::Flat, two);
+                let message = request(Collective::Broadcast, Algorithm::Flat, &two);
                 shared::time_s(&message, bytes, &table.shm)
             }
             Exercise::Fold => Ok(match self.class {
@@ -303,6 +303,7 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::topology::Hosts;
     use proptest::prelude::*;
 
     /// From a fifth of the built-in numbers to 50 times as much, each class by itself.
@@ -323,9 +324,11 @@ mod tests {
     }
 
     fn worlds() -> impl Strategy<Value = Topology> {
-        (1..=9usize, 1..=5usize).prop_map(|(ranks_per_host, hosts)| Topology {
-            world_size: ranks_per_host * hosts,
-            ranks_per_host,
+        let even = (1..=9usize, 1..=5usize).prop_map(|(size, hosts)| vec![size; hosts]);
+        let uneven = prop::collection::vec(1..=9usize, 1..=5);
+        prop_oneof![even, uneven].prop_map(|sizes| Topology {
+            world_size: sizes.iter().sum(),
+            hosts: Hosts::of_sizes(&sizes),
         })
     }
 
@@ -340,16 +343,16 @@ mod tests {
         fn what_is_found_predicts_what_was_timed((truth, topology) in (tables(), worlds())) {
             let shares = truth.shm.beta_s_per_byte / truth.shm.gamma_s_per_byte;
             prop_assume!((1.0 / SHM_IMBALANCE_MAX..=SHM_IMBALANCE_MAX).contains(&shares));
-            let price_s = |probe: &Probe, table| probe.price_s(topology, table).unwrap();
+            let price_s = |probe: &Probe, table| probe.price_s(&topology, table).unwrap();
             let times_s: Vec<f64> =
-                probes(topology).iter().map(|probe| price_s(probe, &truth)).collect();
-            let found = table_from(topology, &times_s).unwrap();
-            for (probe, time_s) in probes(topology).iter().zip(times_s) {
+                probes(&topology).iter().map(|probe| price_s(probe, &truth)).collect();
+            let found = table_from(&topology, &times_s).unwrap();
+            for (probe, time_s) in probes(&topology).iter().zip(times_s) {
                 let again_s = price_s(probe, &found);
                 prop_assert!((again_s / time_s - 1.0).abs() < 0.02, "{:?}: {}", probe, again_s);
             }
             let built_in = TuningTable::default();
-            let has = |class| probes(topology).iter().any(|probe| probe.class == class);
+            let has = |class| probes(&topology).iter().any(|probe| probe.class == class);
             prop_assert!(has(LinkClass::Tcp) || found.tcp == built_in.tcp);
             prop_assert!(has(LinkClass::Shm) || found.shm == built_in.shm);
             prop_assert_eq!(TuningTable::parse(&found.to_string()), Ok(found));
@@ -359,7 +362,7 @@ mod tests {
         fn whatever_the_times_the_numbers_are_sane(
             (topology, times_s) in (worlds(), prop::array::uniform6(prop::num::f64::ANY))
         ) {
-            let found = table_from(topology, &times_s).unwrap();
+            let found = table_from(&topology, &times_s).unwrap();
             for (found, usual) in numbers(&found).iter().zip(numbers(&TuningTable::default())) {
                 let max = TUNING_FACTOR_MAX_TCP.max(TUNING_FACTOR_MAX_SHM);
                 prop_assert!((0.009 * usual..=max * usual).contains(found), "{}", found);
@@ -370,10 +373,10 @@ mod tests {
     #[test]
     fn a_disturbed_measurement_is_worth_nothing() {
         let four = Topology::together(4);
-        let table = table_from(four, &[20e-3, 30e-6, 30e-6]).unwrap();
+        let table = table_from(&four, &[20e-3, 30e-6, 30e-6]).unwrap();
         assert_eq!(table, TuningTable::default());
         // While what is only strange is taken as it is: two shots faster than they can be.
-        let table = table_from(four, &[2e-6, 90e-6, 10e-6]).unwrap();
+        let table = table_from(&four, &[2e-6, 90e-6, 10e-6]).unwrap();
         assert_ne!(table.shm, TuningTable::default().shm);
     }
 }

@@ -336,6 +336,7 @@ mod tests {
     use super::{Transfer, transfers};
     use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
     use crate::plan::spec::{Algorithm, Collective};
+    use crate::plan::topology::Hosts;
 
     /// Hand-written plans of four chunks and eight of scratch.
     fn plans(rounds_of_ranks: Vec<Vec<Round>>) -> Vec<Plan> {
@@ -347,7 +348,7 @@ mod tests {
             rank,
             root: 0,
             pieces: 1,
-            ranks_per_host: 1,
+            hosts: Hosts::APART,
         };
         rounds_of_ranks
             .into_iter()

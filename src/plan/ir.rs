@@ -1,7 +1,7 @@
 //! The plan: what one rank does, as data.
 
 use super::spec::{Algorithm, Collective};
-use super::topology::Topology;
+use super::topology::{Hosts, Topology};
 
 /// A run of consecutive chunks of a rank's array (its buffer's chunks, then its scratch chunks).
 /// Never empty, never wrapping and never partly buffer, partly scratch: such a run is two ranges of
@@ -120,7 +120,7 @@ impl Step {
 pub type Round = Vec<Step>;
 
 /// What a plan is a pure function of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What is to be done.
     pub collective: Collective,
@@ -134,18 +134,17 @@ pub struct Request {
     pub root: usize,
     /// Pieces per block, b: at least 1.
     pub pieces: usize,
-    /// How many ranks share a host, g: ranks k·g to (k+1)·g do. It divides the world size; 1 where
-    /// no two do. Only hierarchical algorithms look at it.
-    pub ranks_per_host: usize,
+    /// Which ranks share a host. Only hierarchical algorithms look at it.
+    pub hosts: Hosts,
 }
 
 impl Request {
     /// How many ranks there are and which share a host.
     #[must_use]
-    pub const fn topology(&self) -> Topology {
+    pub fn topology(&self) -> Topology {
         Topology {
             world_size: self.world_size,
-            ranks_per_host: self.ranks_per_host,
+            hosts: self.hosts.clone(),
         }
     }
 }

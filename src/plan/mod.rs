@@ -34,4 +34,4 @@ pub mod verify;
 pub use algorithms::{REGISTRY, plan};
 pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
 pub use spec::{Algorithm, Collective};
-pub use topology::Topology;
+pub use topology::{Hosts, Topology};

@@ -14,6 +14,7 @@
 use super::algorithms::{REGISTRY, plan};
 use super::ir::{Plan, Request};
 use super::spec::{Algorithm, Collective};
+use super::topology::Hosts;
 use super::verify::verify;
 use crate::limits::{IN_RANK_ORDER_PROVEN_RANKS, PROGRAMS_CACHED_MAX};
 use std::collections::HashMap;
@@ -34,7 +35,7 @@ static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 ///
 /// ```
 /// use ringtree::plan::reproducible::is_in_rank_order;
-/// use ringtree::plan::{Algorithm, Collective, Request};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let by = |algorithm| Request {
 ///     collective: Collective::AllReduce,
@@ -43,7 +44,7 @@ static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 ///     rank: 0,
 ///     root: 0,
 ///     pieces: 1,
-///     ranks_per_host: 1,
+///     hosts: Hosts::APART,
 /// };
 /// assert!(is_in_rank_order(&by(Algorithm::TwoShot)));
 /// // A ring sums each block in another order.
@@ -59,10 +60,10 @@ pub fn is_in_rank_order(request: &Request) -> bool {
     let proven = match too_many && !request.algorithm.is_own() {
         true => Request {
             world_size: IN_RANK_ORDER_PROVEN_RANKS,
-            ranks_per_host: 1,
-            ..*request
+            hosts: Hosts::APART,
+            ..request.clone()
         },
-        false => *request,
+        false => request.clone(),
     };
     let proven = Request {
         rank: 0,
@@ -75,7 +76,12 @@ pub fn is_in_rank_order(request: &Request) -> bool {
     if all.len() >= PROGRAMS_CACHED_MAX {
         all.clear();
     }
-    *all.entry(proven).or_insert_with(|| is_proven(&proven))
+    if let Some(known) = all.get(&proven) {
+        return *known;
+    }
+    let answer = is_proven(&proven);
+    all.insert(proven, answer);
+    answer
 }
 
 /// Whether the proof succeeds for every root.
@@ -91,7 +97,7 @@ fn is_proven(request: &Request) -> bool {
                     rank,
                     root,
                     pieces,
-                    ..*request
+                    ..request.clone()
                 })
             };
             let plans: Result<Vec<Plan>, String> = (0..request.world_size).map(of_rank).collect();
@@ -114,14 +120,14 @@ pub(super) fn check(request: &Request) -> Result<(), String> {
         algorithm,
         world_size,
         ..
-    } = *request;
+    } = request;
     let with = |algorithm| Request {
         algorithm,
-        ..*request
+        ..request.clone()
     };
     let carries_out = |one: &Algorithm| {
         let entry = REGISTRY[one.number()];
-        entry.collectives.contains(&collective) && is_in_rank_order(&with(*one))
+        entry.collectives.contains(collective) && is_in_rank_order(&with(*one))
     };
     let all = Algorithm::ALL.iter().copied().filter(carries_out);
     let names: Vec<_> = all.map(Algorithm::name).collect();

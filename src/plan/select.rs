@@ -4,10 +4,10 @@
 //! the collective, the bytes, the element size, the ranks, which of them share a host, and one
 //! [`TuningTable`], which the ranks compare when they connect.
 
-use super::algorithms::{Entry, Offer, REGISTRY, entry, required};
+use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
 use super::cost::{payload_bytes, shared};
 use super::ir::Request;
-use super::price::Question;
+use super::price::{Cost, Question};
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
@@ -91,11 +91,11 @@ impl Choice {
 /// use ringtree::plan::select::{TuningTable, choose};
 ///
 /// let table = TuningTable::default();
-/// let choice = choose(Collective::AllReduce, Topology::apart(6), 25 << 20, 4, &table, None)?;
+/// let choice = choose(Collective::AllReduce, &Topology::apart(6), 25 << 20, 4, &table, None)?;
 /// println!("{}", choice.explain());
 /// assert!(choice.runner_up.is_some_and(|(_, seconds)| seconds >= 0.9 * choice.predicted_s));
 ///
-/// let choice = choose(Collective::AllReduce, Topology::together(6), 25 << 20, 4, &table, None)?;
+/// let choice = choose(Collective::AllReduce, &Topology::together(6), 25 << 20, 4, &table, None)?;
 /// assert_eq!(choice.algorithm, Algorithm::TwoShot);
 /// # Ok::<(), String>(())
 /// ```
@@ -105,7 +105,7 @@ impl Choice {
 /// much scratch ([`scratch_bytes`]), or the ranks do not fill their hosts.
 pub fn choose(
     collective: Collective,
-    topology: Topology,
+    topology: &Topology,
     bytes: usize,
     dtype_size: usize,
     table: &TuningTable,
@@ -124,7 +124,7 @@ pub fn choose(
 ///
 /// let (table, six) = (TuningTable::default(), Topology::apart(6));
 /// let of = |bytes, forced| {
-///     choose_in_rank_order(Collective::AllReduce, six, bytes, 4, &table, forced)
+///     choose_in_rank_order(Collective::AllReduce, &six, bytes, 4, &table, forced)
 /// };
 /// assert_eq!(of(8, None)?.algorithm, Algorithm::BruckFold);
 /// assert_eq!(of(25 << 20, None)?.algorithm, Algorithm::TwoShot);
@@ -136,7 +136,7 @@ pub fn choose(
 /// As [`choose`]; and that the forced algorithm folds in another order.
 pub fn choose_in_rank_order(
     collective: Collective,
-    topology: Topology,
+    topology: &Topology,
     bytes: usize,
     dtype_size: usize,
     table: &TuningTable,
@@ -169,22 +169,18 @@ const NO_DIFFERENCE: f64 = 0.1;
 pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
     let collective = request.collective;
     let entry = required(collective, request.algorithm)?;
-    let over_tcp = |entry: &Entry, request: &Request, share: f64| {
-        let payload = payload_bytes(collective, bytes) as f64 * share;
-        (entry.cost)(request).time_s(payload as usize, &table.tcp)
-    };
+    let over_tcp = |cost: &Cost| cost.time_s(payload_bytes(collective, bytes), &table.tcp);
     match (request.topology().sharing(), entry.stages) {
         _ if request.world_size == 1 => Ok(0.0),
         (Sharing::All, _) => shared::time_s(request, bytes, &table.shm),
         (Sharing::Some, Some(stages)) => {
-            let stages = stages(request);
-            let inside_s = shared::time_s(&stages.inside, bytes, &table.shm)?;
-            let between = stages.between;
-            let between_s = self::entry(collective, between.algorithm)
-                .map_or(0.0, |entry| over_tcp(entry, &between, stages.share_between));
-            Ok(inside_s + between_s)
+            let Stages { inside, between } = stages(request);
+            let of_host = |inside| shared::time_s(inside, bytes, &table.shm);
+            let times_s: Vec<f64> = inside.iter().map(of_host).collect::<Result<_, _>>()?;
+            let inside_s = times_s.into_iter().fold(0.0, f64::max);
+            Ok(inside_s + over_tcp(&between))
         }
-        _ => Ok(over_tcp(entry, request, 1.0)),
+        _ => Ok(over_tcp(&(entry.cost)(request))),
     }
 }
 
@@ -201,7 +197,7 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
         ..
     } = *request;
     let entry = required(collective, algorithm)?;
-    let chunks = (entry.chunks)(collective, world_size, request.pieces).max(1);
+    let chunks = (entry.chunks)(request).max(1);
     let buffers = (entry.scratch)(request) as f64 / chunks as f64;
     let scratch = (buffers * bytes as f64).ceil();
     if buffers <= 1.0 || scratch <= SCRATCH_BYTES_MAX as f64 {
@@ -218,7 +214,7 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
 
 /// What the algorithms are asked to offer for.
 struct Offers<'a> {
-    topology: Topology,
+    topology: &'a Topology,
     table: &'a TuningTable,
     /// Over TCP.
     question: Question,
@@ -230,7 +226,7 @@ struct Offers<'a> {
 impl<'a> Offers<'a> {
     fn new(
         collective: Collective,
-        topology: Topology,
+        topology: &'a Topology,
         bytes: usize,
         dtype_size: usize,
         table: &'a TuningTable,
@@ -305,7 +301,7 @@ impl<'a> Offers<'a> {
             rank: 0,
             root: 0,
             pieces,
-            ranks_per_host: self.topology.ranks_per_host,
+            hosts: self.topology.hosts.clone(),
         }
     }
 
@@ -319,7 +315,7 @@ impl<'a> Offers<'a> {
     fn candidates(&self) -> Result<Vec<Choice>, String> {
         let offer = Offer {
             collective: self.question.collective,
-            topology: self.topology,
+            topology: self.topology.clone(),
             bytes: self.question.bytes,
             in_rank_order: self.in_rank_order,
         };
@@ -370,16 +366,18 @@ impl<'a> Offers<'a> {
             _ if request.world_size == 1 => 1,
             (Sharing::All, _) => shared::pieces(entry, request, bytes, self.dtype_size),
             (Sharing::Some, Some(stages)) => {
-                let inside = stages(request).inside;
-                self::entry(inside.collective, inside.algorithm).map_or(1, |entry| {
-                    shared::pieces(entry, &inside, bytes, self.dtype_size)
-                })
+                let of_host = |inside: &Request| {
+                    let entry = self::entry(inside.collective, inside.algorithm)?;
+                    Some(shared::pieces(entry, inside, bytes, self.dtype_size))
+                };
+                let pieces = stages(request).inside.iter().filter_map(of_host).max();
+                pieces.unwrap_or(1)
             }
             _ => (entry.pieces)(&self.question),
         };
         // More chunks than elements would only send empty messages.
         let elements = (bytes / self.dtype_size.max(1)).max(1);
-        let chunks_of_one_piece = (entry.chunks)(request.collective, request.world_size, 1).max(1);
+        let chunks_of_one_piece = (entry.chunks)(request).max(1);
         let pieces_max = (elements / chunks_of_one_piece).clamp(1, PIECES_MAX);
         wanted.clamp(1, pieces_max)
     }

@@ -8,6 +8,7 @@ use crate::engine::medium::host::Links;
 use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
+use crate::plan::{Hosts, Topology};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use crate::runtime::Runtime;
@@ -32,9 +33,9 @@ const GROUP: u32 = 0;
 pub struct World {
     /// How many ranks.
     pub world_size: usize,
-    /// How many of them plans take to share a host; it divides the ranks. 1 unless changed. Their
-    /// links are like all others.
-    pub ranks_per_host: usize,
+    /// Which of them plans take to share a host: no two unless changed. Their links are like all
+    /// others.
+    pub hosts: Hosts,
     /// Links, faults and the seed of everything random.
     pub network: NetworkConfig,
     /// What the chooser is told about the links.
@@ -68,7 +69,7 @@ impl World {
     pub fn new(world_size: usize) -> Self {
         Self {
             world_size,
-            ranks_per_host: 1,
+            hosts: Hosts::APART,
             network: NetworkConfig::default(),
             tuning: TuningTable::default(),
             algorithm: None,
@@ -107,35 +108,6 @@ impl World {
         })
     }
 
-    /// Runs `code`, and returns the times at which something happened to a rank: a packet or a
-    /// control message came, or a timer ended. Between two of them nothing does. So with a death at
-    /// each of these times a rank dies at every step: it does no more of what it did then.
-    ///
-    /// ```
-    /// use ringtree::sim::simulate::World;
-    /// let program = |comm: &ringtree::Communicator| comm.barrier();
-    /// let mut world = World::new(3);
-    /// for at in world.event_times(program) {
-    ///     world.network.faults.deaths = vec![(2, at)];
-    ///     for end in &world.run(program)[..2] {
-    ///         // It had the barrier, or is told.
-    ///         let is_told = |error: &ringtree::Error| error.peer() == Some(2);
-    ///         assert!(end.as_ref().err().is_none_or(is_told), "{at:?}: {end:?}");
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Panics
-    /// If `code` panics on a rank.
-    #[must_use]
-    pub fn event_times<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<Duration> {
-        let network = Network::new(self.network.clone(), self.world_size);
-        let network = Arc::new(Mutex::new(network));
-        lock(&network).record_event_times();
-        self.run_on(&network, code);
-        lock(&network).event_times().collect()
-    }
-
     fn communicator(
         &self,
         rank: usize,
@@ -150,7 +122,11 @@ impl World {
         };
         let runtime = Arc::new(Runtime::new(Box::new(host)));
         let members = Members::everyone(self.world_size);
-        let hosts = (0..self.world_size).map(|rank| rank / self.ranks_per_host);
+        let topology = Topology {
+            world_size: self.world_size,
+            hosts: self.hosts.clone(),
+        };
+        let hosts = (0..self.world_size).map(|rank| topology.host_of(rank));
         runtime
             .add_group(GROUP, rank, &members, self.checks_calls, Duration::ZERO)
             .expect("invariant: simulated links need nothing");
@@ -158,7 +134,7 @@ impl World {
             rank,
             hosts: hosts.collect(),
             members,
-            local_rank: rank % self.ranks_per_host,
+            local_rank: topology.place_of(rank),
             group: GROUP,
             runtime,
             transport_name: "sim",

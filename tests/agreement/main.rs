@@ -14,6 +14,7 @@ mod messages;
 mod mismatch;
 mod own_operator;
 mod patience;
+mod pipeline;
 mod steps;
 mod threads;
 mod usage;

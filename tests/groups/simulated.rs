@@ -2,7 +2,7 @@
 
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
 use ringtree::ddp::{DataParallel, Options, Parameter};
-use ringtree::plan::Collective;
+use ringtree::plan::{Collective, Hosts};
 use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, simulate};
 use std::time::Duration;
@@ -126,31 +126,6 @@ fn wrong_lists_are_refused_and_change_nothing() {
         gathered(&comm.subgroup(&[2, 0, 1])?, own)
     });
     assert_eq!(ends, vec![Ok(vec![2, 0, 1]); 3]);
-}
-
-#[test]
-fn members_have_the_timeout_of_the_handle_to_come() {
-    let late = |patient: bool| {
-        let mut world = World::new(2);
-        world.timeout = Duration::from_secs(10);
-        world.run(move |comm| {
-            if comm.rank() == 1 {
-                sleep(comm, Duration::from_secs(3600));
-            }
-            let handle = match patient {
-                true => comm.patient(),
-                false => comm.with_timeout(Duration::from_secs(2)),
-            };
-            let end = handle.subgroup(&[0, 1]).map(|group| group.world_size());
-            (end, comm.clock())
-        })
-    };
-    for (end, _) in late(true) {
-        assert_eq!(end, Ok(2));
-    }
-    let (end, at) = late(false).swap_remove(0);
-    assert!(end.is_err_and(|error| error.is_timeout()));
-    assert!(at < Duration::from_secs(4), "{at:?}");
 }
 
 #[test]
@@ -296,14 +271,14 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
         let (_, seconds) = comm.preview(Collective::AllReduce, 100_000, Dtype::F32, 0)?;
         Ok(seconds)
     }
-    let alone = |world_size, ranks_per_host| {
-        let mut world = World::new(world_size);
-        world.ranks_per_host = ranks_per_host;
+    let alone = |hosts: &[usize]| {
+        let mut world = World::new(hosts.len());
+        world.hosts = Hosts::of(hosts);
         world.run(predicted_s)[0].clone()
     };
     // Two hosts of four: a column has two ranks on each.
     let mut world = World::new(8);
-    world.ranks_per_host = 4;
+    world.hosts = Hosts::each(4);
     let ends = world.run(|comm| {
         let column = comm.split(comm.rank() % 2, 0)?.unwrap();
         assert_eq!(column.local_rank(), comm.rank() % 4);
@@ -314,11 +289,17 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
         assert_eq!(column.timeout(), comm.timeout());
         predicted_s(&column)
     });
-    assert_eq!(ends, vec![alone(4, 2); 8]);
-    // Ranks that take turns are as if each was alone.
+    assert_eq!(ends, vec![alone(&[0, 0, 1, 1]); 8]);
+    // Ranks of the hosts in turn; three of one and one of the other.
     let ends = world.run(|comm| predicted_s(&comm.subgroup(&[0, 4, 1, 5, 2, 6, 3, 7])?));
-    assert_eq!(ends, vec![alone(8, 1); 8]);
-    assert_ne!(alone(8, 4), alone(8, 1));
+    assert_eq!(ends, vec![alone(&[0, 0, 0, 0, 1, 1, 1, 1]); 8]);
+    let part = [2, 5, 0, 3];
+    let ends = world.run(|comm| match part.contains(&comm.rank()) {
+        true => predicted_s(&comm.subgroup(&part)?),
+        false => alone(&[0, 1, 0, 0]),
+    });
+    assert_eq!(ends, vec![alone(&[0, 0, 0, 1]); 8]);
+    assert_ne!(alone(&[0, 0, 0, 1]), alone(&[0, 0, 1, 1]));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::plans_of;
 use ringtree::plan::verify::verify;
-use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, Request, Step, plan};
+use ringtree::plan::{Algorithm, ChunkRange, Collective, Hosts, Plan, Request, Step, plan};
 
 /// Round by round who sends to whom, lowest sender first.
 fn edges(plans: &[Plan]) -> Vec<Vec<(usize, usize)>> {
@@ -78,7 +78,7 @@ fn a_plan_that_cannot_be_made_says_why() {
         rank: 0,
         root: 0,
         pieces: 1,
-        ranks_per_host: 1,
+        hosts: Hosts::APART,
     };
     assert_eq!(
         plan(&request).unwrap_err(),

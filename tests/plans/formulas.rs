@@ -19,7 +19,10 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     if request.algorithm.radix() > 2 {
         return None;
     }
-    let (g, h) = (request.ranks_per_host, n / request.ranks_per_host);
+    let topology = request.topology();
+    let (&[g], h) = (topology.sizes(), topology.host_count()) else {
+        return None;
+    };
     let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();
     let up = log(n);
     // Rounds inside a host, each way.

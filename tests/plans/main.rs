@@ -13,7 +13,7 @@ mod proofs;
 mod replay;
 
 use ringtree::plan::price::{LinkCost, Question};
-use ringtree::plan::{Algorithm, Collective, Plan, Request, algorithms, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, algorithms, plan};
 
 /// The plans of all ranks, each alone on its host.
 fn plans_of(
@@ -30,25 +30,47 @@ fn plans_of(
         rank: 0,
         root,
         pieces,
-        ranks_per_host: 1,
+        hosts: Hosts::APART,
     })
 }
 
 /// The plans of all ranks.
 fn plans_like(request: &Request) -> Vec<Plan> {
     (0..request.world_size)
-        .map(|rank| plan(&Request { rank, ..*request }).unwrap())
+        .map(|rank| {
+            plan(&Request {
+                rank,
+                ..request.clone()
+            })
+            .unwrap()
+        })
         .collect()
 }
 
-/// 1 for algorithms that do not tell hosts apart, else every number that divides the ranks.
-fn ranks_per_host(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec<usize> {
-    match algorithms::entry(collective, algorithm).unwrap().stages {
-        None => vec![1],
-        Some(_) => (1..=world_size)
-            .filter(|&ranks| world_size.is_multiple_of(ranks))
-            .collect(),
+/// Hosts of one rank for algorithms that do not tell hosts apart. Else hosts of each number of
+/// ranks that divides all, and of as many ranks but the last, and ranks that take turns on two
+/// hosts, and hosts of 1, 2, 3, … ranks.
+fn hosts(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
+    if algorithms::entry(collective, algorithm)
+        .unwrap()
+        .stages
+        .is_none()
+    {
+        return vec![Hosts::APART];
     }
+    let by = |host_of: &dyn Fn(usize) -> usize| {
+        Hosts::of(&(0..world_size).map(host_of).collect::<Vec<_>>())
+    };
+    let equal = (1..=world_size).filter(|&ranks| world_size.is_multiple_of(ranks));
+    let mut all: Vec<Hosts> = equal.map(Hosts::each).collect();
+    let last = [2, 3, world_size.saturating_sub(1)].into_iter();
+    all.extend(
+        last.filter(|ranks| *ranks > 1)
+            .map(|ranks| by(&|rank| rank / ranks)),
+    );
+    all.push(by(&|rank| rank % 2));
+    all.push(by(&|rank| (2 * rank).isqrt()));
+    all
 }
 
 /// All roots of small worlds, some of large ones.

@@ -4,7 +4,7 @@
 //! up to 16 ranks; otherwise a sample.
 
 use super::interpreter::{Failure, Random, interpret};
-use super::{plans_like, ranks_per_host};
+use super::{hosts, plans_like};
 use ringtree::plan::verify::{Fault, verify};
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, REGISTRY, Request, Source, Step};
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ fn no_mutant_is_accepted_that_fails() {
 /// The plans of a pair for some ranks, root, pieces and hosts.
 fn drawn((collective, algorithm): (Collective, Algorithm), random: &mut Random) -> Vec<Plan> {
     let world_size = 2 + random.below(15);
-    let hosts = ranks_per_host(collective, algorithm, world_size);
+    let hosts = hosts(collective, algorithm, world_size);
     plans_like(&Request {
         collective,
         algorithm,
@@ -112,7 +112,7 @@ fn drawn((collective, algorithm): (Collective, Algorithm), random: &mut Random) 
             false => 0,
         },
         pieces: 1 + random.below(3),
-        ranks_per_host: hosts[random.below(hosts.len())],
+        hosts: hosts[random.below(hosts.len())].clone(),
     })
 }
 
@@ -127,7 +127,7 @@ fn judge(plans: &[Plan], mutant: &[Plan], mistake: Mistake, seed: u64, count: &m
             *named += usize::from(names(&fault, plans, mutant, &mistake));
         }
         (Ok(_), Some(failure)) => {
-            let (request, step) = (plans[0].request, step_at(plans, mistake.place));
+            let (request, step) = (&plans[0].request, step_at(plans, mistake.place));
             panic!("accepted: {request:?} changed at {mistake:?}, {step:?}: {failure:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Broken plans: the verifier refuses each, or the plan is not broken, as numbers then show.
 
 use super::replay::replay;
-use super::{plans_like, plans_of, ranks_per_host};
+use super::{hosts, plans_like, plans_of};
 use ringtree::plan::verify::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Source, Step};
 
@@ -28,7 +28,7 @@ fn for_each_request(collective: Collective, algorithm: Algorithm, test: impl Fn(
     for world_size in 2..=6 {
         for (root, pieces) in [(0, 1), (1, 2)] {
             let root = if collective.is_rooted() { root } else { 0 };
-            for ranks_per_host in ranks_per_host(collective, algorithm, world_size) {
+            for hosts in hosts(collective, algorithm, world_size) {
                 test(&Request {
                     collective,
                     algorithm,
@@ -36,7 +36,7 @@ fn for_each_request(collective: Collective, algorithm: Algorithm, test: impl Fn(
                     rank: 0,
                     root,
                     pieces,
-                    ranks_per_host,
+                    hosts,
                 });
             }
         }
@@ -70,7 +70,7 @@ fn refused(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<Plan>)) {
     if mutant == plans {
         return;
     }
-    let request = plans[0].request;
+    let request = &plans[0].request;
     assert!(
         verify(&mutant).is_err(),
         "accepted: {request:?} changed at {place:?}"

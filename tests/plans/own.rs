@@ -21,7 +21,7 @@ fn by_doubling(request: &Request) -> Vec<Round> {
 
 const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce],
-    chunks: |_, _, _| 2,
+    chunks: |_| 2,
     build: by_doubling,
     ..Entry::PLAIN
 };
@@ -52,7 +52,7 @@ fn a_call_of_an_algorithm_that_is_wrong_for_its_ranks_is_refused() {
         build: |request| match request.world_size {
             0..=8 => (ringtree::plan::REGISTRY[0].build)(&Request {
                 pieces: 2,
-                ..*request
+                ..request.clone()
             }),
             _ => by_doubling(request),
         },

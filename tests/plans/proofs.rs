@@ -2,10 +2,13 @@
 
 use super::formulas::{expected, path};
 use super::replay::replay;
-use super::{pieces, plans_like, plans_of, ranks_per_host, roots};
+use super::{hosts, pieces, plans_like, plans_of, roots};
+use proptest::prelude::*;
 use ringtree::plan::reproducible::is_in_rank_order;
 use ringtree::plan::verify::{Proof, verify};
-use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Source, Step, algorithms};
+use ringtree::plan::{
+    Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Source, Step, algorithms,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -21,7 +24,7 @@ fn sweep(algorithm: Algorithm) {
         for world_size in 1..=64 {
             for root in roots(collective, world_size) {
                 for pieces in pieces(collective, algorithm, world_size) {
-                    for ranks_per_host in ranks_per_host(collective, algorithm, world_size) {
+                    for hosts in hosts(collective, algorithm, world_size) {
                         let request = Request {
                             collective,
                             algorithm,
@@ -29,7 +32,7 @@ fn sweep(algorithm: Algorithm) {
                             rank: 0,
                             root,
                             pieces,
-                            ranks_per_host,
+                            hosts,
                         };
                         check(&plans_like(&request), &format!("{request:?}"));
                     }
@@ -39,21 +42,45 @@ fn sweep(algorithm: Algorithm) {
     }
 }
 
+proptest! {
+    #[test]
+    fn plans_for_hosts_of_any_ranks_are_proven(
+        hosts in prop::collection::vec(0..7usize, 1..=40),
+        (root, pieces) in (0..40usize, 1..4usize),
+    ) {
+        let world_size = hosts.len();
+        for entry in REGISTRY.iter().filter(|entry| entry.stages.is_some()) {
+            for &collective in entry.collectives {
+                let request = Request {
+                    collective,
+                    algorithm: entry.algorithm,
+                    world_size,
+                    rank: 0,
+                    root: if collective.is_rooted() { root % world_size } else { 0 },
+                    pieces,
+                    hosts: Hosts::of(&hosts),
+                };
+                check(&plans_like(&request), &format!("{request:?}"));
+            }
+        }
+    }
+}
+
 fn check(plans: &[Plan], name: &str) {
     let proof = verify(plans).unwrap_or_else(|fault| panic!("{name}: {fault}"));
-    let request = plans[0].request;
+    let request = &plans[0].request;
     let (collective, algorithm) = (request.collective, request.algorithm);
     assert!(proof.bits_agree, "{name}");
     check_order(&proof, &request, name);
 
-    if let Some(formula) = expected(&request) {
+    if let Some(formula) = expected(request) {
         assert_eq!(plans[0].chunks, formula.chunks, "{name}");
         assert_eq!(proof.rounds, formula.rounds, "{name}");
         assert_eq!(proof.max_chunks_sent, formula.max_chunks_sent, "{name}");
     }
 
     let entry = algorithms::entry(collective, algorithm).unwrap();
-    let cost = (entry.cost)(&request);
+    let cost = (entry.cost)(request);
     let share = |chunks: usize| chunks as f64 / plans[0].chunks as f64;
     let close = |one: f64, other: f64| (one - other).abs() < 1e-9;
     let path = path(plans);
@@ -98,13 +125,13 @@ fn check(plans: &[Plan], name: &str) {
 fn check_order(proof: &Proof, request: &Request, name: &str) {
     // Up to the radix there is one group of all ranks.
     let enough = (request.algorithm.radix() + 1).max(3);
-    let alike = match request.ranks_per_host {
-        1 => Request {
+    let alike = match request.hosts == Hosts::APART {
+        true => Request {
             world_size: request.world_size.min(enough),
-            ..*request
+            ..request.clone()
         },
-        _ if request.world_size > 12 => return,
-        _ => *request,
+        false if request.world_size > 12 => return,
+        false => request.clone(),
     };
     match is_in_rank_order(&alike) {
         true => assert!(proof.is_in_rank_order, "{name}"),

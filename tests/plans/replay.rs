@@ -5,7 +5,7 @@ use ringtree::plan::{ChunkRange, Collective, Plan, Source, Step};
 
 /// Runs the plans on pseudo-random numbers; an error says which chunk of which rank is wrong.
 pub(crate) fn replay(plans: &[Plan]) -> Result<(), String> {
-    let request = plans[0].request;
+    let request = &plans[0].request;
     let collective = request.collective;
     let chunks = plans[0].chunks;
     let block_of = |chunk: usize| chunk * request.world_size / chunks;

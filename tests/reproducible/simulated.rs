@@ -4,7 +4,7 @@ use super::{Rounded, every_call};
 use half::bf16;
 use ringtree::plan::reproducible::is_in_rank_order;
 use ringtree::plan::select::choose_in_rank_order;
-use ringtree::plan::{Collective, REGISTRY, Request, Topology};
+use ringtree::plan::{Collective, Hosts, REGISTRY, Request, Topology};
 use ringtree::sim::simulate::World;
 use ringtree::{Algorithm, Communicator, ReduceOp, TuningTable};
 
@@ -17,22 +17,25 @@ const SUMMING: [Collective; 3] = [
 /// The longest simulated buffer.
 const COUNT_MAX: usize = 150_000;
 
-/// Hosts of one rank, of two or three, and one of all ranks.
-fn hosts(world_size: usize) -> Vec<usize> {
+/// Hosts of one rank, of two or three, of unequal numbers, and one of all ranks.
+fn hosts(world_size: usize) -> Vec<Hosts> {
     let several = [2, 3].into_iter();
     let several = several.filter(|ranks| world_size.is_multiple_of(*ranks) && *ranks < world_size);
-    [1, world_size].into_iter().chain(several).collect()
+    let all = [1, world_size].into_iter().chain(several);
+    all.map(Hosts::each)
+        .chain([Hosts::of_sizes(&[1, world_size - 1])])
+        .collect()
 }
 
-fn world(world_size: usize, ranks_per_host: usize) -> World {
+fn world(world_size: usize, hosts: &Hosts) -> World {
     let mut world = World::new(world_size);
-    world.ranks_per_host = ranks_per_host;
+    world.hosts = hosts.clone();
     world.is_reproducible = true;
     world
 }
 
 /// The counts on both sides of every change of the choice, with the smallest and the largest.
-fn counts_around_changes(topology: Topology, element_bytes: usize) -> Vec<usize> {
+fn counts_around_changes(topology: &Topology, element_bytes: usize) -> Vec<usize> {
     let table = TuningTable::default();
     let chosen = |collective, count| {
         let bytes = count * element_bytes;
@@ -66,14 +69,14 @@ fn counts_around_changes(topology: Topology, element_bytes: usize) -> Vec<usize>
 
 fn no_choice_changes_a_bit<T: Rounded>(op: ReduceOp) {
     for world_size in WORLDS {
-        for ranks_per_host in hosts(world_size) {
+        for hosts in hosts(world_size) {
             let topology = Topology {
                 world_size,
-                ranks_per_host,
+                hosts: hosts.clone(),
             };
-            let counts = counts_around_changes(topology, size_of::<T>());
+            let counts = counts_around_changes(&topology, size_of::<T>());
             assert!(counts.len() > 3, "the choice never changes: {topology:?}");
-            let ends = world(world_size, ranks_per_host).run(|comm| {
+            let ends = world(world_size, &hosts).run(|comm| {
                 counts
                     .iter()
                     .find_map(|count| every_call::<T>(comm, *count, op).transpose())
@@ -102,19 +105,19 @@ fn forms() -> Vec<Algorithm> {
 #[test]
 fn an_algorithm_by_name_gives_the_same_bits_or_is_refused_by_name() {
     for world_size in WORLDS {
-        for ranks_per_host in hosts(world_size) {
-            let ends = world(world_size, ranks_per_host).run(|comm| {
+        for hosts in hosts(world_size) {
+            let ends = world(world_size, &hosts).run(|comm| {
                 forms().iter().try_for_each(|form| {
                     comm.use_algorithm(Some(*form)).unwrap();
-                    same_or_refused(comm, *form, ranks_per_host)
+                    same_or_refused(comm, *form, &hosts)
                 })
             });
-            assert_eq!(ends, vec![Ok(()); world_size], "{ranks_per_host} a host");
+            assert_eq!(ends, vec![Ok(()); world_size], "{hosts:?}");
         }
     }
 }
 
-fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: usize) -> Result<(), String> {
+fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Result<(), String> {
     let request = |collective| Request {
         collective,
         algorithm: form,
@@ -122,7 +125,7 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: usize) -> Result
         rank: 0,
         root: 0,
         pieces: 1,
-        ranks_per_host: hosts,
+        hosts: hosts.clone(),
     };
     let carried_out = |one: &Collective| {
         let entry = ringtree::plan::algorithms::entry(*one, form);
@@ -158,7 +161,7 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: usize) -> Result
 #[test]
 fn without_the_setting_bits_depend_on_the_algorithm() {
     for world_size in WORLDS {
-        let mut free = world(world_size, 1);
+        let mut free = world(world_size, &Hosts::APART);
         free.is_reproducible = false;
         for algorithm in [Algorithm::Ring, Algorithm::RecursiveDoubling] {
             free.algorithm = Some(algorithm);

@@ -4,40 +4,36 @@ use crate::world::{Case, pairs};
 use proptest::prelude::*;
 use ringtree::engine::bind::Placement;
 use ringtree::engine::program::{Action, Endpoint, Piece, Program, ProgramStep, Space};
-use ringtree::plan::{Request, plan};
+use ringtree::plan::{Hosts, Request, Topology, plan};
 use ringtree::{Dtype, ReduceOp};
 use std::collections::BTreeSet;
 
 fn program() -> impl Strategy<Value = Program> {
-    programs().prop_map(|(_, _, program)| program)
+    programs().prop_map(|(_, program)| program)
 }
 
 /// The same for buffers that can be exposed.
 fn exposing() -> impl Strategy<Value = Program> {
-    (programs(), any::<bool>()).prop_map(|((_, _, program), too)| program.exposing(8, too))
+    (programs(), any::<bool>()).prop_map(|((_, program), too)| program.exposing(8, too))
 }
 
 fn either() -> impl Strategy<Value = Program> {
     prop_oneof![program(), exposing()]
 }
 
-/// Ranks, how many of them share a host, and their programs.
-fn programs() -> impl Strategy<Value = (usize, usize, Program)> {
+/// The ranks of a rank's host, and its program.
+fn programs() -> impl Strategy<Value = (Vec<usize>, Program)> {
     let case = (
         prop::sample::select(pairs()),
         (1usize..20, 0usize..20, 0usize..20),
         1usize..8,
         0usize..300,
-        1usize..20,
+        hosts(),
         prop::sample::select(vec![Placement::InPlace, Placement::Into]),
     );
     case.prop_map(
         |((collective, algorithm), (world_size, rank, root), pieces, count, hosts, placement)| {
-            // The whole world, or hosts that it fills.
-            let ranks_per_host = match world_size.is_multiple_of(hosts) {
-                true => world_size / hosts,
-                false => world_size,
-            };
+            let topology = Topology::of(&hosts[..world_size]);
             let case = Case {
                 collective,
                 algorithm,
@@ -49,17 +45,24 @@ fn programs() -> impl Strategy<Value = (usize, usize, Program)> {
                 seed: 0,
             };
             let rank = rank % world_size;
+            let neighbours = topology.ranks_of(topology.host_of(rank));
             let request = Request {
-                ranks_per_host,
+                hosts: topology.hosts,
                 ..case.request(rank, world_size)
             };
             let plan = plan(&request).expect("the registry has it");
-            let host = rank / ranks_per_host;
-            let is_local = |peer| peer / ranks_per_host == host;
+            let is_local = |peer| neighbours.contains(&peer);
             let program = Program::bind(&plan, count, Dtype::F32.size(), placement, &is_local);
-            (rank, ranks_per_host, program)
+            (neighbours, program)
         },
     )
+}
+
+/// By rank its host: one for all, some of equally many ranks, or any.
+fn hosts() -> impl Strategy<Value = Vec<usize>> {
+    let equal = (1usize..20).prop_map(|ranks| (0..20).map(|rank| rank / ranks).collect());
+    let any = prop::collection::vec(0usize..5, 20);
+    prop_oneof![Just(vec![0; 20]), equal, any]
 }
 
 /// The messages of `step` on receive lanes: (lane, number).
@@ -122,7 +125,9 @@ fn check_places(step: &ProgramStep) {
 fn a_step_of_a_short_buffer_reads_nothing_where_it_writes() {
     for (collective, algorithm) in pairs() {
         for world_size in 1usize..=12 {
-            for hosts in (1..=world_size).filter(|hosts| world_size.is_multiple_of(*hosts)) {
+            let equal = (1..=world_size).filter(|size| world_size.is_multiple_of(*size));
+            let turns: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
+            for hosts in equal.map(Hosts::each).chain([Hosts::of(&turns)]) {
                 for (pieces, count) in (1..=4).flat_map(|pieces| (0..40).map(move |n| (pieces, n)))
                 {
                     let case = Case {
@@ -136,7 +141,7 @@ fn a_step_of_a_short_buffer_reads_nothing_where_it_writes() {
                         seed: 0,
                     };
                     let request = Request {
-                        ranks_per_host: world_size / hosts,
+                        hosts: hosts.clone(),
                         // Another one for each count.
                         ..case.request(count % world_size, world_size)
                     };
@@ -249,9 +254,9 @@ proptest! {
     /// share the memory. Ranks of other hosts are each sent a message of their own.
     #[test]
     fn a_rank_has_one_message_to_several_peers_a_round_and_its_host_gets_it(
-        (rank, ranks_per_host, program) in programs(),
+        (neighbours, program) in programs(),
     ) {
-        let is_near = |one: &Endpoint| one.peer / ranks_per_host == rank / ranks_per_host;
+        let is_near = |one: &Endpoint| neighbours.contains(&one.peer);
         let mut rounds = BTreeSet::new();
         for step in &program.steps {
             if let Action::Send { to, .. } = &step.action
@@ -259,7 +264,7 @@ proptest! {
             {
                 prop_assert!(to.iter().all(is_near), "{to:?}");
                 prop_assert!(rounds.insert(step.round), "two in round {}", step.round);
-                prop_assert_eq!(to.len(), ranks_per_host - 1, "{:?}", to);
+                prop_assert_eq!(to.len(), neighbours.len() - 1, "{:?}", to);
             }
         }
     }

@@ -12,7 +12,7 @@ use ringtree::engine::program::Program;
 use ringtree::link::Link;
 use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
 use ringtree::plan::layout::part_start;
-use ringtree::plan::{Algorithm, Collective, REGISTRY, Request, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
@@ -102,7 +102,7 @@ impl Case {
             rank,
             root: self.root % world_size,
             pieces: self.pieces,
-            ranks_per_host: world_size,
+            hosts: Hosts::each(world_size),
         }
     }
 

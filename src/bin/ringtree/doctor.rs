@@ -5,7 +5,6 @@ use ringtree::bootstrap::{TransportChoice, TuningSource};
 use ringtree::device::{self, Device};
 use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Which way collectives on device buffers go.
@@ -37,27 +36,28 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     let choice = choice.unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let findings = Findings::here(cores);
-    let mut output = report(
-        &findings,
-        setting("RINGTREE_HOST_ID"),
-        asked.is_some(),
-        choice,
-        &tuning(setting("RINGTREE_TUNING").as_deref()),
-        &gpus(),
+    print!(
+        "{}",
+        report(
+            &findings,
+            setting("RINGTREE_HOST_ID"),
+            asked.is_some(),
+            choice,
+            &tuning(setting("RINGTREE_TUNING").as_deref()),
+            &gpus(),
+        )
     );
     let checks = match setting("RINGTREE_CHECK") {
         Some(checks) => format!("{} (RINGTREE_CHECK)", checks.trim()),
         None => "none (the default)".to_owned(),
     };
-    output += &format!("{:<19}{checks}\n", "checks");
+    println!("{:<19}{checks}", "checks");
     // Any other value was refused before any command began.
     let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
         Some("1") => "the same for any length and place (RINGTREE_REPRODUCIBLE)",
         _ => "the chosen algorithm's (the default)",
     };
-    output += &format!("{:<19}{order}\n", "order of sums");
-    // A reader that has seen enough (`| head`) is no failure.
-    let _ = std::io::stdout().lock().write_all(output.as_bytes());
+    println!("{:<19}{order}", "order of sums");
     match (findings.place(), choice) {
         (Err(why), TransportChoice::Shm) => {
             eprintln!(

@@ -1,9 +1,11 @@
 //! `ringtree plan`: what a collective will do, before it runs.
 
-use crate::names::{Selection, collectives, parse_collective, parse_selection};
+use crate::names::{Selection, parse_collective, parse_selection};
 use crate::quantity::{parse_rate, parse_size, parse_time};
 use ringtree::bootstrap::TuningSource;
-use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX};
+use ringtree::limits::{
+    DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, RANKS_PER_HOST_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX,
+};
 use ringtree::plan::algorithms::required;
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
@@ -12,7 +14,7 @@ use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
 };
-use ringtree::plan::topology::{Sharing, Topology};
+use ringtree::plan::topology::{Hosts, Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 /// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    #[arg(help = collectives())]
+    /// all-reduce, broadcast, reduce, reduce-scatter, all-gather or barrier
     collective: String,
     /// The algorithm's name, auto (what a call would choose) or all
     #[arg(long, value_name = "NAME|auto|all")]
@@ -47,10 +49,11 @@ pub(crate) struct Arguments {
     /// Pieces per block; without it, as many as are fastest
     #[arg(long, value_name = "C", allow_negative_numbers = true)]
     chunks: Option<String>,
-    /// Ranks that share a host and its memory; it divides the ranks
+    /// Ranks that share a host and its memory: a number that divides the ranks, or one for each
+    /// host, as 3,5,2; then --ranks may be left out
     #[arg(
         long,
-        value_name = "G",
+        value_name = "G|G,G,..",
         default_value = "1",
         allow_negative_numbers = true
     )]
@@ -133,31 +136,20 @@ impl Inquiry {
             Some(text) => Some(parse_count("--radix", text, 2, RADIX_MAX)?),
             None => None,
         };
-        let ranks = arguments
-            .ranks
-            .as_deref()
-            .ok_or("say how many ranks: --ranks N")?;
-        let world_size = parse_count("--ranks", ranks, 1, WORLD_SIZE_MAX)?;
-        let root = parse_count("--root", &arguments.root, 0, world_size - 1)?;
+        let topology = topology(arguments.ranks.as_deref(), &arguments.ranks_per_host)?;
+        let root = parse_count("--root", &arguments.root, 0, topology.world_size - 1)?;
         let pieces = match &arguments.chunks {
             Some(text) => Some(parse_count("--chunks", text, 1, PIECES_MAX)?),
             None => None,
         };
-        let ranks_per_host = &arguments.ranks_per_host;
-        let topology = Topology {
-            world_size,
-            ranks_per_host: parse_count("--ranks-per-host", ranks_per_host, 1, world_size)?,
-        };
-        let refusal = |why| format!("--ranks-per-host {ranks_per_host}: {why}");
-        topology.check().map_err(refusal)?;
         let inquiry = Self {
             collective,
             selection: with_radix(selection, radix)?,
-            topology,
             root: if collective.is_rooted() { root } else { 0 },
             bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
             pieces,
-            table: links(arguments, topology)?,
+            table: links(arguments, &topology)?,
+            topology,
             is_reproducible: arguments.reproducible || is_set("RINGTREE_REPRODUCIBLE", "1"),
             verify: arguments.verify,
             output: output(arguments.draw.as_deref(), arguments.format.as_deref())?,
@@ -197,7 +189,7 @@ impl Inquiry {
             true => choose_in_rank_order,
             false => choose,
         };
-        let (topology, bytes) = (self.topology, self.bytes);
+        let (topology, bytes) = (&self.topology, self.bytes);
         choose(self.collective, topology, bytes, 1, &self.table, named)
     }
 
@@ -211,7 +203,7 @@ impl Inquiry {
             rank: 0,
             root: self.root,
             pieces: self.pieces.unwrap_or(choice.pieces),
-            ranks_per_host: self.topology.ranks_per_host,
+            hosts: self.topology.hosts.clone(),
         };
         scratch_bytes(&request, self.bytes).map(|_| request)
     }
@@ -294,6 +286,27 @@ fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, 
         .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
 }
 
+/// How many ranks there are, and which share a host.
+fn topology(ranks: Option<&str>, per_host: &str) -> Result<Topology, String> {
+    let (name, sizes) = ("--ranks-per-host", per_host.split(','));
+    let of_host = |text| parse_count(name, text, 1, RANKS_PER_HOST_MAX);
+    let sizes: Option<Vec<usize>> = match per_host.contains(',') {
+        true => Some(sizes.map(of_host).collect::<Result<_, _>>()?),
+        false => None,
+    };
+    let all: Option<usize> = sizes.as_ref().map(|sizes| sizes.iter().sum());
+    let ranks = ranks.map(str::to_owned).or(all.map(|all| all.to_string()));
+    let ranks = ranks.ok_or("say how many ranks: --ranks N")?;
+    let world_size = parse_count("--ranks", &ranks, 1, WORLD_SIZE_MAX)?;
+    let hosts = match sizes {
+        Some(sizes) => Hosts::of_sizes(&sizes),
+        None => Hosts::each(parse_count(name, per_host, 1, world_size)?),
+    };
+    let topology = Topology { world_size, hosts };
+    let refusal = |why| format!("{name} {per_host}: {why}");
+    topology.check().map_err(refusal).map(|()| topology)
+}
+
 /// The table that RINGTREE_TUNING names, or the built-in one: nothing is measured here.
 fn tuning() -> Result<TuningTable, String> {
     let setting = std::env::var("RINGTREE_TUNING").unwrap_or_default();
@@ -320,7 +333,7 @@ fn is_set(name: &str, value: &str) -> bool {
 /// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
 /// flags say of the links on the way, which are shared memory only where there is but one host:
 /// without flags, `auto` is what a call would choose.
-fn links(arguments: &Arguments, topology: Topology) -> Result<TuningTable, String> {
+fn links(arguments: &Arguments, topology: &Topology) -> Result<TuningTable, String> {
     let mut table = tuning()?;
     let link = match topology.sharing() {
         Sharing::All => &mut table.shm,
@@ -355,7 +368,12 @@ fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
 /// The plan of every rank.
 fn plans(request: &Request) -> Result<Vec<Plan>, String> {
     (0..request.world_size)
-        .map(|rank| plan(&Request { rank, ..*request }))
+        .map(|rank| {
+            plan(&Request {
+                rank,
+                ..request.clone()
+            })
+        })
         .collect()
 }
 
@@ -483,14 +501,18 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
 
 /// "broadcast of 1 MiB over 8 ranks, root 0; 20 µs a message, 10 Gbit/s".
 fn heading(inquiry: &Inquiry) -> String {
-    let Topology {
-        world_size,
-        ranks_per_host,
-    } = inquiry.topology;
+    let topology = &inquiry.topology;
     let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
-    let links = match inquiry.topology.sharing() {
+    let links = match topology.sharing() {
         Sharing::Nobody => tcp,
-        Sharing::Some => format!("{tcp}; {ranks_per_host} share a host: {shm}"),
+        Sharing::Some => {
+            let sizes = topology.sizes();
+            let ranks = match (sizes.first(), sizes.last()) {
+                (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+                _ => topology.size_of(0).to_string(),
+            };
+            format!("{tcp}; {ranks} share a host: {shm}")
+        }
         Sharing::All => format!("all share a host: {shm}"),
     };
     let size = match inquiry.collective {
@@ -503,8 +525,8 @@ fn heading(inquiry: &Inquiry) -> String {
         String::new()
     };
     format!(
-        "{}{size} over {world_size} ranks{root}; {links}\n\n",
-        inquiry.collective
+        "{}{size} over {} ranks{root}; {links}\n\n",
+        inquiry.collective, topology.world_size
     )
 }
 

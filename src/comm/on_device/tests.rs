@@ -38,10 +38,7 @@ struct Calls {
 
 /// The call and what each rank does, if the algorithm is for so many ranks.
 fn prepare(call: Call, world_size: usize) -> Option<(Call, Vec<Script>)> {
-    let topology = Topology {
-        world_size,
-        ranks_per_host: world_size,
-    };
+    let topology = Topology::together(world_size);
     let mut cache = Cache::new(0, topology, TuningTable::default(), Vec::new());
     let key = Key {
         call,

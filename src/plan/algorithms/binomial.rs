@@ -39,9 +39,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     has_radix: true,
-    chunks: |collective, world_size, pieces| match collective.is_blocked() {
-        true => world_size * pieces,
-        false => pieces,
+    chunks: |request| match request.collective.is_blocked() {
+        true => request.world_size * request.pieces,
+        false => request.pieces,
     },
     build,
     cost,
@@ -85,6 +85,14 @@ fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
             pieces,
         )
     }
+}
+
+/// How many ranks member `member` of so many sends to in a broadcast, with radix 2.
+pub(super) fn children(member: usize, members: usize) -> usize {
+    let meets = |stride: &usize| member.is_multiple_of(2 * stride) && member + stride < members;
+    std::iter::successors(Some(1), |stride| Some(2 * stride))
+        .take_while(meets)
+        .count()
 }
 
 /// The part of a member in the round in which those `stride` apart meet.

@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §3 and §4",
     is_symmetric: |_| true,
     has_radix: true,
-    chunks: |_, world_size, pieces| world_size * pieces,
+    chunks: |request| request.world_size * request.pieces,
     scratch: |request| match request.collective {
         Collective::AllToAll if request.world_size > 1 => request.world_size * request.pieces,
         _ => 0,

@@ -24,7 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
     has_radix: true,
-    chunks: |_, _, _| 1,
+    chunks: |_| 1,
     build,
     cost,
     ..Entry::PLAIN

@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
         Collective::AllReduce,
     ],
     source: "Sanders, Speck, Träff (Parallel Computing 2009), §2 and §3",
-    chunks: |_, _, pieces| 2 * pieces,
+    chunks: |request| 2 * request.pieces,
     build,
     cost,
     pieces,

@@ -20,7 +20,6 @@ use super::blocks::{FREE, all_but_one, block, whole};
 use crate::plan::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::plan::price::Cost;
 use crate::plan::spec::Collective;
-use std::ops::Range;
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
@@ -46,11 +45,11 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::PLAIN
 };
 
-fn chunks(collective: Collective, world_size: usize, pieces: usize) -> usize {
-    match collective {
+fn chunks(request: &Request) -> usize {
+    match request.collective {
         Collective::Barrier => 1,
-        _ if collective.is_blocked() => world_size * pieces,
-        _ => pieces,
+        collective if collective.is_blocked() => request.world_size * request.pieces,
+        _ => request.pieces,
     }
 }
 
@@ -66,11 +65,11 @@ fn build(request: &Request) -> Vec<Round> {
     if world_size == 1 {
         return Vec::new();
     }
-    let ranks = 0..world_size;
+    let ranks: Vec<usize> = (0..world_size).collect();
     let part = |piece: usize| move |owner: usize| block(owner * pieces + piece, 1);
     let round = |piece: usize| match collective {
         Collective::AllReduce | Collective::Barrier => {
-            let all = whole(chunks(collective, world_size, pieces));
+            let all = whole(chunks(request));
             vec![
                 send_to_others(rank, &ranks, all.clone()),
                 fold_in_rank_order(rank, &ranks, all, true),
@@ -99,7 +98,7 @@ fn rounds(request: &Request) -> usize {
 pub(super) fn broadcast_round(
     rank: usize,
     root: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     ranges: Vec<ChunkRange>,
 ) -> Round {
     if rank == root {
@@ -113,7 +112,7 @@ pub(super) fn broadcast_round(
 pub(super) fn reduce_round(
     rank: usize,
     root: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     ranges: Vec<ChunkRange>,
     completes: bool,
 ) -> Round {
@@ -127,7 +126,7 @@ pub(super) fn reduce_round(
 /// Each of `ranks` sends every other its part and folds what it gets into its own.
 pub(super) fn reduce_scatter_round(
     rank: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     completes: bool,
     part_of: impl Fn(usize) -> Vec<ChunkRange>,
 ) -> Round {
@@ -140,7 +139,7 @@ pub(super) fn reduce_scatter_round(
 /// Each of `ranks` sends its part to all others and stores theirs.
 pub(super) fn all_gather_round(
     rank: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     part_of: impl Fn(usize) -> Vec<ChunkRange>,
 ) -> Round {
     let mut round = vec![send_to_others(rank, ranks, part_of(rank))];
@@ -152,7 +151,7 @@ pub(super) fn all_gather_round(
 pub(super) fn gather_round(
     rank: usize,
     root: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     part_of: impl Fn(usize) -> Vec<ChunkRange>,
 ) -> Round {
     if rank == root {
@@ -168,7 +167,7 @@ pub(super) fn gather_round(
 fn scatter_round(
     rank: usize,
     root: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     part_of: impl Fn(usize) -> Vec<ChunkRange>,
 ) -> Round {
     if rank == root {
@@ -190,12 +189,14 @@ pub(super) fn exchange_round(
     sends.chain(stores).collect()
 }
 
-/// The others of `ranks`, beginning behind `rank`, so that not all send to the same one first.
-fn others(rank: usize, ranks: &Range<usize>) -> impl Iterator<Item = usize> + Clone + use<> {
-    (rank + 1..ranks.end).chain(ranks.start..rank)
+/// The others of `ranks`, which ascend, beginning behind `rank`, so that not all send to the same
+/// one first.
+fn others(rank: usize, ranks: &[usize]) -> impl Iterator<Item = usize> + Clone {
+    let (before, behind) = ranks.split_at(ranks.partition_point(|one| *one < rank));
+    behind.iter().skip(1).chain(before).copied()
 }
 
-fn send_to_others(rank: usize, ranks: &Range<usize>, ranges: Vec<ChunkRange>) -> Step {
+fn send_to_others(rank: usize, ranks: &[usize], ranges: Vec<ChunkRange>) -> Step {
     Step::Send {
         peers: others(rank, ranks).collect(),
         ranges,
@@ -204,11 +205,11 @@ fn send_to_others(rank: usize, ranks: &Range<usize>, ranges: Vec<ChunkRange>) ->
 
 fn fold_in_rank_order(
     rank: usize,
-    ranks: &Range<usize>,
+    ranks: &[usize],
     ranges: Vec<ChunkRange>,
     completes: bool,
 ) -> Step {
-    let source = |peer| {
+    let source = |&peer: &usize| {
         if peer == rank {
             Source::Own
         } else {
@@ -216,7 +217,7 @@ fn fold_in_rank_order(
         }
     };
     Step::Receive {
-        sources: ranks.clone().map(source).collect(),
+        sources: ranks.iter().map(source).collect(),
         ranges,
         completes,
     }

@@ -51,8 +51,8 @@ pub struct Entry {
     /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
     /// peer to peer they do not do so at once, and two streams meet in a port now and then.
     pub has_one_sender: bool,
-    /// How many chunks the buffer is split into, for `world_size` ranks and b pieces a block.
-    pub chunks: fn(collective: Collective, world_size: usize, pieces: usize) -> usize,
+    /// How many chunks the buffer is split into: the same for every rank and root.
+    pub chunks: fn(&Request) -> usize,
     /// How many chunks of scratch a rank needs: those of the buffer times the ranks at most, and no
     /// more than the buffer's where the algorithm is to serve buffers of any size.
     pub scratch: fn(&Request) -> usize,
@@ -83,7 +83,7 @@ impl Entry {
         has_radix: false,
         is_direct: false,
         has_one_sender: false,
-        chunks: |_, _, pieces| pieces,
+        chunks: |request| request.pieces,
         scratch: |_| 0,
         build: |_| Vec::new(),
         cost: |_| blocks::FREE,
@@ -114,7 +114,7 @@ impl Entry {
 }
 
 /// What an algorithm is considered for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Offer {
     /// What is to be done.
     pub collective: Collective,
@@ -126,15 +126,14 @@ pub struct Offer {
     pub in_rank_order: bool,
 }
 
-/// The two collectives that one is made of, where ranks share hosts.
-#[derive(Clone, Copy, Debug)]
+/// What one collective is made of, where ranks share hosts.
+#[derive(Clone, Debug)]
 pub struct Stages {
-    /// What the ranks of one host do with the whole buffer.
-    pub inside: Request,
-    /// What ranks of different hosts do.
-    pub between: Request,
-    /// With which share of the buffer.
-    pub share_between: f64,
+    /// What the ranks of one host do with the whole buffer: one for each number of ranks, above 1,
+    /// that hosts have.
+    pub inside: Vec<Request>,
+    /// The cost of what ranks of different hosts do.
+    pub between: Cost,
 }
 
 /// Makes the registry: for each algorithm its constant and the file that has its entry.
@@ -210,7 +209,7 @@ pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static
 /// The plan that `request` asks for, or why there is none.
 ///
 /// ```
-/// use ringtree::plan::{Algorithm, Collective, Request, Step, plan};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, Step, plan};
 ///
 /// let rank_4 = plan(&Request {
 ///     collective: Collective::Broadcast,
@@ -219,7 +218,7 @@ pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static
 ///     rank: 4,
 ///     root: 0,
 ///     pieces: 1,
-///     ranks_per_host: 1,
+///     hosts: Hosts::APART,
 /// })?;
 /// let peers = |steps: &Vec<Step>| match &steps[0] {
 ///     Step::Send { peers, .. } => peers.clone(),
@@ -251,8 +250,8 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
     }
     request.topology().check()?;
     Ok(Plan {
-        request: *request,
-        chunks: (entry.chunks)(collective, world_size, pieces),
+        request: request.clone(),
+        chunks: (entry.chunks)(request),
         scratch: (entry.scratch)(request),
         rounds: (entry.build)(request),
     })

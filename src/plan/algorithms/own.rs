@@ -4,6 +4,7 @@ use super::{Entry, REGISTRY, plan};
 use crate::limits::{OWN_ALGORITHM_PROVEN_RANKS, VERIFY_RANKS_MAX};
 use crate::plan::ir::{Plan, Request};
 use crate::plan::spec::Algorithm;
+use crate::plan::topology::Hosts;
 use crate::plan::verify::verify;
 use std::sync::{PoisonError, RwLock};
 
@@ -103,7 +104,7 @@ impl Algorithm {
                         0
                     },
                     pieces: 2,
-                    ranks_per_host: 1,
+                    hosts: Hosts::APART,
                 })
             })
         });
@@ -133,7 +134,12 @@ pub fn prove(request: &Request) -> Result<(), String> {
             request.world_size
         ));
     }
-    let of_rank = |rank| plan(&Request { rank, ..*request });
+    let of_rank = |rank| {
+        plan(&Request {
+            rank,
+            ..request.clone()
+        })
+    };
     let plans: Vec<Plan> = (0..request.world_size)
         .map(of_rank)
         .collect::<Result<_, _>>()?;

@@ -28,7 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §5",
     is_symmetric: |_| true,
     is_direct: true,
-    chunks: |_, world_size, pieces| world_size * pieces,
+    chunks: |request| request.world_size * request.pieces,
     build,
     cost,
     ..Entry::PLAIN

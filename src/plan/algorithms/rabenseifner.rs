@@ -26,7 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "rabenseifner",
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
-    chunks: |_, world_size, pieces| pieces * Members::new(world_size, 2).count,
+    chunks: |request| request.pieces * Members::new(request.world_size, 2).count,
     build,
     cost,
     ..Entry::PLAIN

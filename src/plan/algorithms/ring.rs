@@ -29,7 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Patarasuk and Yuan (JPDC 2009), §4",
     is_symmetric: |_| true,
     has_one_sender: true,
-    chunks: |_, world_size, pieces| world_size * pieces,
+    chunks: |request| request.world_size * request.pieces,
     build,
     cost,
     ..Entry::PLAIN

@@ -26,7 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "scatter-allgather",
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
-    chunks: |_, world_size, pieces| world_size * pieces,
+    chunks: |request| request.world_size * request.pieces,
     build,
     cost,
     ..Entry::PLAIN

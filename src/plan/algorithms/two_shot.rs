@@ -31,7 +31,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),
-    chunks: |_, world_size, pieces| world_size * pieces,
+    chunks: |request| request.world_size * request.pieces,
     build,
     cost,
     is_pipelined: |_| true,
@@ -49,7 +49,7 @@ fn build(request: &Request) -> Vec<Round> {
     if request.world_size == 1 {
         return Vec::new();
     }
-    let ranks = 0..request.world_size;
+    let ranks: Vec<usize> = (0..request.world_size).collect();
     let part = |piece: usize| move |owner: usize| block(owner * request.pieces + piece, 1);
     let collect = |piece| reduce_scatter_round(request.rank, &ranks, true, part(piece));
     let hand_out = |piece| match request.collective {

@@ -163,7 +163,12 @@ impl Traffic {
             ..
         } = *request;
         let entry = required(collective, algorithm)?;
-        let of_rank = |rank| plan(&Request { rank, ..*request });
+        let of_rank = |rank| {
+            plan(&Request {
+                rank,
+                ..request.clone()
+            })
+        };
         let first = of_rank(root)?;
         let mut count = Count::new(&first, bytes);
         count.add(&first);

@@ -32,7 +32,7 @@ const PIECES_COUNTED: [usize; 2] = [8, 16];
 /// ```
 /// use ringtree::plan::cost::shared::time_s;
 /// use ringtree::plan::tuning::TuningTable;
-/// use ringtree::plan::{Algorithm, Collective, Request};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let shm = TuningTable::default().shm;
 /// let broadcast = Request {
@@ -42,7 +42,7 @@ const PIECES_COUNTED: [usize; 2] = [8, 16];
 ///     rank: 0,
 ///     root: 0,
 ///     pieces: 1,
-///     ranks_per_host: 4,
+///     hosts: Hosts::each(4),
 /// };
 /// // Published once, stored by three ranks at the same time: the bytes count once.
 /// let seconds = time_s(&broadcast, 1000, &shm)?;
@@ -56,7 +56,10 @@ pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, S
         return counted_s(entry, request, bytes, link);
     }
     let with = |pieces, bytes| {
-        let request = Request { pieces, ..*request };
+        let request = Request {
+            pieces,
+            ..request.clone()
+        };
         counted_s(entry, &request, bytes, link)
     };
     if !(entry.is_pipelined)(request.collective) {
@@ -77,7 +80,10 @@ pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize)
         return 1;
     }
     // Every message is one chunk.
-    let chunks = (entry.chunks)(request.collective, request.world_size, 1);
+    let chunks = (entry.chunks)(&Request {
+        pieces: 1,
+        ..request.clone()
+    });
     let element_bytes = dtype_size.max(1);
     let elements = (bytes / element_bytes).div_ceil(chunks);
     let elements_a_segment = (SHARED_SEGMENT_BYTES / element_bytes).max(1);
@@ -98,7 +104,10 @@ fn counted_s(
     };
     let mut busiest_s = Vec::new();
     for rank in 0..ranks {
-        let plan = plan(&Request { rank, ..*request })?;
+        let plan = plan(&Request {
+            rank,
+            ..request.clone()
+        })?;
         let lengths = ChunkBytes::of_plan(&plan, bytes);
         busiest_s.resize(plan.rounds.len(), 0.0_f64);
         for (round, busiest_s) in plan.rounds.iter().zip(&mut busiest_s) {

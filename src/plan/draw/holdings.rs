@@ -50,7 +50,7 @@ impl Holdings {
             }
             rounds[transfer.round].push(transfer);
         }
-        let mut replay = Replay::new(first.request, first.chunks, plans);
+        let mut replay = Replay::new(first.request.clone(), first.chunks, plans);
         let mut states = vec![replay.state()];
         for round in &rounds {
             replay.step(round);
@@ -87,7 +87,7 @@ impl Replay {
             chunks,
             cells,
         };
-        for rank in 0..request.world_size {
+        for rank in 0..plans.len() {
             for chunk in 0..chunks {
                 if replay.starts_with(rank, chunk) {
                     replay.cells[rank][chunk].holds = 1 << rank;

@@ -33,7 +33,7 @@ pub struct Caption {
 
 /// "broadcast by binomial, 8 ranks, root 0".
 fn title(plans: &[Plan]) -> Option<String> {
-    let request = plans.first()?.request;
+    let request = &plans.first()?.request;
     let root = if request.collective.is_rooted() {
         format!(", root {}", request.root)
     } else {

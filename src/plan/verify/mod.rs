@@ -177,7 +177,7 @@ impl At {
 /// Proves the plans of all ranks of one request, in rank order.
 ///
 /// ```
-/// use ringtree::plan::{Algorithm, Collective, Request, plan, verify::verify};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::verify};
 ///
 /// let request = |rank| Request {
 ///     collective: Collective::AllReduce,
@@ -186,7 +186,7 @@ impl At {
 ///     rank,
 ///     root: 0,
 ///     pieces: 1,
-///     ranks_per_host: 1,
+///     hosts: Hosts::APART,
 /// };
 /// let plans: Vec<_> = (0..6).map(|rank| plan(&request(rank)).unwrap()).collect();
 /// let proof = verify(&plans).unwrap();

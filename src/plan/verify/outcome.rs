@@ -16,7 +16,7 @@ pub(super) struct Trees {
 
 /// Checks every demanded chunk and compares the trees of those that are combinations.
 pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fault> {
-    let request = plans[0].request;
+    let request = &plans[0].request;
     let chunks = plans[0].chunks;
     let pieces = chunks / request.world_size;
     let mut tree_of_chunk: Vec<Option<Value>> = vec![None; chunks];

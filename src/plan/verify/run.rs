@@ -112,7 +112,7 @@ pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
 }
 
 fn at_the_start(plans: &[Plan]) -> Finished {
-    let request = plans[0].request;
+    let request = &plans[0].request;
     let moves_blocks = request.collective.moves_blocks();
     let blocks = if moves_blocks { plans.len() } else { 1 };
     let values = Values::new(plans.len(), blocks, request.collective.is_union());

@@ -29,7 +29,7 @@ pub(super) fn check(plans: &[Plan]) -> Checked {
 fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
     let expected = Request {
         rank,
-        ..first.request
+        ..first.request.clone()
     };
     let blocks = if expected.collective.is_blocked() {
         ranks

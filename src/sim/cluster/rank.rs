@@ -89,7 +89,7 @@ impl Rank {
         engine.add_group(GROUP, group);
         let topology = Topology {
             world_size,
-            ranks_per_host: shared.world.ranks_per_host,
+            hosts: shared.world.hosts.clone(),
         };
         Self {
             rank,

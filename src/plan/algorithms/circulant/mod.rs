@@ -46,12 +46,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
     is_symmetric: |collective| !collective.is_rooted(),
-    chunks: |collective, world_size, pieces| {
-        if collective.is_rooted() {
-            pieces
-        } else {
-            world_size * pieces
-        }
+    chunks: |request| match request.collective.is_rooted() {
+        true => request.pieces,
+        false => request.world_size * request.pieces,
     },
     build,
     cost,
@@ -61,7 +58,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// The skips, smallest first: 1, …, ⌈n/2⌉, n.
-fn skips(world_size: usize) -> Vec<usize> {
+pub(super) fn skips(world_size: usize) -> Vec<usize> {
     let mut skips = vec![world_size];
     while let Some(&last) = skips.last().filter(|&&skip| skip > 1) {
         skips.push(last.div_ceil(2));
