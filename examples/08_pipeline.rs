@@ -17,52 +17,48 @@
 //! A layer multiplies by one weight, so that the gradients can be compared, to the bit, with those
 //! of a program without a pipeline.
 
-use ringtree::{Communicator, Result, Work};
+use ringtree::{Communicator, Error, Result, Work};
 use std::collections::VecDeque;
 
 /// Elements of an activation: 4 MiB.
-const ELEMENTS: usize = 1 << 20;
+pub(crate) const ELEMENTS: usize = 1 << 20;
 const MICRO_BATCHES: usize = 8;
 const STAGES: usize = 4;
 
 fn main() -> Result<()> {
     if std::env::var_os("RANK").is_some() {
-        let comm = Communicator::from_env()?;
-        let stage = train(&comm, ELEMENTS, MICRO_BATCHES)?;
-        return report(comm.rank(), comm.world_size(), &stage);
+        println!("{}", program(&Communicator::from_env()?, ELEMENTS)?);
+        return Ok(());
     }
-    let stages = ringtree::simulate(STAGES, |comm| train(comm, ELEMENTS, MICRO_BATCHES));
-    for (rank, stage) in stages.into_iter().enumerate() {
-        report(rank, STAGES, &stage?)?;
+    for told in ringtree::simulate(STAGES, |comm| program(comm, ELEMENTS)) {
+        println!("{}", told?);
     }
     Ok(())
 }
 
-fn report(rank: usize, stages: usize, stage: &Trained) -> Result<()> {
-    let expected = alone(stages, ELEMENTS, MICRO_BATCHES)[rank];
-    let right = match stage.gradient == expected {
-        true => "as without a pipeline",
-        false => "WRONG",
-    };
-    println!(
-        "stage {rank}: {:<52} gradient {:.4e}, {right}",
-        stage.order, stage.gradient
-    );
-    match stage.gradient == expected {
-        true => Ok(()),
-        false => Err(ringtree::Error::system(format!("expected {expected:.4e}"))),
+/// One step; checks this stage's gradient, and returns what there is to tell of it.
+pub(crate) fn program(comm: &Communicator, elements: usize) -> Result<String> {
+    let (rank, stages) = (comm.rank(), comm.world_size());
+    let Trained { gradient, order } = train(comm, elements, MICRO_BATCHES)?;
+    let expected = alone(stages, elements, MICRO_BATCHES)[rank];
+    if gradient != expected {
+        let wrong = format!("the gradient is {gradient:.4e}, without a pipeline {expected:.4e}");
+        return Err(Error::system(wrong));
     }
+    Ok(format!(
+        "stage {rank}: {order:<52} gradient {gradient:.4e}, as without a pipeline"
+    ))
 }
 
 /// What a stage has after a step.
-pub(crate) struct Trained {
-    pub(crate) gradient: f64,
+struct Trained {
+    gradient: f64,
     /// The forwards and backwards in the order in which they were made.
-    pub(crate) order: String,
+    order: String,
 }
 
 /// One step of the stage of this rank.
-pub(crate) fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained> {
+fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained> {
     let mut stage = Stage::new(comm, elements);
     // As many micro-batches are on their way as there are stages from here on.
     let ahead = (comm.world_size() - comm.rank() - 1).min(batches);
@@ -232,7 +228,7 @@ fn sample(batch: usize, elements: usize) -> Vec<f32> {
 }
 
 /// The gradients of all layers, by one program without a pipeline.
-pub(crate) fn alone(stages: usize, elements: usize, batches: usize) -> Vec<f64> {
+fn alone(stages: usize, elements: usize, batches: usize) -> Vec<f64> {
     let mut layers: Vec<_> = (0..stages).map(Layer::new).collect();
     for batch in 0..batches {
         let mut inputs = vec![sample(batch, elements)];

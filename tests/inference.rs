@@ -11,46 +11,9 @@ mod inference;
 mod ranks;
 
 use ranks::{ALL_LINKS, MARK, ROLE, Ranks, exit};
-use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Communicator, Result};
 use rustix::process::Signal;
 use std::time::Duration;
-
-/// How long the simulated example takes.
-const ALL: Duration = Duration::from_millis(4_000);
-
-#[test]
-fn a_death_at_any_step_is_told_to_all() {
-    // While it waits for a request, in one, and between two.
-    for step in 0..80 {
-        let dead = step % 3;
-        let mut world = World::new(3);
-        world.network.faults.deaths = vec![(dead, ALL * step as u32 / 80)];
-        let ends = world.run(|comm| {
-            let end = inference::serve(comm, |time| sleep(comm, time));
-            (end.map(|times| times.len()), comm.clock())
-        });
-        for (rank, (end, at)) in ends.into_iter().enumerate() {
-            if rank == dead {
-                continue;
-            }
-            match end {
-                // Two requests of 100 and 400 layers.
-                Ok(calls) => assert_eq!(calls, 500, "step {step}"),
-                Err(error) => {
-                    let text = error.to_string();
-                    assert!(
-                        text.contains(&format!("rank {dead} is gone")),
-                        "step {step}: {text}"
-                    );
-                    assert!(at < ALL + Duration::from_secs(3), "step {step}: {at:?}");
-                }
-            }
-        }
-    }
-}
-
-// ---- ranks as processes ----
 
 #[test]
 fn child_entry() {

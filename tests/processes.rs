@@ -5,9 +5,6 @@
 
 #[path = "support/checked.rs"]
 mod checked;
-#[allow(dead_code)]
-#[path = "../examples/08_pipeline.rs"]
-mod example;
 #[path = "support/ranks.rs"]
 mod ranks;
 
@@ -44,7 +41,6 @@ fn child_entry() {
         "training" => training(),
         "messages" => messages(),
         "threads" => threads(),
-        "pipeline" => pipeline(),
         "hosts" => hosts(),
         other => panic!("no role is called {other}"),
     };
@@ -319,15 +315,6 @@ fn threads() -> Result<String> {
     Ok(end?.len().to_string())
 }
 
-/// The example of a pipeline, with its messages of 4 MiB.
-fn pipeline() -> Result<String> {
-    let comm = Communicator::from_env()?;
-    let (stages, batches) = (comm.world_size(), 5);
-    let expected = example::alone(stages, 1 << 20, batches)[comm.rank()];
-    let trained = example::train(&comm, 1 << 20, batches)?;
-    Ok(format!("right: {}", trained.gradient == expected))
-}
-
 /// The smallest executor: one task, and a thread that sleeps until its waker is rung.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
@@ -538,14 +525,6 @@ fn threads_share_a_communicator_and_are_told_of_different_orders() {
             );
         }
         assert_eq!(said[0], said[1], "{links:?}");
-    }
-}
-
-#[test]
-fn a_pipeline_of_processes_computes_what_one_program_would() {
-    for links in ALL_LINKS {
-        let (said, _) = Ranks::start(links, "pipeline", 4, &[]).hear(&[0, 1, 2, 3]);
-        assert_eq!(said, vec!["right: true"; 4], "{links:?}");
     }
 }
 

@@ -64,7 +64,8 @@ impl Communicator {
     /// A communicator of the ranks `ranks` of this one, numbered in the order of the list. Only its
     /// members call it, all with the same list; the others need not know. It is no call in this
     /// communicator's order: nothing waits for it but its members, for each other. A rank that
-    /// calls it twice with the same list gets two groups.
+    /// calls it twice with the same list gets two groups. The members have the timeout of the
+    /// handle to come, see [`Communicator::with_timeout`] and [`Communicator::patient`].
     ///
     /// [`Communicator::split`] says what a group is. Rank 0 of the world gives groups their
     /// numbers, so it must not have left; its program is not disturbed. A communicator that has
@@ -105,7 +106,6 @@ impl Communicator {
             members,
             hosts,
             group,
-            timeout,
             checks_calls,
             transport_name: parents_transport,
             ..
@@ -113,7 +113,7 @@ impl Communicator {
         let hosts = ranks.iter().map(|one| hosts[*one]).collect();
         let members = members.part(ranks);
         let from = (*group, ends_with);
-        let group = runtime.make_group(from, rank, &members, *checks_calls, *timeout)?;
+        let group = runtime.make_group(from, rank, &members, *checks_calls, self.1)?;
         let transport = match *parents_transport {
             "sim" => "sim",
             _ => transport_name(runtime.local_ranks(&members).len(), ranks.len()),

@@ -103,6 +103,7 @@ pub struct Network {
     control_last_ns: BTreeMap<(usize, usize), u64>,
     touched: Vec<usize>,
     transfers: Option<Vec<Transfer>>,
+    event_times_ns: Option<BTreeSet<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -198,6 +199,7 @@ impl Network {
             control_last_ns: BTreeMap::new(),
             touched: Vec::new(),
             transfers: None,
+            event_times_ns: None,
             config,
         };
         for (rank, at) in network.config.faults.deaths.clone() {
@@ -252,6 +254,9 @@ impl Network {
     fn run_until(&mut self, end_ns: u64) {
         while let Some(at_ns) = self.next_event_ns().filter(|&at_ns| at_ns <= end_ns) {
             self.now_ns = at_ns;
+            if let Some(times_ns) = &mut self.event_times_ns {
+                times_ns.insert(at_ns);
+            }
             match self.timers.first() {
                 Some(&(timer_ns, rank)) if timer_ns <= at_ns => {
                     self.cancel_timer(rank);
@@ -545,5 +550,17 @@ impl Network {
     #[must_use]
     pub fn transfers(&self) -> &[Transfer] {
         self.transfers.as_deref().unwrap_or_default()
+    }
+
+    /// Starts recording at which times something happens.
+    pub fn record_event_times(&mut self) {
+        self.event_times_ns.get_or_insert_default();
+    }
+
+    /// The times at which something happened, each once and in order; none unless recording was
+    /// started.
+    pub fn event_times(&self) -> impl Iterator<Item = Duration> {
+        let times_ns = self.event_times_ns.iter().flatten();
+        times_ns.copied().map(Duration::from_nanos)
     }
 }

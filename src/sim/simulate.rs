@@ -108,6 +108,35 @@ impl World {
         })
     }
 
+    /// Runs `code`, and returns the times at which something happened to a rank: a packet or a
+    /// control message came, or a timer ended. Between two of them nothing does. So with a death at
+    /// each of these times a rank dies at every step: it does no more of what it did then.
+    ///
+    /// ```
+    /// use ringtree::sim::simulate::World;
+    /// let program = |comm: &ringtree::Communicator| comm.barrier();
+    /// let mut world = World::new(3);
+    /// for at in world.event_times(program) {
+    ///     world.network.faults.deaths = vec![(2, at)];
+    ///     for end in &world.run(program)[..2] {
+    ///         // It had the barrier, or is told.
+    ///         let is_told = |error: &ringtree::Error| error.peer() == Some(2);
+    ///         assert!(end.as_ref().err().is_none_or(is_told), "{at:?}: {end:?}");
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// If `code` panics on a rank.
+    #[must_use]
+    pub fn event_times<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<Duration> {
+        let network = Network::new(self.network.clone(), self.world_size);
+        let network = Arc::new(Mutex::new(network));
+        lock(&network).record_event_times();
+        self.run_on(&network, code);
+        lock(&network).event_times().collect()
+    }
+
     fn communicator(
         &self,
         rank: usize,

@@ -14,7 +14,6 @@ mod messages;
 mod mismatch;
 mod own_operator;
 mod patience;
-mod pipeline;
 mod steps;
 mod threads;
 mod usage;

@@ -129,6 +129,31 @@ fn wrong_lists_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn members_have_the_timeout_of_the_handle_to_come() {
+    let late = |patient: bool| {
+        let mut world = World::new(2);
+        world.timeout = Duration::from_secs(10);
+        world.run(move |comm| {
+            if comm.rank() == 1 {
+                sleep(comm, Duration::from_secs(3600));
+            }
+            let handle = match patient {
+                true => comm.patient(),
+                false => comm.with_timeout(Duration::from_secs(2)),
+            };
+            let end = handle.subgroup(&[0, 1]).map(|group| group.world_size());
+            (end, comm.clock())
+        })
+    };
+    for (end, _) in late(true) {
+        assert_eq!(end, Ok(2));
+    }
+    let (end, at) = late(false).swap_remove(0);
+    assert!(end.is_err_and(|error| error.is_timeout()));
+    assert!(at < Duration::from_secs(4), "{at:?}");
+}
+
+#[test]
 fn members_that_do_not_come_are_named_with_what_they_wait_for() {
     let mut world = World::new(5);
     world.timeout = Duration::from_secs(3);

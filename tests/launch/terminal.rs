@@ -102,6 +102,26 @@ fn held_up(options: &[&str], script: &str) -> (Child, PipeReader) {
 const CHATTERS: &str = "while :; do echo something to read; echo and more >&2; done";
 
 #[test]
+fn a_reader_that_has_seen_enough_ends_a_benchmark_in_peace() {
+    let sizes = vec!["8"; 10_000].join(",");
+    let bench = ["bench", "all-reduce", "--ranks", "2", "--iters", "1"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ringtree"))
+        .args(bench)
+        .args(["--sizes", &sizes])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut first).unwrap();
+    assert!(first.contains("time_us"), "{first}");
+    drop(output);
+    let end = wait(child);
+    assert_eq!((end.code, end.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn a_reader_that_pauses_does_not_hold_up_the_end_of_the_job() {
     let (child, reader) = held_up(&["--nproc-per-node", "3"], CHATTERS);
     signal(child.id(), "TERM");

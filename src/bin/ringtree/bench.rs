@@ -6,7 +6,7 @@ pub(crate) mod measure;
 pub(crate) mod report;
 
 use crate::gpu;
-use crate::names::{Selection, parse_collective, parse_selection};
+use crate::names::{Selection, collectives, parse_collective, parse_selection};
 use crate::quantity::parse_size;
 use case::{Case, Memory};
 use measure::Measurement;
@@ -19,12 +19,13 @@ use ringtree::plan::reproducible::is_in_rank_order;
 use ringtree::plan::select::scratch_bytes;
 use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
+use std::io;
 use std::process::ExitCode;
 
 /// The arguments of `ringtree bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// all-reduce, broadcast, reduce, all-gather, reduce-scatter or barrier
+    #[arg(help = collectives())]
     collective: String,
     /// How many ranks to spawn; among ranks already (RANK is set) it must agree
     #[arg(long)]
@@ -53,7 +54,7 @@ pub(crate) struct Arguments {
     /// Operator
     #[arg(long, default_value = "sum")]
     op: String,
-    /// Root of broadcast and reduce
+    /// Root of broadcast, reduce, gather and scatter
     #[arg(long, default_value_t = 0)]
     root: usize,
     /// Calls a batch; without it about half a second a size
@@ -257,13 +258,30 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
             };
             let measurement: Measurement = measure::measure(&comm, &case)?;
             total_wrong += measurement.wrong;
+            let mut printed = Ok(());
             if comm.rank() == 0 {
-                wanted.report.print(&case, &comm, &measurement, is_first);
+                printed = wanted.report.print(&case, &comm, &measurement, is_first);
+            }
+            if !is_read(&comm, printed)? {
+                return Ok(total_wrong);
             }
             is_first = false;
         }
     }
     Ok(total_wrong)
+}
+
+/// Whether rank 0's output still has a reader: all ranks are told. One that has seen enough
+/// (`| head`) is no failure, and ends the measurements.
+fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<bool> {
+    let mut is_read = [u8::from(printed.is_ok())];
+    comm.broadcast(&mut is_read, 0)?;
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io("cannot print the results", &error))
+        }
+        _ => Ok(is_read[0] != 0),
+    }
 }
 
 /// Why one of all algorithms does not carry out a call of so many bytes. One that was named is not

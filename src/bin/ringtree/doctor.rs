@@ -5,6 +5,7 @@ use ringtree::bootstrap::{TransportChoice, TuningSource};
 use ringtree::device::{self, Device};
 use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Which way collectives on device buffers go.
@@ -36,28 +37,27 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     let choice = choice.unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let findings = Findings::here(cores);
-    print!(
-        "{}",
-        report(
-            &findings,
-            setting("RINGTREE_HOST_ID"),
-            asked.is_some(),
-            choice,
-            &tuning(setting("RINGTREE_TUNING").as_deref()),
-            &gpus(),
-        )
+    let mut output = report(
+        &findings,
+        setting("RINGTREE_HOST_ID"),
+        asked.is_some(),
+        choice,
+        &tuning(setting("RINGTREE_TUNING").as_deref()),
+        &gpus(),
     );
     let checks = match setting("RINGTREE_CHECK") {
         Some(checks) => format!("{} (RINGTREE_CHECK)", checks.trim()),
         None => "none (the default)".to_owned(),
     };
-    println!("{:<19}{checks}", "checks");
+    output += &format!("{:<19}{checks}\n", "checks");
     // Any other value was refused before any command began.
     let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
         Some("1") => "the same for any length and place (RINGTREE_REPRODUCIBLE)",
         _ => "the chosen algorithm's (the default)",
     };
-    println!("{:<19}{order}", "order of sums");
+    output += &format!("{:<19}{order}\n", "order of sums");
+    // A reader that has seen enough (`| head`) is no failure.
+    let _ = std::io::stdout().lock().write_all(output.as_bytes());
     match (findings.place(), choice) {
         (Err(why), TransportChoice::Shm) => {
             eprintln!(

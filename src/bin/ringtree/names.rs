@@ -17,6 +17,12 @@ pub(crate) enum Selection {
     One(Algorithm),
 }
 
+/// The names of all collectives, for the help.
+pub(crate) fn collectives() -> String {
+    let names: Vec<String> = Collective::ALL.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
+
 /// The collective called `text`.
 ///
 /// # Errors

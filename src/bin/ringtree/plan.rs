@@ -1,6 +1,6 @@
 //! `ringtree plan`: what a collective will do, before it runs.
 
-use crate::names::{Selection, parse_collective, parse_selection};
+use crate::names::{Selection, collectives, parse_collective, parse_selection};
 use crate::quantity::{parse_rate, parse_size, parse_time};
 use ringtree::bootstrap::TuningSource;
 use ringtree::limits::{
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// all-reduce, broadcast, reduce, reduce-scatter, all-gather or barrier
+    #[arg(help = collectives())]
     collective: String,
     /// The algorithm's name, auto (what a call would choose) or all
     #[arg(long, value_name = "NAME|auto|all")]

@@ -4,6 +4,7 @@ use super::case::{Case, Memory};
 use super::measure::Measurement;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
+use std::io::{self, Write};
 use std::str::FromStr;
 
 /// The columns of a measured point.
@@ -62,23 +63,18 @@ impl Report {
         comm: &Communicator,
         measurement: &Measurement,
         is_first: bool,
-    ) {
+    ) -> io::Result<()> {
         let cells = cells(case, comm, measurement);
-        match self {
-            Report::Csv => {
-                if is_first {
-                    println!("{}", COLUMNS.join(","));
-                }
-                println!("{}", cells.join(","));
-            }
-            Report::Table => {
-                if is_first {
-                    println!("{}", aligned(COLUMNS));
-                }
-                println!("{}", aligned(&cells));
-            }
-            Report::Json => println!("{}", object(&cells)),
+        let (heading, line) = match self {
+            Report::Csv => (Some(COLUMNS.join(",")), cells.join(",")),
+            Report::Table => (Some(aligned(COLUMNS)), aligned(&cells)),
+            Report::Json => (None, object(&cells)),
+        };
+        let mut output = io::stdout().lock();
+        if let Some(heading) = heading.filter(|_| is_first) {
+            writeln!(output, "{heading}")?;
         }
+        writeln!(output, "{line}")
     }
 }
 

@@ -1,0 +1,135 @@
+//! Sharded training, as FSDP and ZeRO-3 do it: every rank keeps a part of each layer's weights. A
+//! layer is gathered before it is used and forgotten after; its gradient is averaged and scattered.
+//! The layers are not made for the number of ranks, so the parts are uneven, some of them empty.
+//!
+//! ```text
+//! cargo run --release --example 09_uneven_shards      # four simulated ranks
+//! cargo build --release --example 09_uneven_shards && \
+//!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/09_uneven_shards
+//! ```
+//!
+//! `Layout::Ceil` cuts as `torch.chunk` does, so a layer of 77 weights lies as 20, 20, 20 and 17 on
+//! four ranks. `Layout::Counts` gives any part to any rank: the last layer is not worth cutting and
+//! lies on the last rank alone. Neither call copies its input or asks for padding.
+
+use ringtree::{Communicator, Error, Layout, ReduceOp, Result};
+
+const RANKS: usize = 4;
+const STEPS: usize = 20;
+const RATE: f32 = 0.25;
+/// How many weights each layer has.
+const LAYERS: [usize; 4] = [77, 5000, 1021, 9];
+
+fn main() -> Result<()> {
+    if std::env::var_os("RANK").is_some() {
+        println!("{}", program(&Communicator::from_env()?)?);
+        return Ok(());
+    }
+    for told in ringtree::simulate(RANKS, program) {
+        println!("{}", told?);
+    }
+    Ok(())
+}
+
+/// One layer, of which this rank has a shard.
+struct Sharded {
+    /// Where the layer is not cut by [`Layout::Ceil`]: how many weights each rank has.
+    counts: Option<Vec<usize>>,
+    /// How many weights all shards have together.
+    weights: usize,
+    shard: Vec<f32>,
+}
+
+impl Sharded {
+    fn new(comm: &Communicator, layer: usize) -> Self {
+        let (rank, ranks, weights) = (comm.rank(), comm.world_size(), LAYERS[layer]);
+        let mut counts = vec![0; ranks];
+        counts[ranks - 1] = weights;
+        let mut sharded = Self {
+            counts: (layer + 1 == LAYERS.len()).then_some(counts),
+            weights,
+            shard: Vec::new(),
+        };
+        let own = sharded.layout().block(rank, ranks, weights);
+        sharded.shard = vec![0.0; own.len()];
+        sharded
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        self.counts.as_ref().map_or(Layout::Ceil, Layout::from)
+    }
+
+    /// All weights of the layer, in memory that the layers use in turn.
+    fn gather<'a>(&self, comm: &Communicator, memory: &'a mut [f32]) -> Result<&'a [f32]> {
+        let whole = &mut memory[..self.weights];
+        comm.all_gather_into(&self.shard, &mut self.layout().of(&mut *whole))?;
+        Ok(whole)
+    }
+
+    /// Changes the shard by the mean of all ranks' gradients of the whole layer.
+    fn learn(&mut self, comm: &Communicator, gradient: &[f32]) -> Result<()> {
+        let mut own = vec![0.0; self.shard.len()];
+        comm.reduce_scatter_into(&self.layout().of(gradient), &mut own, ReduceOp::Avg)?;
+        descend(&mut self.shard, &own);
+        Ok(())
+    }
+}
+
+/// Trains all layers; checks this rank's shards, and returns what there is to tell of them.
+pub(crate) fn program(comm: &Communicator) -> Result<String> {
+    let layers = 0..LAYERS.len();
+    let mut layers: Vec<_> = layers.map(|layer| Sharded::new(comm, layer)).collect();
+    let largest = LAYERS.into_iter().max();
+    let mut memory = vec![0.0; largest.unwrap_or(0)];
+    for step in 0..STEPS {
+        for layer in &mut layers {
+            let weights = layer.gather(comm, &mut memory)?;
+            let slope = gradient(weights, step, comm.rank());
+            layer.learn(comm, &slope)?;
+        }
+    }
+    for layer in &layers {
+        let own = layer.layout();
+        let own = own.block(comm.rank(), comm.world_size(), layer.weights);
+        let right = &alone(layer.weights, comm.world_size())[own];
+        let mut pairs = layer.shard.iter().zip(right);
+        if !pairs.all(|(one, right)| (one - right).abs() < 1e-5) {
+            return Err(Error::system("one program alone gets other weights"));
+        }
+    }
+    let part = |layer: &Sharded| format!("{} of {}", layer.shard.len(), layer.weights);
+    let parts: Vec<_> = layers.iter().map(part).collect();
+    Ok(format!(
+        "rank {} has learnt {} weights, as one program alone would have",
+        comm.rank(),
+        parts.join(", ")
+    ))
+}
+
+/// Forward and backward: the gradient of the whole layer, for the samples of one rank. Here a
+/// weight learns the mean of the samples; the layer of a real model needs all of its weights too.
+fn gradient(weights: &[f32], step: usize, rank: usize) -> Vec<f32> {
+    let sample = |at: usize| ((step * 5 + rank * 11 + at * 3) % 7) as f32 / 7.0;
+    let pairs = weights.iter().enumerate();
+    pairs.map(|(at, weight)| weight - sample(at)).collect()
+}
+
+fn descend(weights: &mut [f32], gradient: &[f32]) {
+    let pairs = weights.iter_mut().zip(gradient);
+    pairs.for_each(|(weight, slope)| *weight -= RATE * slope);
+}
+
+/// A layer trained by one program that reads the samples of all ranks, to compare.
+fn alone(weights: usize, ranks: usize) -> Vec<f32> {
+    let mut layer = vec![0.0; weights];
+    for step in 0..STEPS {
+        let mut mean = vec![0.0; weights];
+        for rank in 0..ranks {
+            let slope = gradient(&layer, step, rank);
+            let pairs = mean.iter_mut().zip(slope);
+            pairs.for_each(|(mean, one)| *mean += one / ranks as f32);
+        }
+        descend(&mut layer, &mean);
+    }
+    layer
+}

@@ -1,0 +1,135 @@
+//! A server on tokio. Every rank has a part of the data, so each request is a broadcast of the
+//! question and an all-reduce of what the parts answer. The tasks await both: the one thread of
+//! rank 0 goes on to accept clients and to read their questions meanwhile.
+//!
+//! ```text
+//! cargo run --release --example 14_tokio
+//! ```
+//!
+//! The order of the calls is the order in which they are *started*, whatever the tasks await first.
+//! So several requests are on their way at once. (On a runtime of several threads, a lock around
+//! the two starts would keep them together.)
+//!
+//! Run without a launcher, the program starts two copies of itself.
+
+use ringtree::{Communicator, Error, ReduceOp, Result};
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const RANKS: usize = 2;
+const CLIENTS: u64 = 8;
+/// The data: the numbers below this. A question is a number, the answer how many it divides.
+const NUMBERS: u64 = 100_000;
+/// The question after the last one.
+const STOP: u64 = 0;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<i32> {
+    if std::env::var_os("RANK").is_none() {
+        return ringtree::launch::spawn_self(RANKS);
+    }
+    println!("{}", program(Communicator::from_env()?)?);
+    Ok(0)
+}
+
+pub(crate) fn program(comm: Communicator) -> Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    let runtime = runtime.map_err(|error| Error::io("starting tokio", &error))?;
+    match comm.rank() {
+        0 => runtime.block_on(serve(Arc::new(comm))),
+        _ => runtime.block_on(work(comm)),
+    }
+}
+
+/// Rank 0: a task for each client.
+async fn serve(comm: Arc<Communicator>) -> Result<String> {
+    let failed = |error| Error::io("serving", &error);
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let clients: Vec<_> = (1..=CLIENTS)
+        .map(|one| tokio::spawn(ask(address, one)))
+        .collect();
+    let mut tasks = Vec::new();
+    for _ in 0..CLIENTS {
+        let (stream, _) = listener.accept().await.map_err(failed)?;
+        tasks.push(tokio::spawn(answer(Arc::clone(&comm), stream)));
+    }
+    for task in tasks {
+        task.await
+            .map_err(|error| Error::system(error.to_string()))??;
+    }
+    comm.broadcast_async(vec![STOP], 0)?.await?;
+    for client in clients {
+        let end = client
+            .await
+            .map_err(|error| Error::system(error.to_string()))?;
+        end.map_err(failed)?;
+    }
+    Ok(format!(
+        "rank 0 of {} has answered {CLIENTS} clients, all as it should",
+        comm.world_size()
+    ))
+}
+
+/// Answers one client's questions.
+async fn answer(comm: Arc<Communicator>, mut stream: TcpStream) -> Result<()> {
+    // A client that goes away is its own affair; nothing is divided by 0.
+    while let Ok(question @ 1..) = stream.read_u64().await {
+        let told = comm.broadcast_async(vec![question], 0)?;
+        let counted = comm.all_reduce_async(vec![count(&comm, question)], ReduceOp::Sum)?;
+        told.await?;
+        let total = counted.await?[0];
+        if stream.write_u64(total).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The other ranks: they wait for a question for as long as it takes.
+async fn work(comm: Communicator) -> Result<String> {
+    for answered in 0.. {
+        let question = comm.patient().broadcast_async(vec![STOP], 0)?.await?[0];
+        if question == STOP {
+            return Ok(format!("rank {} has counted {answered} times", comm.rank()));
+        }
+        let counted = vec![count(&comm, question)];
+        comm.all_reduce_async(counted, ReduceOp::Sum)?.await?;
+    }
+    unreachable!("rank 0 says when to stop")
+}
+
+/// How many numbers of this rank's part a question divides.
+fn count(comm: &Communicator, question: u64) -> u64 {
+    let own = comm.block(NUMBERS as usize);
+    own.filter(|one| (*one as u64).is_multiple_of(question))
+        .count() as u64
+}
+
+/// A client, which asks some questions and knows the answers.
+async fn ask(address: SocketAddr, client: u64) -> io::Result<()> {
+    let mut stream = TcpStream::connect(address).await?;
+    for question in client..client + 5 {
+        stream.write_u64(question).await?;
+        let answer = stream.read_u64().await?;
+        if answer != NUMBERS.div_ceil(question) {
+            return Err(io::Error::other(format!("{question}: {answer} is wrong")));
+        }
+    }
+    Ok(())
+}
