@@ -213,8 +213,9 @@ impl Communicator {
 
     /// As [`Communicator::all_to_all`], from `input` into `output`, with blocks of any lengths: the
     /// block for rank j has `send[j]` elements, and the one from rank i `receive[i]`. A rank knows
-    /// its own numbers only; if those of two ranks disagree, both get an error that names them.
-    /// With [`Layout::Even`] twice all blocks are equally long.
+    /// its own numbers only. If those of two ranks disagree, all ranks get an error that names
+    /// both: in this call or, where it had ended before that was seen, in the next one. With
+    /// [`Layout::Even`] twice all blocks are equally long.
     ///
     /// ```
     /// // Rank 0 has three elements for rank 1 and keeps none; rank 1 has one for each.

@@ -214,9 +214,13 @@ impl Call {
         error.with_call(self.collective(), self.sequence)
     }
 
-    /// The short name, such as `all-reduce #12`.
+    /// The short name, such as `all-reduce #12`. A receive from any rank has no number before a
+    /// message has come.
     #[must_use]
     pub fn name(&self) -> String {
+        if self.is_pair() && self.sequence == 0 {
+            return "a receive from any rank".into();
+        }
         format!("{} #{}", self.kind.name(), self.sequence)
     }
 }

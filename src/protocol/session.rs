@@ -316,9 +316,12 @@ impl Session {
     }
 
     fn left_too_early(&self, peer: usize, calls: u64, call: &Call) -> Error {
+        let hint = match call.is_pair() {
+            true => "every send needs its receive, and every receive its send",
+            false => "all ranks must make the same calls",
+        };
         let message = format!(
-            "{} left after call #{calls}, but {} still needs it for {}; all ranks must make the \
-             same calls",
+            "{} left after call #{calls}, but {} still needs it for {}; {hint}",
             self.name(peer),
             self.name(self.rank),
             call.name()

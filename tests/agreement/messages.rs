@@ -355,3 +355,15 @@ proptest! {
         prop_assert_eq!(ends, vec![Ok(true); ranks]);
     }
 }
+
+#[test]
+fn a_rank_that_waits_for_any_message_hears_that_the_last_sender_has_left() {
+    let ends = World::new(2).run(|comm| match comm.rank() {
+        0 => comm.recv_any(&mut [0u8; 4]).map(drop),
+        _ => Ok(()),
+    });
+    let error = ends[0].clone().unwrap_err().to_string();
+    let text = "rank 1 left after call #0, but rank 0 still needs it for a receive from any rank; \
+                every send needs its receive, and every receive its send";
+    assert_eq!(error, text);
+}
