@@ -71,7 +71,7 @@ fn check(plans: &[Plan], name: &str) {
     let request = &plans[0].request;
     let (collective, algorithm) = (request.collective, request.algorithm);
     assert!(proof.bits_agree, "{name}");
-    check_order(&proof, &request, name);
+    check_order(&proof, request, name);
 
     if let Some(formula) = expected(request) {
         assert_eq!(plans[0].chunks, formula.chunks, "{name}");

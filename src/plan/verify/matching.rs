@@ -2,9 +2,9 @@
 //!
 //! *Why nothing gets stuck that passes, in each rank's own order with one message in a channel.*
 //! Suppose that ranks wait for ever, and take one in the lowest round. If it waits at a send, an
-//! earlier message is in the channel: of an earlier round, as there is one a round. Its receiver has
-//! not come to that round's receives, so it waits in a lower round, which there is none of. If it
-//! waits at a receive, the sender has not sent, so it waits in the same round; and there at a send,
+//! earlier message is in the channel: of an earlier round, as there is one a round. Its receiver
+//! has not taken it, so the receiver waits in a lower round, which there is none of. If it waits at
+//! a receive, the sender has not sent, so the sender waits in the same round; and there at a send,
 //! because sends come first: this cannot be, as was just said.
 
 use super::shape::peers_of;

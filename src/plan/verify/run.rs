@@ -36,7 +36,7 @@ impl Finished {
             Some((lost, old)) => {
                 let gone = self.values.describe(*old);
                 let problem = format!(
-                    "the contribution of rank {gone} is overwritten here; then rank {}, {problem}",
+                    "the contribution of rank {gone} is overwritten here; later, on rank {}: {problem}",
                     at.rank
                 );
                 Fault::new(*lost, problem).or(at)
