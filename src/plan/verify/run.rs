@@ -36,7 +36,8 @@ impl Finished {
             Some((lost, old)) => {
                 let gone = self.values.describe(*old);
                 let problem = format!(
-                    "the contribution of rank {gone} is overwritten here; later, on rank {}: {problem}",
+                    "the contribution of rank {gone} is overwritten here; later, on rank {}: \
+                     {problem}",
                     at.rank
                 );
                 Fault::new(*lost, problem).or(at)
