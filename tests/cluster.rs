@@ -247,9 +247,9 @@ fn killed(pair: (Collective, Algorithm), seed: u64) -> Outcome {
     cluster.run(&Script::same(ranks, steps)).unwrap()
 }
 
-/// With `RINGTREE_LONG=1`, a hundred times as many.
+/// With `RINGTREE_TEST_LONG=1`, a hundred times as many.
 fn histories_per_pair() -> u64 {
-    let is_long = std::env::var("RINGTREE_LONG").is_ok_and(|value| value == "1");
+    let is_long = std::env::var("RINGTREE_TEST_LONG").is_ok_and(|value| value == "1");
     if is_long { 2000 } else { 20 }
 }
 

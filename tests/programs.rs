@@ -42,7 +42,7 @@ const RANKS: usize = 4;
 /// A death is told to all within this time.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 /// A rank dies at each step of a program that has at most so many, and of others at so many.
-/// RINGTREE_LONG makes it ten times as many.
+/// RINGTREE_TEST_LONG makes it ten times as many.
 const STEPS_MAX: usize = 60;
 
 type Program = fn(&Communicator) -> Result<String>;
@@ -111,7 +111,7 @@ fn dies_at_every_step(name: &str) {
     );
 
     let times = world(name).event_times(code);
-    let steps_max = match std::env::var_os("RINGTREE_LONG") {
+    let steps_max = match std::env::var_os("RINGTREE_TEST_LONG") {
         Some(_) => 10 * STEPS_MAX,
         None => STEPS_MAX,
     };

@@ -1,8 +1,8 @@
 //! The join: how a rank finds the others and becomes one of them. It ends where `control` begins.
 //!
-//! *Purpose.* [`settings`] from the environment, the rendezvous at rank 0, and the authenticated
-//! [`join()`] that gives every rank the table of all peers. It leaves the connections that it made
-//! to the control thread. [`sharing`] finds out whether this process can share memory.
+//! *Purpose.* [`settings`] from the [`environment`], the rendezvous at rank 0, and the
+//! authenticated [`join()`] that gives every rank the table of all peers. It leaves the connections
+//! that it made to the control thread. [`sharing`] finds out whether this process can share memory.
 //! [`unique_id`] and [`store`] are starts that a program carries itself.
 //!
 //! *Invariants.* Sockets bind to the address that routes to the rendezvous, never to the wildcard.
@@ -15,6 +15,7 @@
 
 pub(crate) mod address;
 mod client;
+pub mod environment;
 pub mod join;
 pub(crate) mod messages;
 mod rendezvous;

@@ -61,7 +61,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         told: 0,
         failure: None,
         strangers: 0,
-        last_stranger: None,
+        stranger: None,
         deadline,
         next_notice: Instant::now() + WAITING_NOTICE_AFTER,
     };
@@ -155,7 +155,8 @@ struct Gathering<'a> {
     told: usize,
     failure: Option<Failed>,
     strangers: usize,
-    last_stranger: Option<(IpAddr, String)>,
+    /// The last of them; a refusal says more than a connection that broke.
+    stranger: Option<(IpAddr, Failure)>,
     deadline: Instant,
     next_notice: Instant,
 }
@@ -272,7 +273,10 @@ impl Gathering<'_> {
             }
             Err(failure) => {
                 self.strangers += 1;
-                self.last_stranger = Some((outcome.remote.ip(), failure.to_string()));
+                let was_refused = matches!(self.stranger, Some((_, Failure::Refused(..))));
+                if !was_refused || matches!(failure, Failure::Refused(..)) {
+                    self.stranger = Some((outcome.remote.ip(), failure));
+                }
             }
         }
     }
@@ -493,10 +497,10 @@ impl Gathering<'_> {
     }
 
     fn timeout_line(&self) -> String {
-        let strangers = match &self.last_stranger {
+        let strangers = match &self.stranger {
             None => String::new(),
             Some((address, why)) => format!(
-                "; handshakes that failed: {}, the last from {address}: {why}",
+                "; handshakes that failed: {}, one of them from {address}: {why}",
                 self.strangers
             ),
         };

@@ -3,6 +3,7 @@
 use super::joining::Joining;
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
+use crate::bootstrap::environment::check_names;
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
 use crate::bootstrap::store::Store;
@@ -64,6 +65,7 @@ impl Builder {
     /// # Errors
     /// [`Error::configuration`] names the variable.
     pub fn from_env() -> Result<Self> {
+        check_names(std::env::vars_os().map(|(name, _)| name))?;
         let settings = Settings::from_env(|name| std::env::var(name).ok())?;
         Ok(Self { settings })
     }

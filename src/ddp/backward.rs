@@ -39,9 +39,10 @@ impl DataParallel {
         let own = self.own::<T>(parameter)?;
         if own.len() != gradient.len() {
             return Err(Error::usage(format!(
-                "the gradient of {} has {} elements",
+                "the gradient of {} has {} elements instead of {}",
                 self.parameters[parameter],
-                gradient.len()
+                gradient.len(),
+                self.layout.places[parameter].range.len()
             )));
         }
         if is_first {
@@ -219,6 +220,7 @@ impl DataParallel {
         }
         self.phase = Phase::Collecting;
         self.is_used.fill(false);
+        self.own_non_finite = None;
         self.readiness.begin(&self.layout);
         if self.full_at.is_none() {
             self.start_backward();

@@ -37,7 +37,7 @@ pub use backward::GradientMut;
 pub use carrier::{Carrier, Place};
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
-pub use options::Options;
+pub use options::{NonFinite, Options};
 pub use parallel::DataParallel;
 pub use parameter::Parameter;
 pub use random::stream_seed;

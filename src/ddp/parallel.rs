@@ -5,7 +5,7 @@ use super::carrier::Carrier;
 use super::flight::Flight;
 use super::hooks::{BucketInfo, Hook, Plain};
 use super::layout::{Bucket, Layout, Limits};
-use super::options::Options;
+use super::options::{NonFinite, Options};
 use super::parameter::Parameter;
 use super::readiness::Readiness;
 use super::statistics::BucketStatistics;
@@ -77,12 +77,19 @@ pub struct DataParallel {
     pub(super) hook: Box<dyn Hook>,
     pub(super) carrier: Option<Box<dyn Carrier>>,
     pub(super) has_uneven_data: bool,
+    pub(super) allows_unused: bool,
+    pub(super) on_non_finite: NonFinite,
     pub(super) contents: Vec<Content>,
     pub(super) readiness: Readiness,
     pub(super) phase: Phase,
     pub(super) is_synchronising: bool,
     /// By parameter: whether a gradient came in this step; once averaged, whether on any rank.
     pub(super) is_used: Vec<bool>,
+    /// The first parameter whose gradient of this step is not finite on this rank.
+    pub(super) own_non_finite: Option<usize>,
+    /// A rank and a parameter whose gradient of the last step was not finite.
+    pub(super) found_non_finite: Option<(usize, usize)>,
+    pub(super) skipped: u64,
     /// The sum over ranks that have data, in a step that asks for it.
     pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
@@ -142,20 +149,23 @@ impl DataParallel {
         options: Options,
         carrier: Option<Box<dyn Carrier>>,
     ) -> Result<Self> {
+        if carrier.is_some() && options.non_finite != NonFinite::Ignore {
+            return Err(Error::usage(
+                "gradients that lie on a device are not looked at: leave out `non_finite`",
+            ));
+        }
+        check(&parameters)?;
+        let mut lines = options.lines();
+        lines.push(format!("gradients in host memory: {}", carrier.is_none()));
+        lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
+        compare(comm, &lines)?;
         let Options {
             size,
             hook,
             has_uneven_data,
+            allows_unused,
+            non_finite,
         } = options;
-        check(&parameters)?;
-        let mut lines = vec![
-            format!("the bucket size {size:?}"),
-            format!("the hook {} of {} stages", hook.name(), hook.stages()),
-            format!("uneven data: {has_uneven_data}"),
-            format!("gradients in host memory: {}", carrier.is_none()),
-        ];
-        lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
-        compare(comm, &lines)?;
         let stages = hook.stages().max(1);
         let comms = (0..stages)
             .map(|_| comm.duplicate())
@@ -177,6 +187,11 @@ impl DataParallel {
             hook,
             carrier,
             has_uneven_data,
+            allows_unused,
+            on_non_finite: non_finite,
+            own_non_finite: None,
+            found_non_finite: None,
+            skipped: 0,
             contents: Vec::new(),
             readiness: Readiness::default(),
             phase: Phase::Averaged,
@@ -335,6 +350,40 @@ impl DataParallel {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// The numbers of the parameters that no rank reported a gradient for in the last step.
+    ///
+    /// ```
+    /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let names = ["used", "left out"];
+    ///     let parameters = names.map(|name| Parameter::new(name, &[1], Dtype::F32));
+    ///     let options = Options::new().allow_unused();
+    ///     let mut model = DataParallel::new(comm, parameters.into(), options)?;
+    ///     model.report(0, &[1.0f32])?;
+    ///     model.wait()?;
+    ///     Ok::<_, ringtree::Error>(model.unused())
+    /// });
+    /// assert_eq!(ends, [Ok(vec![1]), Ok(vec![1])]);
+    /// ```
+    #[must_use]
+    pub fn unused(&self) -> Vec<usize> {
+        let numbers = 0..self.is_used.len();
+        numbers.filter(|number| !self.is_used[*number]).collect()
+    }
+
+    /// How many steps were left out because of [`NonFinite::Skip`].
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Where a gradient of the last step was not finite: the lowest rank that had one, and its
+    /// first such parameter; only with [`NonFinite::Skip`] or [`NonFinite::Fail`].
+    #[must_use]
+    pub fn non_finite(&self) -> Option<(usize, usize)> {
+        self.found_non_finite
     }
 
     /// How long the last step's `wait` took: all communication that backward did not hide, the

@@ -69,12 +69,23 @@ impl DistributedSampler {
     /// Deals `length` samples, 0 and up, at the beginning of epoch 0. It holds 8 bytes a sample.
     ///
     /// # Errors
-    /// [`Error::usage`] if there is no such rank.
+    /// [`Error::usage`] if there is no such rank, or no sample.
     pub fn new(length: usize, seed: u64, rank: usize, world_size: usize) -> Result<Self> {
         if rank >= world_size {
             return Err(Error::usage(format!(
                 "there is no rank {rank} among {world_size} to deal samples to"
             )));
+        }
+        if length == 0 {
+            return Err(Error::usage(
+                "the data set has no samples to deal out; is it empty, or its path wrong?",
+            ));
+        }
+        if length < world_size && rank == 0 {
+            eprintln!(
+                "ringtree: the data set has {length} samples for {world_size} ranks: unless the \
+                 last are dropped, some come several times an epoch"
+            );
         }
         let mut this = Self {
             length,
@@ -251,7 +262,7 @@ mod tests {
 
     fn cases() -> impl Strategy<Value = Case> {
         let batch = prop::option::of((1usize..4).prop_map(|times| 24 * times));
-        (0usize..400, any::<u64>(), 0u64..5, any::<bool>(), batch).prop_map(
+        (1usize..400, any::<u64>(), 0u64..5, any::<bool>(), batch).prop_map(
             |(length, seed, epoch, is_dropping, global_batch)| Case {
                 length,
                 seed,

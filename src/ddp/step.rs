@@ -6,11 +6,15 @@
 //! of this step.
 
 use super::flight::{Flight, Landing};
+use super::options::NonFinite;
 use super::parallel::{Content, DataParallel, Phase};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use std::ops::Range;
 use std::time::Duration;
+
+/// So many unused parameters are named.
+const UNUSED_NAMED: usize = 8;
 
 impl DataParallel {
     /// Ends the step: launches what is left (zeros where no gradient came), waits for all buckets,
@@ -19,6 +23,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// The first error; no gradient can be read then, so no parameter is updated.
+    /// [`Error::usage`] on all ranks if no rank reported anything in this step, or, without
+    /// [`Options::allow_unused`](super::Options::allow_unused), nothing for some parameter.
     pub fn wait(&mut self) -> Result<()> {
         self.check_alive()?;
         let result = self.begin_step();
@@ -107,6 +113,9 @@ impl DataParallel {
             if !self.is_used[*number] {
                 let Range { start, end } = self.layout.places[*number].range;
                 values.bytes_mut()[start * element_bytes..end * element_bytes].fill(0);
+            } else if self.on_non_finite != NonFinite::Ignore && self.own_non_finite.is_none() {
+                let range = self.layout.places[*number].range.clone();
+                self.own_non_finite = (!values.are_finite(range)).then_some(*number);
             }
         }
         self.count_launch(index);
@@ -232,16 +241,75 @@ impl DataParallel {
     /// Called when this rank has all its buckets; returns when all ranks have theirs. `is_used`
     /// then holds which parameters any rank used.
     fn commit(&mut self) -> Result<()> {
-        let mut words = vec![0u32; self.is_used.len().div_ceil(32)];
+        // The last bit says that a gradient of a rank is not finite.
+        let count = self.is_used.len();
+        let mut words = vec![0u32; count / 32 + 1];
+        words[count / 32] |= u32::from(self.own_non_finite.is_some()) << (count % 32);
         for (at, is_used) in self.is_used.iter().enumerate() {
             words[at / 32] |= u32::from(*is_used) << (at % 32);
         }
-        // Without parameters there are no gradients to report, but ranks still agree on the step.
-        words.resize(words.len().max(1), 0);
         self.comms[0].all_reduce(&mut words, ReduceOp::Bor)?;
         for (at, is_used) in self.is_used.iter_mut().enumerate() {
             *is_used = words[at / 32] >> (at % 32) & 1 == 1;
         }
+        self.found_non_finite = None;
+        if words[count / 32] >> (count % 32) & 1 == 1 {
+            return self.left_out();
+        }
+        self.check_used()
+    }
+
+    /// Finds out, with all ranks, which gradient is not finite, and leaves the step out or fails.
+    fn left_out(&mut self) -> Result<()> {
+        let comm = &self.comms[0];
+        let mut first = vec![u64::MAX; comm.world_size()];
+        if let Some(parameter) = self.own_non_finite {
+            first[comm.rank()] = parameter as u64;
+        }
+        comm.all_gather(&mut first)?;
+        let mut found = first.iter().enumerate();
+        let found = found.find(|(_, parameter)| **parameter != u64::MAX);
+        self.found_non_finite = found.map(|(rank, parameter)| (rank, *parameter as usize));
+        if self.on_non_finite == NonFinite::Fail
+            && let Some((rank, parameter)) = self.found_non_finite
+        {
+            return Err(Error::usage(format!(
+                "the gradient of {} on rank {rank} is infinite or not a number in step {}; a \
+                 smaller learning rate or clipping may help, `NonFinite::Skip` leaves such steps \
+                 out",
+                self.parameters[parameter], self.steps
+            )));
+        }
+        self.skipped += 1;
+        self.is_used.fill(false);
         Ok(())
+    }
+
+    /// Parameters that no rank used are an error, the same on all ranks, unless that is meant.
+    fn check_used(&self) -> Result<()> {
+        let unused = self.unused();
+        let all = self.parameters.len();
+        if unused.is_empty() || (self.allows_unused && unused.len() < all) {
+            return Ok(());
+        }
+        if unused.len() == all {
+            return Err(Error::usage(
+                "no rank reported a gradient in this step; `wait` ends a step: call it once, after \
+                 `report`",
+            ));
+        }
+        let names: Vec<_> = unused.iter().take(UNUSED_NAMED).collect();
+        let names = names.iter().map(|one| self.parameters[**one].name.as_str());
+        let names: Vec<&str> = names.collect();
+        let others = match unused.len() - names.len() {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        Err(Error::usage(format!(
+            "no rank reported a gradient for {} of {all} parameters: {}{others}; if the model does \
+             not use them in every step, say `Options::allow_unused`",
+            unused.len(),
+            names.join(", ")
+        )))
     }
 }

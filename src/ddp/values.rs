@@ -6,6 +6,7 @@ use crate::dtype::{Dtype, Element, for_each_dtype};
 use crate::error::Result;
 use crate::op::ReduceOp;
 use bytemuck::Zeroable;
+use std::ops::Range;
 use std::time::Duration;
 
 macro_rules! values {
@@ -130,6 +131,17 @@ macro_rules! values {
 for_each_dtype!(values);
 
 impl Values {
+    /// Whether all of `range` are finite; whole numbers are.
+    pub(super) fn are_finite(&self, range: Range<usize>) -> bool {
+        match self {
+            Self::F32(values) => all(&values[range], |one| one.is_finite()),
+            Self::F64(values) => all(&values[range], |one| one.is_finite()),
+            Self::F16(values) => all(&values[range], |one| one.is_finite()),
+            Self::Bf16(values) => all(&values[range], |one| one.is_finite()),
+            _ => true,
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -147,4 +159,10 @@ impl Values {
     pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
         (self.dtype() == T::DTYPE).then(|| bytemuck::cast_slice_mut(self.bytes_mut()))
     }
+}
+
+/// Whether all are so, looked at in blocks without a branch for each.
+fn all<T: Copy>(values: &[T], is_so: impl Fn(T) -> bool) -> bool {
+    let mut blocks = values.chunks(1024);
+    blocks.all(|block| block.iter().fold(true, |so_far, one| so_far & is_so(*one)))
 }

@@ -413,11 +413,11 @@ mod tests {
         );
     }
 
-    /// The peer's program computes for longer than a cut takes to be noticed; with `RINGTREE_LONG`
-    /// for a minute.
+    /// The peer's program computes for longer than a cut takes to be noticed; with
+    /// `RINGTREE_TEST_LONG` for a minute.
     #[test]
     fn a_peer_that_does_not_read_is_not_cut_off() {
-        let computes = match std::env::var_os("RINGTREE_LONG") {
+        let computes = match std::env::var_os("RINGTREE_TEST_LONG") {
             Some(_) => Duration::from_secs(60),
             None => CUT_OFF_AFTER + Duration::from_secs(3),
         };

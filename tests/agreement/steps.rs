@@ -133,9 +133,9 @@ fn is_over_soon(outcome: &Outcome) -> std::result::Result<(), String> {
     }
 }
 
-/// With `RINGTREE_LONG=1`, a hundred times as many.
+/// With `RINGTREE_TEST_LONG=1`, a hundred times as many.
 fn times(histories: u64) -> u64 {
-    let is_long = std::env::var("RINGTREE_LONG").is_ok_and(|value| value == "1");
+    let is_long = std::env::var("RINGTREE_TEST_LONG").is_ok_and(|value| value == "1");
     if is_long { histories * 100 } else { histories }
 }
 

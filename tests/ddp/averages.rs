@@ -28,7 +28,8 @@ fn source(rank: usize, micro_batch: u64) -> u64 {
 impl Run {
     fn is_used(&self, number: usize, step: u64, source: u64) -> bool {
         let chance = numbers(&[self.seed, 1, number as u64, step, source], 1)[0];
-        chance > 2.0 * self.unused - 1.0
+        // A step in which no rank reports anything is refused.
+        number == 0 || chance > 2.0 * self.unused - 1.0
     }
 
     /// The order in which a rank's backward makes gradients.
@@ -54,6 +55,7 @@ impl Run {
     /// One rank's averaged gradients of all steps, by parameter.
     fn on_rank(&self, comm: &Communicator, hook: Row) -> Result<Vec<Vec<Option<Vec<f64>>>>> {
         let options = Options::new().buckets(BucketSize::Bytes(self.bucket_bytes));
+        let options = options.allow_unused();
         let options = (hook.set)(options);
         let mut model = DataParallel::new(comm, self.parameters.clone(), options)?;
         let mut steps = Vec::new();

@@ -1,7 +1,11 @@
 //! Calls that make no sense are refused in words, and what can go on goes on.
 
 use super::{HOOKS, model};
-use ringtree::ddp::{BucketInfo, DataParallel, Exchange, Hook, Next, Options, Parameter, Values};
+use half::f16;
+use ringtree::ddp::{
+    BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, Next, NonFinite, Options,
+    Parameter, Values,
+};
 use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
 
 fn explained<R: std::fmt::Debug>(result: Result<R>, expected: &str) {
@@ -18,7 +22,7 @@ fn two(comm: &Communicator, options: Options) -> Result<DataParallel> {
         Parameter::new("weight", &[3], Dtype::F32),
         Parameter::new("bias", &[1], Dtype::Bf16),
     ];
-    DataParallel::new(comm, parameters, options)
+    DataParallel::new(comm, parameters, options.allow_unused())
 }
 
 #[test]
@@ -38,6 +42,67 @@ fn a_gradient_is_not_complete_inside_no_sync_even_if_said_so() {
         Ok::<_, Error>(model.gradient::<f32>(0)?.map(<[_]>::to_vec))
     });
     assert_eq!(ends, vec![Ok(Some(vec![0.0, 2.0, 0.0])); 2]);
+}
+
+#[test]
+fn a_parameter_that_no_rank_used_and_a_step_without_a_report_are_refused_on_all_ranks() {
+    for (is_reported, expected) in [
+        (true, "for 2 of 3 parameters: w0, w2; if the model"),
+        (false, "no rank reported a gradient in this step"),
+    ] {
+        let ends = ringtree::simulate(3, |comm| {
+            let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
+            let parameters = (0..3).map(parameter).collect();
+            let mut model = DataParallel::new(comm, parameters, Options::new())?;
+            if is_reported && comm.rank() == 2 {
+                model.report(1, &[1.0f32])?;
+            }
+            model.wait()
+        });
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        explained(ends[0].clone(), expected);
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
+    for policy in [NonFinite::Skip, NonFinite::Fail] {
+        for dtype in [Dtype::F32, Dtype::F16] {
+            let ends = ringtree::simulate(4, |comm| {
+                let parameters = ["first", "second"].map(|name| Parameter::new(name, &[3], dtype));
+                let options = Options::new().non_finite(policy);
+                let mut model = DataParallel::new(comm, parameters.into(), options)?;
+                for step in 0..3 {
+                    for number in 0..2 {
+                        let is_bad = step == 1 && comm.rank() >= 2 && number == 1;
+                        let last = if is_bad { f32::INFINITY } else { 1.0 };
+                        match dtype {
+                            Dtype::F32 => model.report(number, &[1.0, 2.0, last])?,
+                            _ => model.report(number, &[1.0, last, 1.0].map(f16::from_f32))?,
+                        }
+                    }
+                    model.wait()?;
+                    let expected = (step == 1).then_some((2, 1));
+                    assert_eq!(model.non_finite(), expected);
+                    assert_eq!(model.unused().len(), if step == 1 { 2 } else { 0 });
+                }
+                Ok::<_, Error>((model.steps(), model.skipped()))
+            });
+            match policy {
+                NonFinite::Fail => {
+                    assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+                    let expected = format!("the gradient of second [3] {} on rank 2", dtype);
+                    explained(ends[0].clone(), &expected);
+                }
+                _ => assert_eq!(ends, vec![Ok((3, 1)); 4]),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_data_set_without_samples_is_refused() {
+    explained(DistributedSampler::new(0, 1, 0, 2), "no samples");
 }
 
 #[test]
@@ -104,7 +169,8 @@ fn what_cannot_be_registered_is_named() {
         let twice = DataParallel::new(comm, parameters, Options::new()).map(drop);
         explained(twice, "called scale");
         // Nothing was sent, so the ranks can go on.
-        two(comm, Options::new())?.wait()
+        let mut model = two(comm, Options::new())?;
+        model.report(0, &[1.0f32; 3]).and_then(|()| model.wait())
     });
     assert_eq!(ends, [Ok(()), Ok(())]);
 }

@@ -285,7 +285,10 @@ fn what_travels_is_as_little_as_the_text_says() {
 #[test]
 fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
     let ends = ringtree::simulate(3, |comm| {
-        let mut model = DataParallel::new(comm, weight(), Options::new().hook(PowerSgd::new(2)))?;
+        let mut parameters = weight();
+        parameters.push(Parameter::new("other", &[1], Dtype::F32));
+        let options = Options::new().hook(PowerSgd::new(2)).allow_unused();
+        let mut model = DataParallel::new(comm, parameters, options)?;
         let mut gradient = random(&[comm.rank() as u64]);
         average(&mut model, &gradient)?;
         let before = model.hook_state();
@@ -299,7 +302,8 @@ fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
             assert!(all.iter().all(|one| one.is_nan()), "{bad}");
             assert_eq!(model.hook_state(), before);
         }
-        // Nor does a step in which nobody uses the parameter.
+        // Nor does a step in which no rank uses the parameter.
+        model.report(1, &[1.0f32])?;
         model.wait()?;
         assert_eq!(model.gradient::<f32>(0)?, None);
         assert_eq!(average(&mut model, &[0.0; COUNT])?, [0.0; COUNT]);

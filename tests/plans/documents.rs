@@ -27,7 +27,7 @@ fn table() -> String {
     table
 }
 
-/// Run it with RINGTREE_WRITE=1 to write the table.
+/// Run it with RINGTREE_TEST_WRITE=1 to write the table.
 #[test]
 fn the_readmes_table_is_the_registry() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
@@ -35,7 +35,7 @@ fn the_readmes_table_is_the_registry() {
     let (before, rest) = readme.split_once(BEGIN).unwrap();
     let (found, after) = rest.split_once(END).unwrap();
     let table = table();
-    if std::env::var_os("RINGTREE_WRITE").is_some() {
+    if std::env::var_os("RINGTREE_TEST_WRITE").is_some() {
         let written = [before, BEGIN, &table, END, after].concat();
         std::fs::write(path, written).unwrap();
         return;
@@ -43,7 +43,7 @@ fn the_readmes_table_is_the_registry() {
     assert!(
         found == table,
         "README.md's table of algorithms is not that of the registry; this writes it:\n\
-         RINGTREE_WRITE=1 cargo test --test plans documents"
+         RINGTREE_TEST_WRITE=1 cargo test --test plans documents"
     );
 }
 

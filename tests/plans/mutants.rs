@@ -1,7 +1,7 @@
 //! The verifier against a reference interpreter, on plans with one mistake.
 //!
-//! `RINGTREE_LONG=1` makes 120,000 mutants, over every algorithm with every radix of the list and
-//! up to 16 ranks; otherwise a sample.
+//! `RINGTREE_TEST_LONG=1` makes 120,000 mutants, over every algorithm with every radix of the list
+//! and up to 16 ranks; otherwise a sample.
 
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
@@ -68,7 +68,7 @@ impl Count {
 
 #[test]
 fn no_mutant_is_accepted_that_fails() {
-    let is_long = std::env::var_os("RINGTREE_LONG").is_some_and(|value| value == "1");
+    let is_long = std::env::var_os("RINGTREE_TEST_LONG").is_some_and(|value| value == "1");
     let mutants = if is_long { 120_000 } else { 3_000 };
     let pairs: Vec<(Collective, Algorithm)> = REGISTRY
         .iter()

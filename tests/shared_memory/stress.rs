@@ -22,11 +22,11 @@ fn case(random: &mut Random) -> Case {
     }
 }
 
-/// Sixteen ranks call at random for a few seconds, for a minute if `RINGTREE_LONG` is set. One
+/// Sixteen ranks call at random for a few seconds, for a minute if `RINGTREE_TEST_LONG` is set. One
 /// world serves throughout, so that counts, slots and links age.
 #[test]
 fn sixteen_ranks_call_whatever_however_and_the_results_are_right() {
-    let is_long = std::env::var_os("RINGTREE_LONG").is_some();
+    let is_long = std::env::var_os("RINGTREE_TEST_LONG").is_some();
     let duration = Duration::from_secs(if is_long { 60 } else { 3 });
     let seed = std::process::id().into();
     println!("seed {seed}");

@@ -86,6 +86,8 @@ impl Replica {
         });
         let registered = registered.collect::<Result<_>>()?;
         let buckets = lane.map(|(device, lane)| Buckets::new(&device, lane));
+        // `check_used` names them on the rank, with candle's reasons.
+        let options = options.allow_unused();
         let parallel = match &buckets {
             Some(buckets) => {
                 DataParallel::with_carrier(comm, registered, options, buckets.clone())?

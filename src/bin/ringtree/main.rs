@@ -13,6 +13,7 @@ mod run;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use ringtree::bootstrap::environment::{check_names, listed};
 use ringtree::bootstrap::settings::check_environment;
 use ringtree::launch::tell;
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 /// Collective communication for data-parallel training.
 #[derive(Debug, Parser)]
 #[command(name = "ringtree", version, about)]
+#[command(after_help = format!("Environment:\n{}", listed()))]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -45,8 +47,9 @@ fn main() -> ExitCode {
         Ok(line) => line,
         Err(error) => return misread(&error),
     };
+    let names = std::env::vars_os().map(|(name, _)| name);
     let setting = |name: &str| std::env::var(name).ok();
-    let checked = check_environment(setting);
+    let checked = check_names(names).and_then(|()| check_environment(setting));
     if let Err(error) = checked {
         tell(&error.to_string());
         return ExitCode::from(2);

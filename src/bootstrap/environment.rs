@@ -1,0 +1,223 @@
+//! The environment variables that ringtree reads.
+
+use crate::error::{Error, Result};
+use std::ffi::OsString;
+
+/// What ringtree's own variables begin with.
+const PREFIX: &str = "RINGTREE_";
+
+/// What others set: Kubernetes for a Service of the name `ringtree`, and ringtree's own tests.
+const PASSED_OVER: [&str; 3] = ["RINGTREE_SERVICE_", "RINGTREE_PORT", "RINGTREE_TEST_"];
+
+/// A variable, what holds where it is not set, and what it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds where it is not set, or empty.
+    pub default: &'static str,
+    /// What it says.
+    pub meaning: &'static str,
+}
+
+const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
+    Variable {
+        name,
+        default,
+        meaning,
+    }
+}
+
+/// Every variable that a rank or the launcher reads.
+pub const VARIABLES: &[Variable] = &[
+    variable("RANK", "", "this process's number among all, from 0"),
+    variable("WORLD_SIZE", "", "the number of processes"),
+    variable(
+        "LOCAL_RANK",
+        "RANK",
+        "this process's number on its host, from 0",
+    ),
+    variable(
+        "LOCAL_WORLD_SIZE",
+        "WORLD_SIZE",
+        "the number of processes on this host",
+    ),
+    variable("MASTER_ADDR", "", "the address of rank 0's host"),
+    variable(
+        "MASTER_PORT",
+        "",
+        "the port at which rank 0 waits; the next one is tried as well",
+    ),
+    variable(
+        "RINGTREE_RENDEZVOUS",
+        "MASTER_ADDR:MASTER_PORT",
+        "where rank 0 waits, as HOST:PORT",
+    ),
+    variable(
+        "RINGTREE_SECRET",
+        "",
+        "64 hexadecimal digits, the same on all ranks; needed between hosts",
+    ),
+    variable(
+        "RINGTREE_SECRET_FILE",
+        "",
+        "the file that holds the secret instead",
+    ),
+    variable(
+        "RINGTREE_TIMEOUT_MS",
+        "300000",
+        "how long the start, and each call, may take",
+    ),
+    variable(
+        "RINGTREE_TRANSPORT",
+        "auto",
+        "tcp, shm, or auto: shared memory within a host, TCP between hosts",
+    ),
+    variable(
+        "RINGTREE_DEVICE_PATH",
+        "auto",
+        "staged, mapped, or auto: how buffers on GPUs travel",
+    ),
+    variable(
+        "RINGTREE_INTERFACE",
+        "",
+        "the interface or address to listen at, if not the one that routes to rank 0",
+    ),
+    variable(
+        "RINGTREE_HOST_ID",
+        "",
+        "a name for this host: ranks with other names share no memory with it",
+    ),
+    variable(
+        "RINGTREE_ALGORITHM",
+        "auto",
+        "the algorithm of every collective that has it",
+    ),
+    variable(
+        "RINGTREE_TUNING",
+        "",
+        "a file that keeps the measured speeds of links, or built-in to measure nothing",
+    ),
+    variable(
+        "RINGTREE_REPRODUCIBLE",
+        "0",
+        "1: the same inputs give the same bits at every size",
+    ),
+    variable(
+        "RINGTREE_CHECK",
+        "",
+        "calls: all ranks agree before each call; for tests of a program",
+    ),
+    variable(
+        "RINGTREE_ATTEMPT",
+        "0",
+        "set by the launcher: how often it has started the ranks again",
+    ),
+    variable(
+        "RINGTREE_LISTENER_FD",
+        "",
+        "set by the launcher: the socket at which rank 0 waits",
+    ),
+    variable("RINGTREE_ENCRYPT", "0", "not built yet"),
+    variable("RINGTREE_LOG", "", "not built yet"),
+];
+
+/// Refuses a variable that looks like one of ringtree's and is none.
+///
+/// # Errors
+/// [`Error::configuration`] names it, and the nearest that there is.
+///
+/// ```
+/// use ringtree::bootstrap::environment::check_names;
+/// assert!(check_names(["PATH", "RINGTREE_TIMEOUT_MS"].map(Into::into)).is_ok());
+/// let error = check_names(["RINGTREE_TRANSPROT".into()]).unwrap_err();
+/// assert!(error.to_string().contains("the nearest is RINGTREE_TRANSPORT"));
+/// ```
+pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<()> {
+    for name in names {
+        let name = name.to_string_lossy();
+        let is_own = name.starts_with(PREFIX);
+        let is_passed_over = PASSED_OVER.iter().any(|prefix| name.starts_with(prefix));
+        let is_known = VARIABLES.iter().any(|one| one.name == name);
+        if is_own && !is_passed_over && !is_known {
+            return Err(unknown(&name));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> Error {
+    let own = VARIABLES.iter().map(|one| one.name);
+    let own = own.filter(|one| one.starts_with(PREFIX));
+    let nearest = own.min_by_key(|one| strsim::damerau_levenshtein(one, &name.to_uppercase()));
+    Error::configuration(format!(
+        "{} is no setting of ringtree; the nearest is {}; `ringtree --help` lists all",
+        name.escape_debug(),
+        nearest.unwrap_or_default()
+    ))
+}
+
+/// A list of all variables, a line each, for the end of a help text.
+#[must_use]
+pub fn listed() -> String {
+    let width = VARIABLES.iter().map(|one| one.name.len()).max();
+    let width = width.unwrap_or(0);
+    let line = |one: &Variable| {
+        let default = match one.default {
+            "" => String::new(),
+            default => format!(" [default: {default}]"),
+        };
+        format!("  {:width$}  {}{default}\n", one.name, one.meaning)
+    };
+    VARIABLES.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_misspelt_is_refused_with_the_nearest() {
+        let nearest = [
+            ("RINGTREE_TIMEOUT", "RINGTREE_TIMEOUT_MS"),
+            ("RINGTREE_TRANSPROT", "RINGTREE_TRANSPORT"),
+            ("RINGTREE_ALGORYTHM", "RINGTREE_ALGORITHM"),
+            ("RINGTREE_transport", "RINGTREE_TRANSPORT"),
+            ("RINGTREE_\u{1b}[2J", "RINGTREE_LOG"),
+        ];
+        for (misspelt, meant) in nearest {
+            let error = check_names([misspelt.into()]).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("the nearest is {meant};")),
+                "{error}"
+            );
+            assert!(!error.contains('\u{1b}'), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_set_is_passed_over() {
+        let kubernetes = [
+            "RINGTREE_SERVICE_HOST",
+            "RINGTREE_PORT_29500_TCP_ADDR",
+            "RINGTREE_PORT",
+        ];
+        assert_eq!(check_names(kubernetes.map(Into::into)), Ok(()));
+        assert_eq!(
+            check_names(VARIABLES.iter().map(|one| one.name.into())),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn the_document_lists_every_variable() {
+        let document = include_str!("../../docs/settings.md");
+        let rows: Vec<_> = document
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        let row =
+            |one: &Variable| format!("| `{}` | {} | {} |", one.name, one.default, one.meaning);
+        assert_eq!(rows, VARIABLES.iter().map(row).collect::<Vec<_>>());
+    }
+}
