@@ -130,6 +130,10 @@ pub const OWN_ALGORITHM_PROVEN_RANKS: usize = 8;
 /// The largest radix of an algorithm: a rank exchanges one message less in a round, and a launch on
 /// a device reduces as many operands.
 pub const RADIX_MAX: usize = 64;
+/// Which algorithms fold in rank order is found by a proof for up to so many ranks; with more they
+/// take the answer for so many, because a proof takes time and memory like the square of the ranks
+/// (here some hundredths of a second). No radix makes one group of so many.
+pub const IN_RANK_ORDER_PROVEN_RANKS: usize = RADIX_MAX + 1;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a

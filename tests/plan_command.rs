@@ -449,6 +449,16 @@ fn auto_is_what_a_call_would_choose() {
 }
 
 #[test]
+fn reproducible_is_what_a_call_would_choose_with_the_setting() {
+    let line = "all-reduce --algorithm auto --ranks 6 --bytes 25M";
+    assert_ne!(objects(line)[0]["algorithm"], "two-shot");
+    let reproducible = format!("{line} --reproducible");
+    assert_eq!(objects(&reproducible)[0]["algorithm"], "two-shot");
+    let all = stdout("all-reduce --algorithm all --ranks 6 --reproducible");
+    assert!(all.contains("two-shot") && all.contains("ring does not fold all-reduce"));
+}
+
+#[test]
 fn a_tuning_file_sets_the_links_and_flags_override_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");

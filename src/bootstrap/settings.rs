@@ -14,11 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Settings whose meaning is fixed but which this version does not carry out, with the values that
 /// ask for nothing (unset and empty always do). Any other value is refused rather than ignored.
-const NOT_BUILT_YET: &[(&str, &[&str])] = &[
-    ("RINGTREE_ENCRYPT", &["0"]),
-    ("RINGTREE_REPRODUCIBLE", &["0"]),
-    ("RINGTREE_LOG", &[]),
-];
+const NOT_BUILT_YET: &[(&str, &[&str])] = &[("RINGTREE_ENCRYPT", &["0"]), ("RINGTREE_LOG", &[])];
 
 /// What payload may travel over.
 const TRANSPORT: &str = "RINGTREE_TRANSPORT";
@@ -29,12 +25,12 @@ const DEVICE_PATH: &str = "RINGTREE_DEVICE_PATH";
 /// What is checked while a program is tested.
 const CHECK: &str = "RINGTREE_CHECK";
 
+/// Whether sums may depend on nothing but their operands.
+const REPRODUCIBLE: &str = "RINGTREE_REPRODUCIBLE";
+
 /// Settings that must be the same on all ranks, with what they are when unset; besides these, the
-/// transport, the tuning and the checks.
-const AGREED: &[(&str, &str)] = &[
-    ("RINGTREE_ALGORITHM", "auto"),
-    ("RINGTREE_REPRODUCIBLE", "0"),
-];
+/// transport, the tuning, the checks and whether sums are reproducible.
+const AGREED: &[(&str, &str)] = &[("RINGTREE_ALGORITHM", "auto")];
 
 /// What payload may travel over: `RINGTREE_TRANSPORT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,12 +132,14 @@ pub struct Settings {
     pub device_path: DevicePathChoice,
     /// Whether all ranks agree before each call, and every send waits for its receive.
     pub checks_calls: bool,
+    /// Whether only algorithms that fold in rank order are used.
+    pub is_reproducible: bool,
     /// The algorithm asked for, if not `auto`.
     pub algorithm: Option<String>,
     /// Where the table of link speeds comes from.
     pub tuning: TuningSource,
-    /// Settings that must be equal on all ranks, by name; the transport, the tuning and the checks
-    /// beside them.
+    /// Settings that must be equal on all ranks, by name; beside them those that have a field:
+    /// the transport, the tuning, the checks and whether sums are reproducible.
     pub agreed: Vec<(String, String)>,
     /// How often the job had been restarted when this process was started; processes of different
     /// attempts refuse each other. From `RINGTREE_ATTEMPT`, which only `ringtree run` sets.
@@ -176,6 +174,7 @@ impl Settings {
             transport: TransportChoice::Auto,
             device_path: DevicePathChoice::Auto,
             checks_calls: false,
+            is_reproducible: false,
             algorithm: None,
             tuning: TuningSource::default(),
             agreed: versions(),
@@ -221,6 +220,7 @@ impl Settings {
         settings.transport = transport(&set)?;
         settings.device_path = device_path(&set)?;
         settings.checks_calls = checks_calls(&set)?;
+        settings.is_reproducible = is_reproducible(&set)?;
         settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
         if let Some(value) = set(TUNING) {
             settings.tuning = TuningSource::of_setting(&value)?;
@@ -246,7 +246,9 @@ impl Settings {
         let transport = (TRANSPORT.to_owned(), self.transport.name().to_owned());
         let check = if self.checks_calls { "calls" } else { "" };
         let check = (CHECK.to_owned(), check.to_owned());
-        let besides = [transport, self.tuning.to_agree(), check];
+        let reproducible = u8::from(self.is_reproducible).to_string();
+        let reproducible = (REPRODUCIBLE.to_owned(), reproducible);
+        let besides = [transport, self.tuning.to_agree(), check, reproducible];
         self.agreed.iter().cloned().chain(besides).collect()
     }
 
@@ -330,6 +332,7 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
     refuse_what_is_not_built(&set)?;
     transport(&set)?;
     checks_calls(&set)?;
+    is_reproducible(&set)?;
     device_path(&set).map(|_| ())
 }
 
@@ -368,6 +371,16 @@ fn checks_calls(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {
         Some("calls") => Ok(true),
         Some(other) => Err(Error::configuration(format!(
             "{CHECK}={other}: no such check; there is calls"
+        ))),
+    }
+}
+
+fn is_reproducible(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {
+    match set(REPRODUCIBLE).as_deref().map(str::trim) {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(Error::configuration(format!(
+            "{REPRODUCIBLE}={other}: it is 0 or 1"
         ))),
     }
 }

@@ -169,6 +169,39 @@ impl Builder {
         self
     }
 
+    /// Whether sums are reproducible, the same on all ranks: `RINGTREE_REPRODUCIBLE=1`. Every sum
+    /// is then one fold of all ranks' contributions in rank order, rounded once. So an element's
+    /// result depends on its operands alone, whatever the length of the buffer, the element's place
+    /// in it, the collective (all-reduce, reduce, reduce-scatter), the root and the transport; only
+    /// another number of ranks, or another order of them, changes bits. Algorithms are chosen among
+    /// those whose plans are proven to do that ([`crate::plan::reproducible`]); another one that is
+    /// asked for by name is refused where it would sum.
+    ///
+    /// Partial sums never travel, so between hosts of g ranks each it takes about g times the bytes
+    /// of a choice that is free. DESIGN.md has what was measured.
+    ///
+    /// ```
+    /// use ringtree::{ReduceOp, sim::simulate::World};
+    ///
+    /// let mut world = World::new(3); // its setting of that name, as there are no processes here
+    /// world.is_reproducible = true;
+    /// // Of seven elements a ring would sum the fifth as the second block's:
+    /// let sums = world.run(|comm| {
+    ///     let own = [1e8f32, 1.0, -1e8][comm.rank()];
+    ///     let (mut short, mut long) = ([own; 1], [own; 7]);
+    ///     comm.all_reduce(&mut short, ReduceOp::Sum)?;
+    ///     comm.all_reduce(&mut long, ReduceOp::Sum)?;
+    ///     Ok::<_, ringtree::Error>((short[0], long[4]))
+    /// });
+    /// // (1e8 + 1) − 1e8 in f32, and not 1.
+    /// assert_eq!(sums, vec![Ok((0.0, 0.0)); 3]);
+    /// ```
+    #[must_use]
+    pub fn reproducible(mut self, reproducible: bool) -> Self {
+        self.settings.is_reproducible = reproducible;
+        self
+    }
+
     /// How buffers on GPUs may travel, once a device is attached.
     #[must_use]
     pub fn device_path(mut self, path: DevicePathChoice) -> Self {
@@ -289,13 +322,15 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         device_path: settings.device_path,
         tuning: tuning.unwrap_or_default(),
         algorithm,
-        // What is measured is not checked.
+        // What is measured is neither checked nor restricted.
         checks_calls: false,
+        is_reproducible: false,
     };
     if is_measured {
         parts.tuning = measured(&parts, settings, &membership)?;
     }
     parts.checks_calls = settings.checks_calls;
+    parts.is_reproducible = settings.is_reproducible;
     let comm = Communicator::assemble(parts);
     match settings.start.cancel.disarm() {
         true => Err(settings.cancelled()),

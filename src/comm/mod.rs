@@ -70,6 +70,8 @@ pub(crate) struct Parts {
     pub(crate) algorithm: Option<Algorithm>,
     /// Whether all ranks agree before each call, and every send waits for its receive.
     pub(crate) checks_calls: bool,
+    /// Whether only algorithms that fold in rank order are used.
+    pub(crate) is_reproducible: bool,
 }
 
 impl Parts {
@@ -139,7 +141,8 @@ impl Communicator {
         let (topology, local) = (parts.topology(), parts.runtime.local_ranks(&parts.members));
         let issued = Issued {
             collectives: 0,
-            cache: Cache::new(parts.rank, topology, parts.tuning, local),
+            cache: Cache::new(parts.rank, topology, parts.tuning, local)
+                .in_rank_order(parts.is_reproducible),
             allocations: 0,
             extents: Vec::new(),
             attached: None,
@@ -211,6 +214,17 @@ impl Communicator {
     #[must_use]
     pub fn tuning(&self) -> TuningTable {
         self.0.parts.tuning
+    }
+
+    /// Whether sums are [reproducible](builder::Builder::reproducible).
+    ///
+    /// ```
+    /// let are_they = ringtree::simulate(2, |comm| comm.is_reproducible());
+    /// assert_eq!(are_they, [false; 2]);
+    /// ```
+    #[must_use]
+    pub fn is_reproducible(&self) -> bool {
+        self.0.parts.is_reproducible
     }
 
     /// Uses `algorithm` from now on wherever it carries out the collective; `None` returns to the

@@ -62,6 +62,8 @@ pub struct Cache {
     rank: usize,
     topology: Topology,
     tuning: TuningTable,
+    /// Whether only algorithms that fold in rank order are used.
+    in_rank_order: bool,
     /// The other ranks of this host that memory is shared with.
     local: Vec<usize>,
     /// Plans know blocks and no lengths. By what differs between the requests of one rank of one
@@ -83,12 +85,20 @@ impl Cache {
             rank,
             topology,
             tuning,
+            in_rank_order: false,
             local,
             plans: HashMap::new(),
             all: HashMap::new(),
             last: None,
             once: None,
         }
+    }
+
+    /// The same with algorithms alone that fold in rank order.
+    #[must_use]
+    pub fn in_rank_order(mut self, wanted: bool) -> Self {
+        self.in_rank_order = wanted;
+        self
     }
 
     /// The program of the call on an even buffer, as [`Cache::laid`].
@@ -151,7 +161,11 @@ impl Cache {
             true => direct(collective, call.algorithm),
             false => call.algorithm,
         };
-        let choice = select::choose(
+        let choose = match self.in_rank_order {
+            true => select::choose_in_rank_order,
+            false => select::choose,
+        };
+        let choice = choose(
             collective,
             &self.topology,
             bytes,

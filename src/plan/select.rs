@@ -8,6 +8,7 @@ use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
 use super::cost::{payload_bytes, shared};
 use super::ir::Request;
 use super::price::{Cost, Question};
+use super::reproducible;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::{Bytes, Seconds};
@@ -110,55 +111,40 @@ pub fn choose(
     table: &TuningTable,
     forced: Option<Algorithm>,
 ) -> Result<Choice, String> {
-    topology.check()?;
-    let offers = Offers {
-        topology,
-        table,
-        question: Question {
-            collective,
-            world_size: topology.world_size,
-            bytes,
-            link: table.tcp,
-        },
-        dtype_size,
-    };
-    if let Some(algorithm) = forced {
-        let mut choice = offers.of(required(collective, algorithm)?, algorithm)?;
-        offers.scratch_bytes(&choice)?;
-        choice.is_forced = true;
-        return Ok(choice);
-    }
-    let sharing = topology.sharing();
-    let mut candidates = offers.candidates()?;
-    let least = |candidates: &[Choice]| {
-        let times = candidates
-            .iter()
-            .map(|one| (one.algorithm, one.predicted_s));
-        times.min_by(|(_, one_s), (_, other_s)| one_s.total_cmp(other_s))
-    };
-    let (_, least_s) =
-        least(&candidates).ok_or_else(|| format!("no algorithm carries out {collective}"))?;
-    let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
-    let calm = candidates.iter().position(|candidate| {
-        let entry = entry(collective, candidate.algorithm);
-        topology.world_size > 2
-            && sharing != Sharing::All
-            && entry.is_some_and(|entry| entry.has_one_sender)
-            && within(NO_DIFFERENCE, candidate)
-    });
-    // In shared memory many plans of two ranks are the same but for their names and cuts.
-    let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
-    let in_pieces = candidates.iter().position(|candidate| {
-        let entry = entry(collective, candidate.algorithm);
-        sharing == Sharing::All
-            && bytes > SHARED_SEGMENT_BYTES
-            && entry.is_some_and(|entry| (entry.is_pipelined)(collective))
-            && within(LONG_MESSAGES, candidate)
-    });
-    let first = in_pieces.or(candidates.iter().position(|one| within(tie, one)));
-    let mut choice = candidates.remove(calm.or(first).unwrap_or(0));
-    choice.runner_up = least(&candidates);
-    Ok(choice)
+    let offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
+    offers.choose(forced)
+}
+
+/// As [`choose`], among the algorithms that fold in rank order ([`reproducible`]), so that neither
+/// the choice nor the length of the buffer changes a bit.
+///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, Topology};
+/// use ringtree::plan::select::{TuningTable, choose_in_rank_order};
+///
+/// let (table, six) = (TuningTable::default(), Topology::apart(6));
+/// let of = |bytes, forced| {
+///     choose_in_rank_order(Collective::AllReduce, &six, bytes, 4, &table, forced)
+/// };
+/// assert_eq!(of(8, None)?.algorithm, Algorithm::BruckFold);
+/// assert_eq!(of(25 << 20, None)?.algorithm, Algorithm::TwoShot);
+/// assert!(of(8, Some(Algorithm::Ring)).unwrap_err().ends_with("flat, two-shot, bruck-fold"));
+/// # Ok::<(), String>(())
+/// ```
+///
+/// # Errors
+/// As [`choose`]; and that the forced algorithm folds in another order.
+pub fn choose_in_rank_order(
+    collective: Collective,
+    topology: &Topology,
+    bytes: usize,
+    dtype_size: usize,
+    table: &TuningTable,
+    forced: Option<Algorithm>,
+) -> Result<Choice, String> {
+    let mut offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
+    offers.in_rank_order = true;
+    offers.choose(forced)
 }
 
 /// By how much of the least prediction a plan in pieces may be dearer in shared memory and still
@@ -233,9 +219,80 @@ struct Offers<'a> {
     /// Over TCP.
     question: Question,
     dtype_size: usize,
+    /// Whether algorithms that fold in another order are refused.
+    in_rank_order: bool,
 }
 
-impl Offers<'_> {
+impl<'a> Offers<'a> {
+    fn new(
+        collective: Collective,
+        topology: &'a Topology,
+        bytes: usize,
+        dtype_size: usize,
+        table: &'a TuningTable,
+    ) -> Result<Self, String> {
+        topology.check()?;
+        Ok(Self {
+            topology,
+            table,
+            question: Question {
+                collective,
+                world_size: topology.world_size,
+                bytes,
+                link: table.tcp,
+            },
+            dtype_size,
+            in_rank_order: false,
+        })
+    }
+
+    /// The best of the candidates, or the forced one.
+    fn choose(&self, forced: Option<Algorithm>) -> Result<Choice, String> {
+        let Question {
+            collective, bytes, ..
+        } = self.question;
+        if let Some(algorithm) = forced {
+            let mut choice = self.of(required(collective, algorithm)?, algorithm)?;
+            if self.in_rank_order {
+                reproducible::check(&self.request(algorithm, 1))?;
+            }
+            self.scratch_bytes(&choice)?;
+            choice.is_forced = true;
+            return Ok(choice);
+        }
+        let sharing = self.topology.sharing();
+        let mut candidates = self.candidates()?;
+        let least = |candidates: &[Choice]| {
+            let times = candidates
+                .iter()
+                .map(|one| (one.algorithm, one.predicted_s));
+            times.min_by(|(_, one_s), (_, other_s)| one_s.total_cmp(other_s))
+        };
+        let (_, least_s) =
+            least(&candidates).ok_or_else(|| format!("no algorithm carries out {collective}"))?;
+        let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
+        let calm = candidates.iter().position(|candidate| {
+            let entry = entry(collective, candidate.algorithm);
+            self.topology.world_size > 2
+                && sharing != Sharing::All
+                && entry.is_some_and(|entry| entry.has_one_sender)
+                && within(NO_DIFFERENCE, candidate)
+        });
+        // In shared memory many plans of two ranks are the same but for their names and cuts.
+        let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
+        let in_pieces = candidates.iter().position(|candidate| {
+            let entry = entry(collective, candidate.algorithm);
+            sharing == Sharing::All
+                && bytes > SHARED_SEGMENT_BYTES
+                && entry.is_some_and(|entry| (entry.is_pipelined)(collective))
+                && within(LONG_MESSAGES, candidate)
+        });
+        let first = in_pieces.or(candidates.iter().position(|one| within(tie, one)));
+        let mut choice = candidates.remove(calm.or(first).unwrap_or(0));
+        choice.runner_up = least(&candidates);
+        Ok(choice)
+    }
+
     fn request(&self, algorithm: Algorithm, pieces: usize) -> Request {
         Request {
             collective: self.question.collective,
@@ -260,12 +317,17 @@ impl Offers<'_> {
             collective: self.question.collective,
             topology: self.topology.clone(),
             bytes: self.question.bytes,
+            in_rank_order: self.in_rank_order,
+        };
+        let is_allowed = |entry: &&&Entry| {
+            !self.in_rank_order || reproducible::is_in_rank_order(&self.request(entry.algorithm, 1))
         };
         let has_room = |choice: &Choice| self.scratch_bytes(choice).is_ok();
         REGISTRY
             .iter()
             .filter(|entry| entry.collectives.contains(&offer.collective))
             .filter(|entry| (entry.is_offered)(&offer))
+            .filter(is_allowed)
             .map(|entry| self.of(entry, entry.algorithm))
             .filter(|choice| choice.as_ref().map_or(true, has_room))
             .collect()

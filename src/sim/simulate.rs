@@ -58,6 +58,9 @@ pub struct World {
     /// assert!(text.contains("are in send to each other; use sendrecv or group"), "{text}");
     /// ```
     pub checks_calls: bool,
+    /// Whether sums are reproducible, as by
+    /// [`Builder::reproducible`](crate::Builder::reproducible), which has an example.
+    pub is_reproducible: bool,
 }
 
 impl World {
@@ -72,6 +75,7 @@ impl World {
             algorithm: None,
             timeout: DEADLINE_DEFAULT,
             checks_calls: false,
+            is_reproducible: false,
         }
     }
 
@@ -168,6 +172,7 @@ impl World {
             tuning: self.tuning,
             algorithm: self.algorithm,
             checks_calls: self.checks_calls,
+            is_reproducible: self.is_reproducible,
         })
     }
 }

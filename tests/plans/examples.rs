@@ -140,7 +140,8 @@ fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
     let fault = verify(&made_by_hand(2, rounds)).unwrap_err();
     assert_eq!(
         fault.to_string(),
-        "rank 0, round 1, step 0: waits for ever for rank 1 to receive an earlier message"
+        "rank 0, round 0, step 0: rank 1 receives no such message in this round \
+         (or rank 1, round 2, step 0)"
     );
 }
 
@@ -155,7 +156,8 @@ fn two_messages_to_a_peer_in_one_round_are_refused() {
     };
     assert_eq!(
         verify(&of_two_chunks(rounds)).unwrap_err().to_string(),
-        "rank 0, round 0, step 1: a second message to rank 1 in one round"
+        "rank 0, round 0, step 1: a second message to rank 1 in one round \
+         (or rank 0, round 0, step 0)"
     );
 }
 
@@ -191,7 +193,8 @@ fn a_receive_may_not_overtake_a_send_of_its_chunk() {
     assert_eq!(
         verify(&exchange([1, 0], [1, 0])).unwrap_err().to_string(),
         "rank 0, round 0, step 0, chunk 0: the receive that overwrites this chunk in the same \
-         round lacks before it what this send has before it: short links would block"
+         round lacks before it what this send has before it: short links would block \
+         (or rank 0, round 0, step 1)"
     );
 }
 
@@ -247,6 +250,7 @@ fn scratch_and_local_steps_are_verified_too() {
     }];
     assert_eq!(
         verify(&plans).unwrap_err().to_string(),
-        "rank 1, chunk 0: ends with the contribution of rank 0, not with that of every rank"
+        "rank 1, round 1, step 0, chunk 0: the contribution of rank 1 is overwritten here; later, \
+         on rank 1: ends with the contribution of rank 0, not with that of every rank"
     );
 }

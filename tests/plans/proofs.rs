@@ -4,6 +4,7 @@ use super::formulas::{expected, path};
 use super::replay::replay;
 use super::{hosts, pieces, plans_like, plans_of, roots};
 use proptest::prelude::*;
+use ringtree::plan::reproducible::is_in_rank_order;
 use ringtree::plan::verify::{Proof, verify};
 use ringtree::plan::{
     Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Source, Step, algorithms,
@@ -70,6 +71,7 @@ fn check(plans: &[Plan], name: &str) {
     let request = &plans[0].request;
     let (collective, algorithm) = (request.collective, request.algorithm);
     assert!(proof.bits_agree, "{name}");
+    check_order(&proof, request, name);
 
     if let Some(formula) = expected(request) {
         assert_eq!(plans[0].chunks, formula.chunks, "{name}");
@@ -115,6 +117,27 @@ fn check(plans: &[Plan], name: &str) {
     }
     if request.world_size <= 20 {
         replay(plans).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+    }
+}
+
+/// What the library says of the order of folding for any number of ranks, from the proofs for a
+/// few, holds for this number, this root and these pieces.
+fn check_order(proof: &Proof, request: &Request, name: &str) {
+    // Up to the radix there is one group of all ranks.
+    let enough = (request.algorithm.radix() + 1).max(3);
+    let alike = match request.hosts == Hosts::APART {
+        true => Request {
+            world_size: request.world_size.min(enough),
+            ..request.clone()
+        },
+        false if request.world_size > 12 => return,
+        false => request.clone(),
+    };
+    match is_in_rank_order(&alike) {
+        true => assert!(proof.is_in_rank_order, "{name}"),
+        // Of other roots it may be so.
+        false if request.collective.is_rooted() => {}
+        false => assert!(!proof.is_in_rank_order, "{name}"),
     }
 }
 

@@ -15,6 +15,7 @@ use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::device;
 use ringtree::plan::algorithms::required;
+use ringtree::plan::reproducible::is_in_rank_order;
 use ringtree::plan::select::scratch_bytes;
 use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
@@ -238,7 +239,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let mut is_first = true;
     for bytes in &wanted.sizes_bytes {
         for algorithm in &wanted.algorithms {
-            if let Some(why_not) = too_long(&comm, wanted, *algorithm, *bytes) {
+            if let Some(why_not) = not_for(&comm, wanted, *algorithm, *bytes) {
                 if comm.rank() == 0 {
                     eprintln!("left out: {why_not}");
                 }
@@ -285,7 +286,7 @@ fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<boo
 
 /// Why one of all algorithms does not carry out a call of so many bytes. One that was named is not
 /// left out, but refused.
-fn too_long(
+fn not_for(
     comm: &Communicator,
     wanted: &Wanted,
     algorithm: Option<Algorithm>,
@@ -301,6 +302,11 @@ fn too_long(
         pieces: 1,
         hosts: Hosts::APART,
     };
+    if comm.is_reproducible() && !is_in_rank_order(&request) {
+        return Some(format!(
+            "{algorithm} does not fold in rank order (RINGTREE_REPRODUCIBLE)"
+        ));
+    }
     scratch_bytes(&request, bytes).err()
 }
 

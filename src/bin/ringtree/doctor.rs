@@ -50,6 +50,12 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         None => "none (the default)".to_owned(),
     };
     output += &format!("{:<19}{checks}\n", "checks");
+    // Any other value was refused before any command began.
+    let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
+        Some("1") => "the same for any length and place (RINGTREE_REPRODUCIBLE)",
+        _ => "the chosen algorithm's (the default)",
+    };
+    output += &format!("{:<19}{order}\n", "order of sums");
     // A reader that has seen enough (`| head`) is no failure.
     let _ = std::io::stdout().lock().write_all(output.as_bytes());
     match (findings.place(), choice) {

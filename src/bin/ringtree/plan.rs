@@ -11,7 +11,9 @@ use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::export::{Report, exported};
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{TuningTable, choose, predicted_s, scratch_bytes};
+use ringtree::plan::select::{
+    Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
+};
 use ringtree::plan::topology::{Hosts, Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
@@ -63,6 +65,9 @@ pub(crate) struct Arguments {
     /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
     #[arg(long, allow_negative_numbers = true)]
     bandwidth: Option<String>,
+    /// With the algorithms alone that RINGTREE_REPRODUCIBLE=1 allows; that setting says the same
+    #[arg(long)]
+    reproducible: bool,
     /// Prove that the plans are right, by symbolic execution (up to 1,024 ranks)
     #[arg(long)]
     verify: bool,
@@ -114,6 +119,7 @@ struct Inquiry {
     bytes: usize,
     pieces: Option<usize>,
     table: TuningTable,
+    is_reproducible: bool,
     verify: bool,
     output: Output,
 }
@@ -144,6 +150,7 @@ impl Inquiry {
             pieces,
             table: links(arguments, &topology)?,
             topology,
+            is_reproducible: arguments.reproducible || is_set("RINGTREE_REPRODUCIBLE", "1"),
             verify: arguments.verify,
             output: output(arguments.draw.as_deref(), arguments.format.as_deref())?,
         };
@@ -170,37 +177,32 @@ impl Inquiry {
                 required(self.collective, algorithm).map(|_| (vec![algorithm], None))
             }
             Selection::Auto => {
-                let choice = choose(
-                    self.collective,
-                    &self.topology,
-                    self.bytes,
-                    1,
-                    &self.table,
-                    None,
-                )?;
+                let choice = self.choose(None)?;
                 Ok((vec![choice.algorithm], Some(choice.explain())))
             }
         }
     }
 
+    /// What a call would choose, or would make of the algorithm named.
+    fn choose(&self, named: Option<Algorithm>) -> Result<Choice, String> {
+        let choose = match self.is_reproducible {
+            true => choose_in_rank_order,
+            false => choose,
+        };
+        let (topology, bytes) = (&self.topology, self.bytes);
+        choose(self.collective, topology, bytes, 1, &self.table, named)
+    }
+
     /// What is asked for, by `algorithm`.
     fn request(&self, algorithm: Algorithm) -> Result<Request, String> {
-        required(self.collective, algorithm)?;
-        let pieces = match self.pieces {
-            Some(pieces) => pieces,
-            None => {
-                let (topology, bytes) = (&self.topology, self.bytes);
-                let forced = Some(algorithm);
-                choose(self.collective, topology, bytes, 1, &self.table, forced)?.pieces
-            }
-        };
+        let choice = self.choose(Some(algorithm))?;
         let request = Request {
             collective: self.collective,
             algorithm,
             world_size: self.topology.world_size,
             rank: 0,
             root: self.root,
-            pieces,
+            pieces: self.pieces.unwrap_or(choice.pieces),
             hosts: self.topology.hosts.clone(),
         };
         scratch_bytes(&request, self.bytes).map(|_| request)
@@ -322,6 +324,10 @@ fn tuning() -> Result<TuningTable, String> {
             TuningTable::parse(&text).map_err(|error| format!("RINGTREE_TUNING={origin}: {error}"))
         }
     }
+}
+
+fn is_set(name: &str, value: &str) -> bool {
+    std::env::var(name).is_ok_and(|set| set.trim() == value)
 }
 
 /// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the

@@ -82,11 +82,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn what_is_not_built_is_refused_never_ignored() {
-    for (name, value) in [
-        ("RINGTREE_ENCRYPT", "1"),
-        ("RINGTREE_REPRODUCIBLE", "1"),
-        ("RINGTREE_LOG", "debug"),
-    ] {
+    for (name, value) in [("RINGTREE_ENCRYPT", "1"), ("RINGTREE_LOG", "debug")] {
         assert!(refusal(&[(name, value)]).starts_with(&format!("{name}={value} is not")));
     }
     with(&[("RINGTREE_ENCRYPT", "0")]).unwrap();
@@ -118,6 +114,21 @@ fn calls_are_checked_on_request_and_on_all_ranks() {
         "RINGTREE_CHECK=everything: no such check; there is calls"
     );
     let wrong = |name: &str| (name == "RINGTREE_CHECK").then(|| "1".to_owned());
+    assert!(check_environment(wrong).is_err());
+}
+
+#[test]
+fn sums_are_reproducible_on_request_and_on_all_ranks() {
+    for (value, expected) in [("", false), ("0", false), (" 1 ", true)] {
+        let settings = with(&[("RINGTREE_REPRODUCIBLE", value)]).unwrap();
+        assert_eq!(settings.is_reproducible, expected);
+        let agreed = u8::from(expected).to_string();
+        let agreed = ("RINGTREE_REPRODUCIBLE".to_owned(), agreed);
+        assert!(settings.to_agree().contains(&agreed));
+    }
+    let line = refusal(&[("RINGTREE_REPRODUCIBLE", "yes")]);
+    assert_eq!(line, "RINGTREE_REPRODUCIBLE=yes: it is 0 or 1");
+    let wrong = |name: &str| (name == "RINGTREE_REPRODUCIBLE").then(|| "yes".to_owned());
     assert!(check_environment(wrong).is_err());
 }
 

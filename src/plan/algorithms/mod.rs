@@ -122,6 +122,8 @@ pub struct Offer {
     pub topology: Topology,
     /// Bytes of the whole buffer.
     pub bytes: usize,
+    /// Whether algorithms that fold in another order than that of the ranks are refused.
+    pub in_rank_order: bool,
 }
 
 /// What one collective is made of, where ranks share hosts.

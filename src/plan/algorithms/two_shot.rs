@@ -35,9 +35,12 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     is_pipelined: |_| true,
-    // Over a network others do a reduce with fewer messages and no more on the root's port.
+    // Over a network others do a reduce with fewer messages and no more on the root's port, if they
+    // may fold in any order.
     is_offered: |offer| {
-        offer.collective == Collective::AllReduce || offer.topology.sharing() == Sharing::All
+        offer.collective == Collective::AllReduce
+            || offer.topology.sharing() == Sharing::All
+            || offer.in_rank_order
     },
     ..Entry::PLAIN
 };

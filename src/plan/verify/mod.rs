@@ -2,7 +2,8 @@
 //!
 //! *Purpose.* [`verify`] takes the plans of all ranks of one request and runs them on symbols
 //! instead of numbers: a chunk holds an association tree whose leaves are ranks. `shape` checks
-//! what one rank's plan says by itself, `run` executes all plans together, `values` interns
+//! what one rank's plan says by itself, `matching` that every message
+//! has its receive, `run` executes all plans together, `values` interns
 //! the trees, `outcome` compares the end with what the collective demands.
 //!
 //! *What a proof says.*
@@ -38,6 +39,7 @@
 //!
 //! *May import* `plan::{ir, spec}`.
 
+mod matching;
 mod outcome;
 mod run;
 mod shape;
@@ -62,6 +64,11 @@ pub struct Proof {
     /// Whether all chunks end with the same association tree, so that the place in the buffer
     /// changes no bit.
     pub position_independent: bool,
+    /// Whether every combination at the end is one fold of all ranks' contributions in rank order,
+    /// rounded once. Any two plans of which that is so give the same bits, whatever the collective,
+    /// the algorithm, the root, the length of the buffer and the place in it. Also where nothing is
+    /// combined.
+    pub is_in_rank_order: bool,
     /// A hash of the association tree, or of all of them when they depend on the place; equal for
     /// equal trees of any two plans. 0 where nothing is combined.
     pub fingerprint: u64,
@@ -80,6 +87,9 @@ pub struct Fault {
     pub chunk: Option<usize>,
     /// What is wrong.
     pub problem: String,
+    /// Another step at which it can be mended as well, such as the other end of the message: rank,
+    /// round and step.
+    pub other: Option<(usize, usize, usize)>,
 }
 
 impl Fault {
@@ -90,6 +100,16 @@ impl Fault {
             step: at.step,
             chunk: at.chunk,
             problem: problem.into(),
+            other: None,
+        }
+    }
+
+    /// The same, or else the step `at` is wrong.
+    fn or(self, at: At) -> Self {
+        let place = at.round.zip(at.step);
+        Self {
+            other: place.map(|(round, step)| (at.rank, round, step)),
+            ..self
         }
     }
 }
@@ -106,7 +126,13 @@ impl fmt::Display for Fault {
                 write!(formatter, ", {what} {number}")?;
             }
         }
-        write!(formatter, ": {}", self.problem)
+        write!(formatter, ": {}", self.problem)?;
+        match self.other {
+            Some((rank, round, step)) => {
+                write!(formatter, " (or rank {rank}, round {round}, step {step})")
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -173,8 +199,9 @@ impl At {
 /// The first fault found.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     shape::check(plans)?;
-    let finished = run::execute(plans)?;
-    let trees = outcome::check(plans, &finished)?;
+    matching::check(plans)?;
+    let mut finished = run::execute(plans)?;
+    let trees = outcome::check(plans, &mut finished)?;
     let traffic = finished.traffic;
     Ok(Proof {
         rounds: traffic.round_has_message.iter().filter(|&&has| has).count(),
@@ -183,6 +210,7 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
         chunks_sent: traffic.chunks_sent.iter().sum(),
         bits_agree: trees.agree_across_ranks,
         position_independent: trees.agree_across_chunks,
+        is_in_rank_order: trees.are_in_rank_order,
         fingerprint: trees.fingerprint,
     })
 }

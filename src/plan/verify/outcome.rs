@@ -10,17 +10,18 @@ use crate::plan::spec::Demand;
 pub(super) struct Trees {
     pub(super) agree_across_ranks: bool,
     pub(super) agree_across_chunks: bool,
+    pub(super) are_in_rank_order: bool,
     pub(super) fingerprint: u64,
 }
 
 /// Checks every demanded chunk and compares the trees of those that are combinations.
-pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault> {
+pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fault> {
     let request = &plans[0].request;
     let chunks = plans[0].chunks;
     let pieces = chunks / request.world_size;
     let mut tree_of_chunk: Vec<Option<Value>> = vec![None; chunks];
     let mut agree_across_ranks = true;
-    for rank in 0..plans.len() {
+    for (rank, plan) in plans.iter().enumerate() {
         for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
             let demand = request.collective.demands(rank, request.root, block);
@@ -30,7 +31,7 @@ pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault>
             };
             let value = finished.chunks[rank][chunk];
             let at = At::rank(rank).chunk(chunk);
-            let Some(value) = satisfied(finished, (demand, wanted), value, at)? else {
+            let Some(value) = satisfied(finished, plan, (demand, wanted), value, at)? else {
                 continue;
             };
             agree_across_ranks &= *tree.get_or_insert(value) == value;
@@ -44,9 +45,12 @@ pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault>
     } else {
         prints.fold(0, mix)
     };
+    let in_rank_order = finished.values.in_rank_order();
+    let is_in_rank_order = |tree: &Value| *tree == in_rank_order;
     Ok(Trees {
         agree_across_ranks,
         agree_across_chunks,
+        are_in_rank_order: agree_across_ranks && trees.iter().all(is_in_rank_order),
         fingerprint,
     })
 }
@@ -55,6 +59,7 @@ pub(super) fn check(plans: &[Plan], finished: &Finished) -> Result<Trees, Fault>
 /// untouched, if one is.
 fn satisfied(
     finished: &Finished,
+    plan: &Plan,
     (demand, wanted): (Demand, Option<Value>),
     value: Option<Value>,
     at: At,
@@ -76,5 +81,11 @@ fn satisfied(
         _ => "every rank".to_owned(),
     };
     let problem = format!("ends with {has}, not with that of {demanded}");
-    Err(Fault::new(at, problem))
+    Err(match (value, finished.writer(at)) {
+        (Some(value), _) if demand == Demand::Everyone => {
+            finished.lacking(plan, at, value, problem)
+        }
+        (_, Some(writer)) => Fault::new(at, problem).or(writer),
+        _ => Fault::new(at, problem),
+    })
 }

@@ -1,6 +1,7 @@
 //! All ranks' plans, run together on symbols under the tightest discipline there is: every rank in
 //! its own order, one message in each channel.
 
+use super::matching::place;
 use super::shape::peers_of;
 use super::values::{Value, Values};
 use super::{At, Fault};
@@ -13,7 +14,50 @@ pub(super) struct Finished {
     pub(super) values: Values,
     /// Rank by rank, chunk by chunk; `None` where nothing ever was.
     pub(super) chunks: Vec<Vec<Option<Value>>>,
+    /// Rank by rank, chunk by chunk, the round and the step that wrote there last.
+    writers: Vec<Vec<Option<(usize, usize)>>>,
+    /// Where a step wrote something that lacks a contribution which was there before, and what was
+    /// there. That is right where the contribution is elsewhere, or not demanded.
+    overwritten: Vec<(At, Value)>,
     pub(super) traffic: Traffic,
+}
+
+impl Finished {
+    /// The fault that `value`, at `at`, lacks contributions. It is likely that of the first step
+    /// that overwrote one of them.
+    pub(super) fn lacking(&self, plan: &Plan, at: At, value: Value, problem: String) -> Fault {
+        let is_concerned = |(lost, old): &&(At, Value)| {
+            let places = [lost.chunk, at.chunk].map(|chunk| chunk.map(|one| place(plan, one)));
+            places[0] == places[1] && !self.values.includes(value, *old)
+        };
+        let earliest = self.overwritten.iter().filter(is_concerned);
+        match earliest.min_by_key(|(lost, _)| (lost.round, lost.step, lost.rank)) {
+            None => Fault::new(at, problem),
+            Some((lost, old)) => {
+                let gone = self.values.describe(*old);
+                let problem = format!(
+                    "the contribution of rank {gone} is overwritten here; later, on rank {}: \
+                     {problem}",
+                    at.rank
+                );
+                Fault::new(*lost, problem).or(at)
+            }
+        }
+    }
+
+    /// The step that wrote last to the chunk that `at` names.
+    pub(super) fn writer(&self, at: At) -> Option<At> {
+        let (round, step) = self.writers[at.rank][at.chunk?]?;
+        Some(At::step(at.rank, round, step))
+    }
+
+    fn write(&mut self, at: At, chunk: usize, value: Value) {
+        let old = self.chunks[at.rank][chunk].replace(value);
+        self.writers[at.rank][chunk] = at.round.zip(at.step);
+        let lost = old.filter(|old| !self.values.includes(value, *old));
+        self.overwritten
+            .extend(lost.map(|old| (at.chunk(chunk), old)));
+    }
 }
 
 /// What went over the channels.
@@ -24,13 +68,8 @@ pub(super) struct Traffic {
     pub(super) chunks_sent: Vec<usize>,
 }
 
-/// A message under way.
-struct Message {
-    sent_at: At,
-    round: usize,
-    /// Each chunk's place in the buffer, and what it holds.
-    content: Rc<[(usize, Value)]>,
-}
+/// A message under way: what each of its chunks holds.
+type Message = Rc<[Value]>;
 
 /// Where a rank is in its plan.
 #[derive(Clone, Copy, Default)]
@@ -50,7 +89,7 @@ struct Run<'a> {
     state: Finished,
 }
 
-/// Runs plans whose shape has been checked.
+/// Runs plans whose shape and messages have been checked, so that they come to their ends.
 pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
     let ranks = plans.len();
     let mut run = Run {
@@ -65,7 +104,11 @@ pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
         run.is_ready[rank] = false;
         while run.advance(rank)? {}
     }
-    run.all_is_done()?;
+    let is_done = (0..ranks).all(|rank| run.positions[rank].round == plans[rank].rounds.len());
+    assert!(
+        is_done,
+        "invariant: plans whose messages match come to their ends"
+    );
     Ok(run.state)
 }
 
@@ -84,7 +127,10 @@ fn at_the_start(plans: &[Plan]) -> Finished {
         }
         chunks
     };
+    let writers = |plan: &Plan| vec![None; plan.chunks + plan.scratch];
     Finished {
+        writers: plans.iter().map(writers).collect(),
+        overwritten: Vec::new(),
         chunks: plans.iter().enumerate().map(held).collect(),
         values,
         traffic: Traffic {
@@ -149,7 +195,7 @@ impl<'a> Run<'a> {
                 for (source, target) in (from.first..from.end()).zip(to.first..) {
                     let value = self.content(at, source)?;
                     self.same_place(at, target, source)?;
-                    self.state.chunks[rank][target] = Some(value);
+                    self.state.write(at, target, value);
                 }
             }
             Step::Reduce {
@@ -184,19 +230,14 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, at: At, peer: usize, ranges: &[ChunkRange]) -> Result<(), Fault> {
         let chunks = ranges.iter().flat_map(|range| range.first..range.end());
-        let place = |chunk| Ok((self.place(at.rank, chunk), self.content(at, chunk)?));
-        let content: Rc<[(usize, Value)]> = chunks.map(place).collect::<Result<_, Fault>>()?;
+        let content = chunks.map(|chunk| self.content(at, chunk));
+        let content: Message = content.collect::<Result<_, Fault>>()?;
         let round = self.positions[at.rank].round;
         let traffic = &mut self.state.traffic;
         traffic.round_has_message[round] = true;
         traffic.messages += 1;
         traffic.chunks_sent[at.rank] += content.len();
-        let message = Message {
-            sent_at: at,
-            round,
-            content,
-        };
-        self.channels.insert((at.rank, peer), message);
+        self.channels.insert((at.rank, peer), content);
         self.wake(peer);
         Ok(())
     }
@@ -208,24 +249,21 @@ impl<'a> Run<'a> {
         ranges: &[ChunkRange],
         completes: bool,
     ) -> Result<(), Fault> {
-        let chunks: Vec<usize> = ranges
-            .iter()
-            .flat_map(|range| range.first..range.end())
-            .collect();
         let mut arrived = Vec::with_capacity(sources.len());
         for source in sources {
             arrived.push(match *source {
                 Source::Own => None,
-                Source::Peer(peer) => Some(self.take(at, peer, &chunks)?),
+                Source::Peer(peer) => Some(self.take(peer, at.rank)),
             });
         }
         let mut operands = Vec::with_capacity(sources.len());
-        for (index, &chunk) in chunks.iter().enumerate() {
+        let chunks = ranges.iter().flat_map(|range| range.first..range.end());
+        for (index, chunk) in chunks.enumerate() {
             operands.clear();
             for content in &arrived {
                 operands.push(match content {
                     None => self.content(at, chunk)?,
-                    Some(content) => content[index].1,
+                    Some(content) => content[index],
                 });
             }
             self.fold(at.chunk(chunk), &operands, completes)?;
@@ -233,39 +271,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes the message from `peer` out of its channel if it is the one for `chunks`.
-    fn take(
-        &mut self,
-        at: At,
-        peer: usize,
-        chunks: &[usize],
-    ) -> Result<Rc<[(usize, Value)]>, Fault> {
-        let message = self
-            .channels
-            .remove(&(peer, at.rank))
-            .expect("invariant: a receive runs when all its messages are there");
-        let fault = |problem: String| Err(Fault::new(at, problem));
-        let round = self.positions[at.rank].round;
-        if message.round != round {
-            return fault(format!(
-                "rank {peer} sent this message in round {}",
-                message.round
-            ));
-        }
-        let (sent, expected) = (message.content.len(), chunks.len());
-        if sent != expected {
-            return fault(format!(
-                "rank {peer} sent {sent} chunks, {expected} are expected"
-            ));
-        }
-        for (&chunk, &(place, _)) in chunks.iter().zip(message.content.iter()) {
-            if self.place(at.rank, chunk) != place {
-                let problem = format!("rank {peer} sent chunk {place} to be put there");
-                return Err(Fault::new(at.chunk(chunk), problem));
-            }
-        }
-        self.wake(peer);
-        Ok(message.content)
+    /// Takes the message of a channel out of it.
+    fn take(&mut self, from: usize, to: usize) -> Message {
+        let message = self.channels.remove(&(from, to));
+        self.wake(from);
+        message.expect("invariant: a receive runs when all its messages are there")
     }
 
     /// Puts one fold of the operands into the chunk `at` names.
@@ -274,6 +284,9 @@ impl<'a> Run<'a> {
         let values = &mut self.state.values;
         let (value, is_complete) = match *operands {
             [stored] => (stored, false),
+            _ if !self.plans[at.rank].request.collective.reduces() => {
+                return Err(Fault::new(at, "the collective combines nothing"));
+            }
             _ => {
                 let value = values.fold(operands).map_err(|rank| {
                     Fault::new(
@@ -287,9 +300,13 @@ impl<'a> Run<'a> {
         if completes != is_complete {
             let has = values.describe(value);
             let problem = format!("completes is {completes}, but the result is that of {has}");
-            return Err(Fault::new(at, problem));
+            let plan = &self.plans[at.rank];
+            return Err(match completes {
+                true => self.state.lacking(plan, at, value, problem),
+                false => Fault::new(at, problem),
+            });
         }
-        self.state.chunks[at.rank][chunk] = Some(value);
+        self.state.write(at, chunk, value);
         Ok(())
     }
 
@@ -298,52 +315,12 @@ impl<'a> Run<'a> {
         self.state.chunks[at.rank][chunk].ok_or_else(nothing)
     }
 
-    /// Which chunks of the buffer may lie in `chunk`, which may be scratch: those that are as long.
-    fn place(&self, rank: usize, chunk: usize) -> usize {
-        let Plan {
-            request, chunks, ..
-        } = &self.plans[rank];
-        match request.collective.moves_blocks() {
-            true => chunk % (chunks / request.world_size),
-            false => chunk % chunks,
-        }
-    }
-
     fn same_place(&self, at: At, one: usize, other: usize) -> Result<(), Fault> {
-        if self.place(at.rank, one) == self.place(at.rank, other) {
+        let plan = &self.plans[at.rank];
+        if place(plan, one) == place(plan, other) {
             return Ok(());
         }
         let problem = format!("chunk {other} may have another length");
         Err(Fault::new(at.chunk(one), problem))
-    }
-
-    /// After the last step that could be taken: nobody waits, nothing is under way.
-    fn all_is_done(&self) -> Result<(), Fault> {
-        for (rank, position) in self.positions.iter().enumerate() {
-            let Some(step) = self.current(rank) else {
-                continue;
-            };
-            let at = At::step(rank, position.round, position.step);
-            let problem = match step {
-                Step::Send { peers, .. } => {
-                    let peer = peers[position.served];
-                    format!("waits for ever for rank {peer} to receive an earlier message")
-                }
-                Step::Receive { sources, .. } => {
-                    let mut peers = peers_of(sources);
-                    peers.retain(|&peer| !self.channels.contains_key(&(peer, rank)));
-                    format!("waits for ever for a message from rank {}", peers[0])
-                }
-                _ => continue,
-            };
-            return Err(Fault::new(at, problem));
-        }
-        match self.channels.iter().min_by_key(|(ranks, _)| **ranks) {
-            Some((&(_, peer), message)) => {
-                let problem = format!("rank {peer} never receives this message");
-                Err(Fault::new(message.sent_at, problem))
-            }
-            None => Ok(()),
-        }
     }
 }

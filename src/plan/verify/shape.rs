@@ -2,7 +2,7 @@
 
 use super::{At, Fault};
 use crate::plan::ir::{ChunkRange, Plan, Request, Round, Source, Step};
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 type Checked = Result<(), Fault>;
 
@@ -71,27 +71,31 @@ fn check_messages(
     written: &mut [Option<Written>],
 ) -> Checked {
     let ranks = plan.request.world_size;
-    let mut has_received = false;
-    let mut sent_to = HashSet::new();
+    let mut first_receive = None;
+    let mut sent_to = HashMap::new();
+    let first_message = plan.rounds[round].iter().position(Step::is_message);
     for (index, step) in plan.rounds[round].iter().enumerate() {
         let at = At::step(rank, round, index);
         let fault = |problem: &str| Err(Fault::new(at, problem));
         match step {
             Step::Send { peers, ranges } => {
-                if has_received {
-                    return fault("a send comes after a receive of its round");
+                if let Some(receive) = first_receive {
+                    let problem = "a send comes after a receive of its round";
+                    return Err(Fault::new(at, problem).or(At::step(rank, round, receive)));
                 }
                 check_peers(peers, at, ranks)?;
                 check_ranges(ranges, at, plan)?;
-                if let Some(peer) = peers.iter().find(|&&peer| !sent_to.insert(peer)) {
-                    let problem = format!("a second message to rank {peer} in one round");
-                    return Err(Fault::new(at, problem));
+                for peer in peers {
+                    if let Some(first) = sent_to.insert(*peer, index) {
+                        let problem = format!("a second message to rank {peer} in one round");
+                        return Err(Fault::new(at, problem).or(At::step(rank, round, first)));
+                    }
                 }
             }
             Step::Receive {
                 sources, ranges, ..
             } => {
-                has_received = true;
+                first_receive.get_or_insert(index);
                 if sources.iter().filter(|&&one| one == Source::Own).count() > 1 {
                     return fault("the own operand is named twice");
                 }
@@ -104,16 +108,19 @@ fn check_messages(
                         step: index,
                         place,
                     };
-                    if written[chunk]
-                        .replace(new)
-                        .is_some_and(|old| old.round == round)
-                    {
+                    let old = written[chunk].replace(new);
+                    if let Some(old) = old.filter(|old| old.round == round) {
                         let problem = "the chunk is received twice in one round";
-                        return Err(Fault::new(at.chunk(chunk), problem));
+                        let first = At::step(rank, round, old.step);
+                        return Err(Fault::new(at.chunk(chunk), problem).or(first));
                     }
                 }
             }
-            _ => return fault("a local step is in a round of messages"),
+            _ => {
+                let problem = "a local step is in a round of messages";
+                let first = first_message.map(|first| At::step(rank, round, first));
+                return Err(Fault::new(at, problem).or(first.unwrap_or(at)));
+            }
         }
     }
     Ok(())
@@ -141,7 +148,11 @@ fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written
                 let at = At::step(rank, round, index).chunk(chunk);
                 let problem = "the receive that overwrites this chunk in the same round lacks \
                                before it what this send has before it: short links would block";
-                return Err(Fault::new(at, problem));
+                let fault = Fault::new(at, problem);
+                return Err(match receive {
+                    Some(receive) => fault.or(At::step(rank, round, receive.step)),
+                    None => fault,
+                });
             }
             before = match (receive, before) {
                 (Some(Written { step, place, .. }), Before::Nothing | Before::In { .. }) => {
@@ -222,9 +233,10 @@ fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
                 || other_from.iter().any(|&other| overlap(to, other))
                 || from.iter().any(|&one| overlap(one, other_to))
         };
-        if touched[..index].iter().any(conflicts) {
+        if let Some(other) = touched[..index].iter().position(conflicts) {
             let problem = "a chunk written by one local step is used by another of the round";
-            return Err(Fault::new(at.chunk(to.first), problem));
+            let other = At::step(rank, round, other);
+            return Err(Fault::new(at.chunk(to.first), problem).or(other));
         }
     }
     Ok(())

@@ -84,6 +84,19 @@ impl Values {
         Ok(value)
     }
 
+    /// One fold of what each rank holds in its first block at the start, in rank order.
+    pub(super) fn in_rank_order(&mut self) -> Value {
+        let leaves: Vec<Value> = (0..self.world_size)
+            .map(|rank| self.leaf(rank, 0))
+            .collect();
+        match *leaves {
+            [alone] => alone,
+            _ => self
+                .fold(&leaves)
+                .expect("invariant: the ranks are distinct"),
+        }
+    }
+
     fn insert(&mut self, tree: Tree) -> Value {
         self.trees.push(tree);
         Value::try_from(self.trees.len() - 1).expect("invariant: fewer than 2³² trees in memory")
@@ -123,6 +136,18 @@ impl Values {
         });
         self.unions.insert(contributors, value);
         Ok(value)
+    }
+
+    /// Whether all that contributed to `part` did so to `whole`.
+    pub(super) fn includes(&self, whole: Value, part: Value) -> bool {
+        if whole == part || self.is_complete(whole) {
+            return true;
+        }
+        let [whole, part] = [whole, part].map(|one| &self.trees[one as usize].contributors);
+        part.iter().all(|(first, end)| {
+            let mut runs = whole.iter();
+            runs.any(|(from, to)| from <= first && end <= to)
+        })
     }
 
     /// Whether every rank has contributed.

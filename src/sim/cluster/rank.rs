@@ -99,7 +99,8 @@ impl Rank {
             calls_made: 0,
             in_flight: Vec::new(),
             busy_until: None,
-            cache: Cache::new(rank, topology, shared.world.tuning, Vec::new()),
+            cache: Cache::new(rank, topology, shared.world.tuning, Vec::new())
+                .in_rank_order(shared.world.is_reproducible),
             fate,
             lost: Vec::new(),
             failed_at: None,

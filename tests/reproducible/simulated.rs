@@ -1,0 +1,172 @@
+//! Every size around the points where the choice changes, and every algorithm by name.
+
+use super::{Rounded, every_call};
+use half::bf16;
+use ringtree::plan::reproducible::is_in_rank_order;
+use ringtree::plan::select::choose_in_rank_order;
+use ringtree::plan::{Collective, Hosts, REGISTRY, Request, Topology};
+use ringtree::sim::simulate::World;
+use ringtree::{Algorithm, Communicator, ReduceOp, TuningTable};
+
+const WORLDS: [usize; 4] = [3, 4, 6, 8];
+const SUMMING: [Collective; 3] = [
+    Collective::AllReduce,
+    Collective::Reduce,
+    Collective::ReduceScatter,
+];
+/// The longest simulated buffer.
+const COUNT_MAX: usize = 150_000;
+
+/// Hosts of one rank, of two or three, of unequal numbers, and one of all ranks.
+fn hosts(world_size: usize) -> Vec<Hosts> {
+    let several = [2, 3].into_iter();
+    let several = several.filter(|ranks| world_size.is_multiple_of(*ranks) && *ranks < world_size);
+    let all = [1, world_size].into_iter().chain(several);
+    all.map(Hosts::each)
+        .chain([Hosts::of_sizes(&[1, world_size - 1])])
+        .collect()
+}
+
+fn world(world_size: usize, hosts: &Hosts) -> World {
+    let mut world = World::new(world_size);
+    world.hosts = hosts.clone();
+    world.is_reproducible = true;
+    world
+}
+
+/// The counts on both sides of every change of the choice, with the smallest and the largest.
+fn counts_around_changes(topology: &Topology, element_bytes: usize) -> Vec<usize> {
+    let table = TuningTable::default();
+    let chosen = |collective, count| {
+        let bytes = count * element_bytes;
+        let choice =
+            choose_in_rank_order(collective, topology, bytes, element_bytes, &table, None).unwrap();
+        (choice.algorithm, choice.pieces)
+    };
+    let mut counts = vec![1, 10, COUNT_MAX];
+    for collective in SUMMING {
+        let mut from = 1;
+        while from < COUNT_MAX {
+            let to = (from * 2).min(COUNT_MAX);
+            if chosen(collective, from) != chosen(collective, to) {
+                let (mut before, mut after) = (from, to);
+                while after - before > 1 {
+                    let middle = (before + after) / 2;
+                    match chosen(collective, middle) == chosen(collective, from) {
+                        true => before = middle,
+                        false => after = middle,
+                    }
+                }
+                counts.extend([before, after]);
+            }
+            from = to;
+        }
+    }
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+fn no_choice_changes_a_bit<T: Rounded>(op: ReduceOp) {
+    for world_size in WORLDS {
+        for hosts in hosts(world_size) {
+            let topology = Topology {
+                world_size,
+                hosts: hosts.clone(),
+            };
+            let counts = counts_around_changes(&topology, size_of::<T>());
+            assert!(counts.len() > 3, "the choice never changes: {topology:?}");
+            let ends = world(world_size, &hosts).run(|comm| {
+                counts
+                    .iter()
+                    .find_map(|count| every_call::<T>(comm, *count, op).transpose())
+            });
+            assert_eq!(ends, vec![None; world_size], "{topology:?}");
+        }
+    }
+}
+
+#[test]
+fn no_choice_changes_a_bit_of_an_f32_sum() {
+    no_choice_changes_a_bit::<f32>(ReduceOp::Sum);
+}
+
+#[test]
+fn no_choice_changes_a_bit_of_a_bf16_mean() {
+    no_choice_changes_a_bit::<bf16>(ReduceOp::Avg);
+}
+
+/// All algorithms with several radixes.
+fn forms() -> Vec<Algorithm> {
+    let forms = REGISTRY.iter().flat_map(|entry| entry.forms(&[2, 3, 8]));
+    forms.collect()
+}
+
+#[test]
+fn an_algorithm_by_name_gives_the_same_bits_or_is_refused_by_name() {
+    for world_size in WORLDS {
+        for hosts in hosts(world_size) {
+            let ends = world(world_size, &hosts).run(|comm| {
+                forms().iter().try_for_each(|form| {
+                    comm.use_algorithm(Some(*form)).unwrap();
+                    same_or_refused(comm, *form, &hosts)
+                })
+            });
+            assert_eq!(ends, vec![Ok(()); world_size], "{hosts:?}");
+        }
+    }
+}
+
+fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Result<(), String> {
+    let request = |collective| Request {
+        collective,
+        algorithm: form,
+        world_size: comm.world_size(),
+        rank: 0,
+        root: 0,
+        pieces: 1,
+        hosts: hosts.clone(),
+    };
+    let carried_out = |one: &Collective| {
+        let entry = ringtree::plan::algorithms::entry(*one, form);
+        entry.is_some()
+    };
+    let refused = SUMMING.iter().copied().filter(carried_out);
+    let refused: Vec<_> = refused
+        .filter(|one| !is_in_rank_order(&request(*one)))
+        .collect();
+    if refused.is_empty() {
+        let wrong = every_call::<bf16>(comm, 1001, ReduceOp::Sum);
+        return match wrong.map_err(|error| format!("{form}: {error}"))? {
+            None => Ok(()),
+            Some(what) => Err(format!("{form}: {what}")),
+        };
+    }
+    for collective in refused {
+        let end = comm.collective(collective, &mut [1.0f32; 50], ReduceOp::Sum, 0);
+        let error = end
+            .err()
+            .ok_or(format!("{collective} by {form} is taken"))?;
+        let text = error.to_string();
+        let names_both = text.contains(&format!("{form} does not fold {collective}"))
+            && text.contains("RINGTREE_REPRODUCIBLE=1 allows flat");
+        if !error.is_usage() || !names_both || text.contains('\n') {
+            return Err(format!("{form}: {text}"));
+        }
+    }
+    Ok(())
+}
+
+/// The operands are such that another order shows, so the tests above can fail.
+#[test]
+fn without_the_setting_bits_depend_on_the_algorithm() {
+    for world_size in WORLDS {
+        let mut free = world(world_size, &Hosts::APART);
+        free.is_reproducible = false;
+        for algorithm in [Algorithm::Ring, Algorithm::RecursiveDoubling] {
+            free.algorithm = Some(algorithm);
+            let ends = free.run(|comm| every_call::<f32>(comm, 1001, ReduceOp::Sum));
+            assert!(ends[0].clone().unwrap().is_some(), "{algorithm}");
+        }
+    }
+}
