@@ -6,7 +6,7 @@
 //!
 //! A linear model of two weights and a bias, and the squared error of its output. On one rank the
 //! gradients of two samples are accumulated, each with half the weight; on two ranks each takes
-//! one sample, and an all-reduce averages. Nobody can tell the results apart.
+//! one sample, and an all-reduce averages. The results are the same.
 
 use ringtree::ReduceOp;
 

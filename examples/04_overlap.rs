@@ -53,7 +53,7 @@ fn one_rank(rank: usize, rendezvous: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// An address nobody listens at. Where ranks are started by `ringtree run` this is its affair.
+/// An address at which no process listens. `ringtree run` finds one for the ranks that it starts.
 fn free_address() -> Result<String, Error> {
     let listener = TcpListener::bind("127.0.0.1:0");
     let address = listener.and_then(|listener| listener.local_addr());

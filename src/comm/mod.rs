@@ -86,8 +86,8 @@ impl Parts {
 
 /// A group of ranks that work together, as a handle whose calls have a certain timeout.
 ///
-/// All ranks issue the operations of a communicator in the same order. Methods take `&self`, but
-/// two threads in one communicator at once get a usage error; give each thread its own.
+/// All ranks issue the operations of a communicator in the same order. Threads may share one: calls
+/// are queued in the order of arrival, which must then be the same on all ranks.
 ///
 /// ```
 /// use ringtree::ReduceOp;

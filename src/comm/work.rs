@@ -140,7 +140,7 @@ impl<B: 'static> Work<B> {
     pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), Failed<B>> {
         let ticket = self.take_ticket();
         let runtime = &self.core.parts.runtime;
-        runtime.ring_nobody(ticket);
+        runtime.forget_waker(ticket);
         let (_, ended_at) = runtime.ended(ticket);
         let end = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());

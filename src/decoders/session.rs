@@ -147,7 +147,7 @@ fn messages() -> Vec<Message> {
         Message::Report(Error::deadline("late")),
         Message::Goodbye {
             calls: 1,
-            failed_beside: None,
+            failed_beside: Some(Error::deadline("late")),
         },
         Message::Mark(3),
         Message::Agreed(3),

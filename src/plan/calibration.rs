@@ -143,7 +143,7 @@ pub fn probes(topology: &Topology) -> &'static [Probe] {
     match topology.sharing() {
         _ if topology.world_size == 1 => &[],
         Sharing::All => ONE_HOST,
-        Sharing::Nobody => APART,
+        Sharing::None => APART,
         Sharing::Some => SEVERAL_HOSTS,
     }
 }

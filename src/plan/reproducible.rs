@@ -6,8 +6,8 @@
 //! keep the rule: the verifier runs their plans ([`Proof::is_in_rank_order`]).
 //!
 //! *Why this order.* It is the one order in which every collective that sums can be carried out at
-//! full bandwidth: whoever owns a block can fold all contributions to it. Of two ranks there is no
-//! other.
+//! full bandwidth: the rank that owns a block can fold all contributions to it. Of two ranks there
+//! is no other.
 //!
 //! [`Proof::is_in_rank_order`]: super::verify::Proof::is_in_rank_order
 

@@ -52,7 +52,7 @@ impl Choice {
             self.collective, self.world_size, self.algorithm
         );
         if self.world_size == 1 {
-            return format!("{what}, since one rank has nobody to talk to");
+            return format!("{what}, since one rank has no peer");
         }
         let pieces = match self.pieces {
             1 => String::new(),

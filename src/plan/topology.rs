@@ -116,11 +116,11 @@ pub struct Topology {
     pub hosts: Hosts,
 }
 
-/// Who shares a host with whom.
+/// Whether ranks share hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Every rank is alone on its host.
-    Nobody,
+    None,
     /// There are several hosts, of which some have several ranks.
     Some,
     /// There is one host.
@@ -159,13 +159,13 @@ impl Topology {
     /// use ringtree::plan::topology::{Sharing, Topology};
     ///
     /// assert_eq!(Topology::of(&[0, 0, 0, 1]).sharing(), Sharing::Some);
-    /// assert_eq!(Topology::apart(8).sharing(), Sharing::Nobody);
+    /// assert_eq!(Topology::apart(8).sharing(), Sharing::None);
     /// assert_eq!(Topology::together(8).sharing(), Sharing::All);
     /// ```
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         match self.hosts.0 {
-            Kind::Each(1) => Sharing::Nobody,
+            Kind::Each(1) => Sharing::None,
             Kind::Each(ranks) if ranks == self.world_size => Sharing::All,
             Kind::Each(_) | Kind::Listed(_) => Sharing::Some,
         }

@@ -154,7 +154,9 @@ impl Message {
     /// let place = Place { rank: 3, calls: 1 << 40, inside: true, pair_calls: 0, pair: None };
     /// let message = Message::Position { place, held_up_by: vec![place; 2] };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
-    /// let numbers = [Message::Mark(3), Message::Agreed(1 << 40), Message::Ended(2)];
+    /// let failed_beside = Some(ringtree::Error::system("the disk is full"));
+    /// let goodbye = Message::Goodbye { calls: 1 << 40, failed_beside };
+    /// let numbers = [goodbye, Message::Mark(3), Message::Agreed(1 << 40)];
     /// for message in numbers {
     ///     assert_eq!(Message::decode(&message.encode()), Some(message));
     /// }

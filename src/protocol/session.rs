@@ -45,6 +45,9 @@ struct Pending {
     reported: bool,
 }
 
+/// What is said of a rank that left although another needed it, before the other group's error.
+const FAILED_BESIDE: &str = "another group of its process had failed: ";
+
 /// What a rank said when it left.
 #[derive(Debug)]
 struct Departed {
@@ -337,7 +340,15 @@ impl Session {
     fn left_too_early(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
         let calls = departed.calls;
         let why = match (&departed.failed_beside, call.is_pair()) {
-            (Some(error), _) => format!("another group of its process had failed: {error}"),
+            (Some(error), _) => {
+                let text = error.to_string();
+                // Of causes that were handed from group to group the first is told.
+                let first = text.rsplit_once(FAILED_BESIDE);
+                format!(
+                    "{FAILED_BESIDE}{}",
+                    first.map_or(&*text, |(_, first)| first)
+                )
+            }
             (None, true) => "every send needs its receive, and every receive its send".to_owned(),
             (None, false) => "all ranks must make the same calls".to_owned(),
         };
@@ -442,6 +453,32 @@ impl Session {
                 self.left_before_end(peer, call);
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::spec::Collective;
+
+    #[test]
+    fn of_causes_handed_from_group_to_group_the_first_is_told() {
+        let mut cause = Error::system("the disk is full");
+        for calls in 0..3 {
+            let mut session = Session::new(2, 3);
+            let goodbye = Message::Goodbye {
+                calls,
+                failed_beside: Some(cause),
+            };
+            session.receive(1, goodbye);
+            session.left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
+            session.tick(Duration::ZERO);
+            session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
+            cause = session.first_error().expect("it needs rank 1").clone();
+            let text = cause.to_string();
+            assert_eq!(text.matches("left after call").count(), 1, "{text}");
+            assert!(text.ends_with("had failed: the disk is full"), "{text}");
         }
     }
 }

@@ -104,7 +104,7 @@ impl Runtime {
     }
 
     /// No task waits for the operation any more.
-    pub(crate) fn ring_nobody(&self, ticket: Ticket) {
+    pub(crate) fn forget_waker(&self, ticket: Ticket) {
         self.lock_beside_poller().watch(ticket, None);
     }
 

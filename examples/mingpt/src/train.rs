@@ -113,7 +113,7 @@ fn finish(trainer: &Trainer, metrics: Option<&Metrics>) -> Result<(), Failure> {
         let hash = replicas::short(&fingerprint);
         println!("step {} loss {loss:.4} weights {hash}", trainer.step);
     }
-    // Nobody leaves while rank 0 might still fail.
+    // No rank leaves while rank 0 might still fail.
     trainer.comm.barrier()?;
     Ok(())
 }

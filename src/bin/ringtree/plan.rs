@@ -504,7 +504,7 @@ fn heading(inquiry: &Inquiry) -> String {
     let topology = &inquiry.topology;
     let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
     let links = match topology.sharing() {
-        Sharing::Nobody => tcp,
+        Sharing::None => tcp,
         Sharing::Some => {
             let sizes = topology.sizes();
             let ranks = match (sizes.first(), sizes.last()) {

@@ -118,7 +118,7 @@ fn inside_rounds(
     topology: &Topology,
     round: impl Fn(&[usize], usize) -> Round,
 ) -> Vec<Round> {
-    if topology.sharing() == Sharing::Nobody {
+    if topology.sharing() == Sharing::None {
         return Vec::new();
     }
     let ranks = topology.ranks_of(topology.host_of(request.rank));
@@ -271,7 +271,7 @@ fn cost(request: &Request) -> Cost {
 
 /// Inside hosts: the largest has most to do, but for what cannot be cut evenly.
 fn cost_inside(request: &Request, topology: &Topology) -> Cost {
-    if topology.sharing() == Sharing::Nobody {
+    if topology.sharing() == Sharing::None {
         return FREE;
     }
     let others = |size: &usize| (size - 1) as f64;
