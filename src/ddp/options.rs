@@ -129,7 +129,7 @@ impl Options {
     /// Averaged gradients that are longer than `longest`, over all parameters together, are
     /// shortened to that Euclidean norm before anyone reads them;
     /// [`DataParallel::gradient_norm`](super::DataParallel::gradient_norm) says what it was. Every
-    /// rank sums the squares of 1/n of the averages, and one small all-gather per step agrees on the
+    /// rank sums the squares of 1/n of the averages, and one small all-gather a step agrees on the
     /// norm; another pass is taken only where there is something to shorten. A norm that is
     /// infinite or not a number shortens nothing, and is treated as
     /// [`Options::non_finite`] says. The gradients must lie in host memory.
@@ -156,8 +156,8 @@ impl Options {
 
     /// Each rank gets its share of the averages alone, by a reduce-scatter instead of an
     /// all-reduce, and updates that share of the weights: an
-    /// [`Optimizer`](super::Optimizer) does so, and gives all ranks all weights again. Its state then
-    /// takes 1/n of the memory (the first stage of ZeRO: Rajbhandari et al. 2020). Not with a hook,
+    /// [`Optimizer`](super::Optimizer) does so, and gives all ranks all weights again. Its state
+    /// then takes 1/n of the memory (the first stage of ZeRO: Rajbhandari et al. 2020). Not with a hook,
     /// and for gradients in host memory.
     #[must_use]
     pub fn sharded(self) -> Self {

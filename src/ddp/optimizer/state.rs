@@ -28,8 +28,8 @@ impl<R: UpdateRule> Optimizer<R> {
     }
 
     /// Goes on as after `steps` steps with the tensors that `find` finds by name, which
-    /// [`Optimizer::save`] gave. There may be more or fewer ranks than there were, and the model may
-    /// be sharded or not.
+    /// [`Optimizer::save`] gave. There may be more or fewer ranks than there were, and the model
+    /// may be sharded or not.
     ///
     /// # Errors
     /// Those of `find`; [`Error::usage`] for a tensor of another length.
