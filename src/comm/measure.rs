@@ -21,8 +21,9 @@ impl Communicator {
     /// that it does not have are as in the built-in table. Nothing else changes. All ranks call it,
     /// in the order of their calls.
     ///
-    /// A communicator of all ranks does this when it is made, and chooses its algorithms by what
-    /// comes out, unless `RINGTREE_TUNING` says otherwise.
+    /// A communicator of all ranks does this when it is made, if they are on several hosts and no
+    /// [setting or launcher](crate::TuningOrigin) gives the table; it chooses its algorithms by
+    /// what comes out, [rounded](TuningTable::rounded).
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
@@ -95,8 +96,8 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// Finds once more how long the exercise takes: each batch as long as on its slowest rank, of
-    /// the batches the median. Many short batches, because whatever else the machine does then
-    /// spoils few of them.
+    /// the batches the least. Many short batches, because whatever else the machine does can only
+    /// make one longer, and then does not spoil all of them.
     fn pass(&mut self) -> Result<()> {
         // The first calls make links and touch memory, of which a row of segments takes turns.
         let is_shared = self.probe.class == LinkClass::Shm;

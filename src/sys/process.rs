@@ -128,8 +128,9 @@ impl Watchdog {
         let inherited: Vec<_> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system
         // calls on plain integers, and reads a list that it owns. The descriptors are open in the
-        // child: they are borrowed until this call returns. The command is spawned in this call and dropped at its end, so the
-        // closure never runs later, when the numbers may belong to other files.
+        // child: they are borrowed until this call returns. The command is spawned in this call and
+        // dropped at its end, so the closure never runs later, when the numbers may belong to other
+        // files.
         unsafe {
             command.pre_exec(move || {
                 for descriptor in &inherited {

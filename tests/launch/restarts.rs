@@ -162,7 +162,8 @@ fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
 }
 
 /// The program of the ranks below: this very file. Sums the ranks, or [`train`]s; in the first
-/// attempt one dies in mid-call. Where the test names a file, rank 1 of a later attempt waits for it to appear.
+/// attempt one dies in mid-call. Where the test names a file, rank 1 of a later attempt waits for it
+/// to appear.
 #[test]
 fn rank() {
     let Ok(role) = std::env::var("RESTARTS_TEST") else {
@@ -282,7 +283,7 @@ impl Drop for Load {
 fn trained(is_killed: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let role = format!("train {}", folder.path().display());
-    let mut job = ranks(&["--nproc-per-node", "5"], &role);
+    let mut job = so_many_ranks(5, &[], &role);
     job.env("RINGTREE_TRANSPORT", "tcp");
     if !is_killed {
         job.env("TRAIN_UNDISTURBED", "1");
@@ -364,10 +365,15 @@ fn the_table_of_the_first_attempt_is_that_of_all() {
 
 /// `ringtree run OPTIONS -- [rank]`.
 fn ranks(options: &[&str], role: &str) -> Command {
+    so_many_ranks(2, options, role)
+}
+
+fn so_many_ranks(count: usize, options: &[&str], role: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     let program = std::env::current_exe().unwrap();
     command
-        .args(["run", "--nproc-per-node", "2", "--max-restarts", "2"])
+        .args(["run", "--nproc-per-node", &count.to_string()])
+        .args(["--max-restarts", "2"])
         .args(options)
         .arg("--")
         .arg(program)
