@@ -162,8 +162,8 @@ fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
 }
 
 /// The program of the ranks below: this very file. Sums the ranks, or [`train`]s; in the first
-/// attempt one dies in mid-call. Where the test names a file, rank 1 of a later attempt waits for it
-/// to appear.
+/// attempt one dies in mid-call. Where the test names a file, rank 1 of a later attempt waits until
+/// it is there.
 #[test]
 fn rank() {
     let Ok(role) = std::env::var("RESTARTS_TEST") else {
