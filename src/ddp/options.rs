@@ -155,10 +155,10 @@ impl Options {
     }
 
     /// Each rank gets its share of the averages alone, by a reduce-scatter instead of an
-    /// all-reduce, and updates that share of the weights: an
-    /// [`Optimizer`](super::Optimizer) does so, and gives all ranks all weights again. Its state
-    /// then takes 1/n of the memory (the first stage of ZeRO: Rajbhandari et al. 2020). Not with a hook,
-    /// and for gradients in host memory.
+    /// all-reduce, and updates that share of the weights: an [`Optimizer`](super::Optimizer) does
+    /// so, and gives all ranks all weights again. Its state then takes 1/n of the memory (the
+    /// first stage of ZeRO: Rajbhandari et al. 2020). Not with a hook, and for gradients in host
+    /// memory.
     #[must_use]
     pub fn sharded(self) -> Self {
         Self {
