@@ -346,6 +346,11 @@ impl DataParallel {
         restored.map_err(|what| Error::usage(wrong(what)))
     }
 
+    /// Whether no gradient has come since the last step ended.
+    pub(super) fn is_between_steps(&self) -> bool {
+        self.phase == Phase::Averaged
+    }
+
     /// How many steps have ended.
     #[must_use]
     pub fn steps(&self) -> u64 {

@@ -37,24 +37,30 @@
 //! # Ok(()) }
 //! ```
 
+mod claim;
 mod cleanup;
 mod directory;
+mod exchange;
 pub(crate) mod manifest;
 pub(crate) mod names;
+mod parts;
 mod ranks;
+mod run;
 mod series;
 mod store;
 mod tensor;
 pub(crate) mod tensor_file;
 
 pub use directory::Directory;
+pub use parts::Parts;
+pub use run::Run;
 pub use series::{Checkpoints, Found};
 pub use store::Store;
 pub use tensor::Tensor;
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// A rank's tensors of this name are its communication hook's.
@@ -84,6 +90,10 @@ pub struct State {
     pub step: u64,
     /// The epoch, from 0.
     pub epoch: u64,
+    /// Samples of the data set, if a sampler dealt them out. Where the sampler stands means nothing
+    /// in another data set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
     /// Samples of the current epoch that are used up, over all ranks, as
     /// [`DistributedSampler::position`](crate::ddp::DistributedSampler::position) counts them.
     pub sampler_position: u64,
@@ -95,9 +105,34 @@ pub struct State {
     pub order: Option<(Vec<usize>, u64)>,
     /// The tuning table, as text: the same table chooses the same algorithms, so the same bits.
     pub tuning: Option<String>,
-    /// What else the program wants back, as JSON. Numbers come back exactly; NaN and infinities
+    /// How good the model is, as the loss on validation data: [`Checkpoints::best`] finds the
+    /// lowest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// What else the program wants back, as JSON; [`Parts::value`] keeps values here, by name. Numbers come back exactly; NaN and infinities
     /// have no JSON, so they belong in a tensor.
     pub user: serde_json::Value,
+}
+
+impl State {
+    /// The value that was saved as `name` by [`Parts::value`].
+    ///
+    /// # Errors
+    /// [`Error::usage`] if there is none, or it is not of that type.
+    pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let step = self.step;
+        let lacks = || {
+            Error::usage(format!(
+                "the checkpoint of step {step} has no value '{name}'"
+            ))
+        };
+        let json = self.user.get(name).ok_or_else(lacks)?;
+        T::deserialize(json).map_err(|error| {
+            Error::usage(format!(
+                "the value '{name}' of the checkpoint of step {step}: {error}"
+            ))
+        })
+    }
 }
 
 impl Checkpoint {
@@ -143,32 +178,9 @@ impl Checkpoint {
         values.map_err(|what| Error::usage(format!("tensor '{name}': {what}")))
     }
 
-    /// Adds what [`DataParallel::hook_state`](crate::ddp::DataParallel::hook_state) returned on
-    /// `rank`, as tensors of that rank alone.
-    pub fn insert_hook_state(&mut self, rank: usize, state: &[(String, Vec<f32>)]) {
-        for (name, values) in state {
-            let tensor = Tensor::new(&[values.len()], values)
-                .expect("invariant: one dimension holds as many elements as it says");
-            self.tensors
-                .insert(format!("rank-{rank}/{HOOK}/{name}"), tensor);
-        }
-    }
-
     /// What [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook) takes on `rank`,
     /// by name; nothing if the checkpoint was written by fewer ranks.
-    ///
-    /// ```
-    /// use ringtree::ddp::checkpoint::Checkpoint;
-    /// let mut checkpoint = Checkpoint::default();
-    /// let state = vec![("error".to_owned(), vec![0.25, -0.5])];
-    /// checkpoint.insert_hook_state(1, &state);
-    /// assert_eq!(checkpoint.hook_state(1), Ok(state));
-    /// assert_eq!(checkpoint.hook_state(2), Ok(vec![]));
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::usage`] if the tensors under that name are not `f32`.
-    pub fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
+    fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
         let prefix = format!("rank-{rank}/{HOOK}");
         let state = self.under(&prefix).map(|(name, _)| {
             let values = self.values(&format!("{prefix}/{name}"))?;
