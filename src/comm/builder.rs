@@ -1,6 +1,7 @@
 //! The ways to get a communicator.
 
 use super::joining::Joining;
+use super::tuning::TuningOrigin;
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::environment::check_names;
@@ -274,7 +275,7 @@ impl Communicator {
 }
 
 fn connect(settings: &Settings) -> Result<Communicator> {
-    let tuning = tuning(settings)?;
+    let given = given_table(settings)?;
     let algorithm = settings
         .algorithm
         .as_deref()
@@ -300,7 +301,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let members = Members::everyone(world_size);
     let (checks, at_most) = (settings.checks_calls, settings.timeout);
     runtime.add_group(WORLD, rank, &members, checks, at_most)?;
-    let is_measured = tuning.is_none() && world_size > 1;
+    let is_measured = given.is_none() && world_size > 1;
     if is_measured {
         runtime.add_group(MEASURING, rank, &members, false, at_most)?;
     }
@@ -320,7 +321,12 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         transport_name: transport_name(membership.local_ranks().len(), world_size),
         timeout: settings.timeout,
         device_path: settings.device_path,
-        tuning: tuning.unwrap_or_default(),
+        tuning: given.unwrap_or_default(),
+        tuning_origin: match settings.tuning {
+            TuningSource::Measured if is_measured => TuningOrigin::Measured,
+            TuningSource::Measured => TuningOrigin::BuiltIn,
+            _ => TuningOrigin::Setting,
+        },
         algorithm,
         // What is measured is neither checked nor restricted.
         checks_calls: false,
@@ -387,7 +393,7 @@ pub(super) fn transport_name(local: usize, count: usize) -> &'static str {
 }
 
 /// The table that the settings give; none if it is to be measured.
-fn tuning(settings: &Settings) -> Result<Option<TuningTable>> {
+fn given_table(settings: &Settings) -> Result<Option<TuningTable>> {
     match &settings.tuning {
         TuningSource::Measured | TuningSource::MeasuredInto(_) => Ok(None),
         TuningSource::BuiltIn => Ok(Some(TuningTable::default())),

@@ -59,7 +59,13 @@ impl TuningTable {
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: Self = serde_json::from_str(text)
             .map_err(|error| format!("the tuning table is malformed: {error}"))?;
-        for (class, link) in table.classes() {
+        table.check()?;
+        Ok(table)
+    }
+
+    /// Whether its numbers can be.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (class, link) in self.classes() {
             for (name, value) in numbers(link) {
                 if !value.is_finite() || value < 0.0 {
                     return Err(format!(
@@ -69,7 +75,7 @@ impl TuningTable {
                 }
             }
         }
-        Ok(table)
+        Ok(())
     }
 
     const fn classes(&self) -> [(&'static str, LinkCost); 2] {
