@@ -67,7 +67,7 @@ pub struct Line {
 /// ringtree::simulate(2, |comm| {
 ///     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
 ///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
-///     let mut metrics = Metrics::open(comm, &path, "first try", 0)?;
+///     let mut metrics = Metrics::open(comm, path.clone(), "first try", 0)?;
 ///     for step in 0..3 {
 ///         model.report(0, &[1.0f32])?;
 ///         model.wait()?;
@@ -85,8 +85,9 @@ pub struct Line {
 pub struct Metrics {
     run: String,
     ranks: usize,
-    /// Rank 0's.
-    file: Option<(PathBuf, File)>,
+    /// On rank 0.
+    is_told: bool,
+    file: Option<(File, PathBuf)>,
     since: Instant,
 }
 
@@ -96,18 +97,23 @@ impl Metrics {
     /// other runs stay. [`Run::metrics`](super::checkpoint::Run::metrics) does it with the numbers
     /// of a checkpoint.
     ///
+    /// With `None` for the path nothing is written, and [`Metrics::write`] only makes the lines.
+    ///
     /// # Errors
     /// [`Error::system`] on rank 0 if the file cannot be read or written.
-    pub fn open(comm: &Communicator, path: impl AsRef<Path>, run: &str, step: u64) -> Result<Self> {
-        let path = path.as_ref();
-        let file = match comm.rank() {
-            0 => Some((path.to_owned(), open(path, run, step)?)),
-            _ => None,
-        };
+    pub fn open(
+        comm: &Communicator,
+        path: impl Into<Option<PathBuf>>,
+        run: &str,
+        step: u64,
+    ) -> Result<Self> {
+        let path = path.into().filter(|_| comm.rank() == 0);
+        let open = |path: PathBuf| open(&path, run, step).map(|file| (file, path));
         Ok(Self {
             run: run.to_owned(),
             ranks: comm.world_size(),
-            file,
+            is_told: comm.rank() == 0,
+            file: path.map(open).transpose()?,
             since: Instant::now(),
         })
     }
@@ -118,9 +124,9 @@ impl Metrics {
     /// # Errors
     /// [`Error::system`] on rank 0 if it cannot be written.
     pub fn write(&mut self, model: &DataParallel, measured: Measured) -> Result<Option<Line>> {
-        let Some((path, file)) = &mut self.file else {
+        if !self.is_told {
             return Ok(None);
-        };
+        }
         let Measured {
             loss,
             learning_rate,
@@ -146,10 +152,12 @@ impl Metrics {
             ranks: self.ranks,
             more,
         };
-        let mut text = serde_json::to_string(&line).expect("invariant: a line is plain data");
-        text.push('\n');
-        let written = file.write_all(text.as_bytes());
-        written.map_err(|error| cannot("write", path, &error))?;
+        if let Some((file, path)) = &mut self.file {
+            let mut text = serde_json::to_string(&line).expect("invariant: a line is plain data");
+            text.push('\n');
+            let written = file.write_all(text.as_bytes());
+            written.map_err(|error| cannot("write", path, &error))?;
+        }
         Ok(Some(line))
     }
 

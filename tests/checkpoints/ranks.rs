@@ -139,6 +139,7 @@ fn checkpoints_of_different_runs_are_never_mixed() {
         let mut checkpoint = checkpoint(step, 3);
         name.clone_into(&mut checkpoint.state.run_id);
         let checkpoints = Checkpoints::new(Directory::new(place(name)), 3);
+        checkpoints.latest().unwrap();
         checkpoints.save(&checkpoint).unwrap();
     };
     let files = || {

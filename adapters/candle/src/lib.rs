@@ -87,6 +87,7 @@
 
 mod buckets;
 mod builder;
+mod checkpoint;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod elements;
@@ -96,5 +97,6 @@ mod replica;
 mod report;
 
 pub use builder::{Hooks, var_builder};
+pub use checkpoint::part;
 pub use error::{Error, Result};
 pub use replica::Replica;

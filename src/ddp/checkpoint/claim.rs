@@ -17,7 +17,7 @@ pub(super) struct Claim {
     lock: Option<Box<dyn Send + Sync>>,
     /// The steps that this writer has seen when it loaded, or written.
     steps: BTreeSet<u64>,
-    /// The newest of them, and the hash of its manifest if that could be read.
+    /// The newest of them, and the hash of its manifest if that was whole.
     newest: Option<(u64, Option<String>)>,
     /// Steps later than the one that the training chose to go on from.
     left_behind: BTreeSet<u64>,
@@ -95,8 +95,9 @@ impl Claim {
     }
 }
 
-/// The hash of the manifest of `step`, if it can be read.
+/// The hash of the manifest of `step`, if it is whole.
 fn fingerprint(store: &dyn Store, step: u64) -> Option<String> {
     let bytes = store.read(&names::manifest(step)).ok().flatten()?;
+    manifest::Manifest::decode(&bytes).ok()?;
     Some(manifest::sha256([&bytes[..]]))
 }

@@ -103,7 +103,8 @@ pub struct State {
     /// The parameters in the order in which they lie in the gradient buckets, and the step since
     /// which that holds, as [`DataParallel::order`](crate::ddp::DataParallel::order) tells them.
     pub order: Option<(Vec<usize>, u64)>,
-    /// The tuning table, as text: the same table chooses the same algorithms, so the same bits.
+    /// The tuning table, as the text of a [`TuningRecord`](crate::TuningRecord): the same table
+    /// chooses the same algorithms, so the same bits.
     pub tuning: Option<String>,
     /// How good the model is, as the loss on validation data: [`Checkpoints::best`] finds the
     /// lowest.

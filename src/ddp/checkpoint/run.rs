@@ -6,11 +6,13 @@ use super::series::{Checkpoints, Found};
 use super::tensor::Tensor;
 use super::{Checkpoint, HOOK, State};
 use crate::comm::Communicator;
+use crate::comm::tuning::Adoption;
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
 use crate::error::{Error, Result};
-use std::path::Path;
+use crate::plan::record::TuningRecord;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -80,7 +82,8 @@ pub struct Run {
     comm: Communicator,
     /// For saving, apart from what the program does on `comm`.
     channel: Communicator,
-    checkpoints: Arc<Checkpoints>,
+    /// None if nothing is kept.
+    checkpoints: Option<Arc<Checkpoints>>,
     id: String,
     /// What was found, with its tensors until the training has resumed.
     found: Option<Checkpoint>,
@@ -93,15 +96,22 @@ pub struct Run {
 impl Run {
     /// Looks for the newest whole checkpoint, on every rank in its own place, shared or not, and
     /// brings it to all. The process of rank 0 keeps others from saving in its place from now on.
-    /// Files that are damaged are passed over; rank 0 names them on standard error.
+    /// Files that are damaged are passed over; rank 0 names them on standard error. With `None`
+    /// nothing is looked for and nothing is kept, and all methods do what is left.
     ///
     /// # Errors
     /// On every rank: [`Error::configuration`] if another training saves there, or ranks find
     /// checkpoints of different runs; [`Error::system`] if there are checkpoints and none is whole,
     /// or the place is no folder. Errors of the communicator.
-    pub fn open(comm: &Communicator, checkpoints: Checkpoints) -> Result<Self> {
-        claim(comm, &checkpoints)?;
-        let found = checkpoints.load_and_broadcast(comm)?;
+    pub fn open(comm: &Communicator, checkpoints: impl Into<Option<Checkpoints>>) -> Result<Self> {
+        let checkpoints = checkpoints.into();
+        let found = match &checkpoints {
+            Some(checkpoints) => {
+                claim(comm, checkpoints)?;
+                checkpoints.load_and_broadcast(comm)?
+            }
+            None => None,
+        };
         Self::new(comm, checkpoints, found)
     }
 
@@ -114,10 +124,14 @@ impl Run {
     pub fn open_at(comm: &Communicator, checkpoints: Checkpoints, step: u64) -> Result<Self> {
         claim(comm, &checkpoints)?;
         let found = checkpoints.load_step(comm, step)?;
-        Self::new(comm, checkpoints, Some(found))
+        Self::new(comm, Some(checkpoints), Some(found))
     }
 
-    fn new(comm: &Communicator, checkpoints: Checkpoints, found: Option<Found>) -> Result<Self> {
+    fn new(
+        comm: &Communicator,
+        checkpoints: Option<Checkpoints>,
+        found: Option<Found>,
+    ) -> Result<Self> {
         let (found, warnings) = match found {
             Some(found) => (Some(found.checkpoint), found.warnings),
             None => (None, Vec::new()),
@@ -132,7 +146,7 @@ impl Run {
         Ok(Self {
             channel: comm.duplicate()?,
             comm,
-            checkpoints: Arc::new(checkpoints),
+            checkpoints: checkpoints.map(Arc::new),
             id,
             found,
             is_resumed: false,
@@ -166,11 +180,11 @@ impl Run {
         &self.id
     }
 
-    /// The file of the run's metrics, cut back to [`Run::step`].
+    /// The file of the run's metrics, cut back to [`Run::step`]; `None` for a run that writes none.
     ///
     /// # Errors
     /// As [`Metrics::open`].
-    pub fn metrics(&self, path: impl AsRef<Path>) -> Result<Metrics> {
+    pub fn metrics(&self, path: impl Into<Option<PathBuf>>) -> Result<Metrics> {
         Metrics::open(&self.comm, path, &self.id, self.step())
     }
 }
@@ -251,6 +265,9 @@ impl Run {
                  call `resume` first, also if there is no checkpoint",
             ));
         }
+        let Some(checkpoints) = self.checkpoints.clone() else {
+            return Ok(());
+        };
         self.settle()?;
         let (rank, sampler) = (self.comm.rank(), sampler.into());
         let contents = match model.is_between_steps() {
@@ -282,7 +299,7 @@ impl Run {
                 user: serde_json::Value::Object(values),
                 ..self.state_of(model, sampler)
             };
-            self.start_saving(Checkpoint { state, tensors })?;
+            self.start_saving(checkpoints, Checkpoint { state, tensors })?;
         }
         Ok(())
     }
@@ -305,13 +322,16 @@ impl Run {
             sampler_position: sampler.map_or(0, DistributedSampler::position),
             seed: sampler.map_or(0, DistributedSampler::seed),
             order: model.order().map(|(order, since)| (order.to_vec(), since)),
-            tuning: Some(self.comm.tuning().to_string()),
+            tuning: Some(self.comm.tuning_record().to_string()),
             ..State::default()
         }
     }
 
-    fn start_saving(&mut self, checkpoint: Checkpoint) -> Result<()> {
-        let checkpoints = Arc::clone(&self.checkpoints);
+    fn start_saving(
+        &mut self,
+        checkpoints: Arc<Checkpoints>,
+        checkpoint: Checkpoint,
+    ) -> Result<()> {
         let save = move || {
             checkpoints.save(&checkpoint)?;
             Ok(checkpoints.warnings())
@@ -361,16 +381,22 @@ fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
 
 /// A communicator of the same ranks that chooses as the one of the checkpoint did.
 fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communicator> {
-    let own = comm.tuning().to_string();
-    if state
-        .and_then(|state| state.tuning.as_ref())
-        .is_some_and(|table| *table != own)
-    {
-        let word = "the checkpoint was made under another tuning table, so that sums may differ in \
-                    their last bits; RINGTREE_TUNING can name a file that keeps the table";
-        warn(comm, &[word.to_owned()]);
-    }
-    Ok(comm.with_timeout(comm.timeout()))
+    let same = || comm.with_timeout(comm.timeout());
+    let Some(text) = state.and_then(|state| state.tuning.as_ref()) else {
+        return Ok(same());
+    };
+    let word = match text.parse::<TuningRecord>() {
+        Ok(record) => match comm.with_tuning(&record)? {
+            Adoption::Adopted(comm) => return Ok(comm),
+            Adoption::Refused(why) => why.to_string(),
+        },
+        Err(what) => format!(
+            "the checkpoint's table of link speeds is not used, so that sums may differ in their \
+             last bits: {what}"
+        ),
+    };
+    warn(comm, &[word]);
+    Ok(same())
 }
 
 /// What is wrong with the data, if it is not that of the checkpoint.
