@@ -137,8 +137,8 @@ impl Assembly {
         let place = whole.bytes_mut().get_mut(from..place).filter(|_| fits);
         let Some(place) = place else {
             return Err(format!(
-                "ranks disagree about the tensor '{name}' that they have parts of: one has elements \
-                 {start} and following of {shape:?}"
+                "ranks disagree about the tensor '{name}' that they have parts of: one has \
+                 elements {start} and following of {shape:?}"
             ));
         };
         place.copy_from_slice(bytes);

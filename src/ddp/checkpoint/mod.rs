@@ -1,8 +1,13 @@
 //! Checkpoints: what a training holds, kept so that any rank can go on from it.
 //!
-//! *Purpose.* [`Checkpoint`] is the value: named [`Tensor`]s and a [`State`]. A [`Store`] is where
-//! files go, [`Directory`] a local or shared one. [`Checkpoints`] saves, finds the newest whole
-//! one, and does both for all ranks of a communicator.
+//! A training uses [`Run`]: it opens the checkpoints of a place, resumes in one call, and saves
+//! beside the training. A program that reads checkpoints, for validation or to serve the model,
+//! uses [`Checkpoints`]: [`latest`](Checkpoints::latest), [`best`](Checkpoints::best), [`list`](Checkpoints::list),
+//! [`load`](Checkpoints::load); and [`Checkpoint::load_parts`] brings a model's weights back by
+//! name, shape and type. A program that is not built on [`DataParallel`](crate::ddp::DataParallel)
+//! saves its own [`Checkpoint`]s by [`Checkpoints::save_from`].
+//!
+//! *Where.* A [`Store`] is where files go; [`Directory`] is a local or shared folder.
 //!
 //! *Files.* A checkpoint of step 120 is `step-00000120.safetensors`, which any reader of that
 //! format opens, and `step-00000120.json`, the manifest: the state, and length and SHA-256 of the
@@ -10,7 +15,7 @@
 //!
 //! *Invariants.* A checkpoint exists exactly when its manifest is whole. No byte of one is trusted
 //! before the checksums agree. The one that exists is never touched before the next one does. What
-//! is damaged is named and passed over, and never loaded.
+//! is damaged is named and passed over, and never loaded. Two trainings do not save in one place.
 //!
 //! ```
 //! use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -110,8 +115,8 @@ pub struct State {
     /// lowest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// What else the program wants back, as JSON; [`Parts::value`] keeps values here, by name. Numbers come back exactly; NaN and infinities
-    /// have no JSON, so they belong in a tensor.
+    /// What else the program wants back, as JSON; [`Parts::value`] keeps values here, by name.
+    /// Numbers come back exactly; NaN and infinities have no JSON, so they belong in a tensor.
     pub user: serde_json::Value,
 }
 

@@ -474,8 +474,8 @@ fn copy<T: Element>(
         .and_then(|tensor| some(tensor.bytes()));
     let Some(bytes) = bytes.filter(|bytes| bytes.len() == values.len()) else {
         return Err(Error::usage(format!(
-            "the tensor '{name}' was named otherwise when it was compared; name the same parts each \
-             time"
+            "the tensor '{name}' was named otherwise when it was compared; name the same parts \
+             each time"
         )));
     };
     values.copy_from_slice(bytes);

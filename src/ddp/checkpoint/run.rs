@@ -405,15 +405,15 @@ fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<Str
     let (has, seed) = (sampler.samples() as u64, sampler.seed());
     if had != has {
         return Some(format!(
-            "the data set has {has} samples, and that of the checkpoint of step {} had {had}: where \
-             its sampler stood means nothing here; train on the same data, or pass no sampler",
+            "the data set has {has} samples, and that of the checkpoint of step {} had {had}: \
+             where its sampler stood means nothing here; train on the same data, or pass no sampler",
             state.step
         ));
     }
     (state.seed != seed).then(|| {
         format!(
-            "the sampler has the seed {seed}, and that of the checkpoint of step {} had {}; use the \
-             same, or pass no sampler",
+            "the sampler has the seed {seed}, and that of the checkpoint of step {} had {}; use \
+             the same, or pass no sampler",
             state.step, state.seed
         )
     })
