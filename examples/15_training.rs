@@ -13,7 +13,7 @@
 
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
 use ringtree::ddp::{DataParallel, DistributedSampler, Measured, Options, Parameter};
-use ringtree::{Communicator, Dtype, ReduceOp, Result};
+use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
 use std::path::Path;
 
 const STEPS: u64 = 600;
@@ -22,7 +22,7 @@ const SAMPLES: usize = 1000;
 /// Samples of a step over all ranks, and parts in which each rank goes through its share.
 const BATCH: usize = 32;
 const PARTS: usize = 2;
-const LONGEST_GRADIENT: f64 = 1.0;
+const LONGEST_GRADIENT: f32 = 1.0;
 
 /// A soft step h is output[h] · tanh(slope[h] · x + shift[h]); the curve is their sum.
 const NAMES: [&str; 3] = ["slope", "shift", "output"];
@@ -68,33 +68,26 @@ fn backward(model: &mut DataParallel, weights: &Weights, samples: &[usize]) -> R
 }
 
 /// Names all that a checkpoint keeps: once, for saving and for resuming.
-fn name_all(parts: &mut Parts<'_>, weights: &mut Weights, momentum: &mut Weights) -> Result<()> {
-    for (number, name) in NAMES.iter().enumerate() {
-        parts.tensor(&format!("model/{name}"), &[COUNT], &mut weights[number])?;
-        parts.tensor(
-            &format!("optimizer/{name}"),
-            &[COUNT],
-            &mut momentum[number],
-        )?;
+fn name_all(parts: &mut Parts<'_>, weights: &mut Weights, speeds: &mut Weights) -> Result<()> {
+    for (name, (weights, speeds)) in NAMES.iter().zip(weights.iter_mut().zip(speeds)) {
+        parts.tensor(&format!("model/{name}"), &[COUNT], weights)?;
+        parts.tensor(&format!("optimizer/{name}"), &[COUNT], speeds)?;
     }
     Ok(())
 }
 
 /// Trains to step `steps`; returns the loss on the validation points, and the weights.
 pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f64, Weights)> {
-    let mut run = Run::open(
-        comm,
-        Checkpoints::new(Directory::new(folder), 2).keep_best(),
-    )?;
+    let checkpoints = Checkpoints::new(Directory::new(folder), 2).keep_best();
+    let mut run = Run::open(comm, checkpoints)?;
     let parameters = NAMES.map(|name| Parameter::new(name, &[COUNT], Dtype::F32));
     let mut model = DataParallel::new(run.comm(), parameters.into(), Options::new())?;
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let mut sampler = DistributedSampler::new(SAMPLES, 1, rank, ranks)?.global_batch(BATCH)?;
     let wave = |seed: f32| (0..COUNT).map(|h| (h as f32 * 7.3 + seed).sin()).collect();
-    let (mut weights, mut momentum): (Weights, _) = ([wave(1.0), wave(2.0), wave(3.0)], zeros());
-    run.resume(&mut model, &mut sampler, |parts| {
-        name_all(parts, &mut weights, &mut momentum)
-    })?;
+    let (mut weights, mut speeds): (Weights, _) = ([1.0, 2.0, 3.0].map(wave), zeros());
+    let (own, their) = (&mut weights, &mut speeds);
+    run.resume(&mut model, &mut sampler, |all| name_all(all, own, their))?;
     let mut metrics = run.metrics(folder.join("metrics.jsonl"))?;
     while model.steps() < steps {
         let Some(samples) = sampler.next_batch() else {
@@ -106,45 +99,36 @@ pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f
         loss += backward(&mut model, &weights, last)?; // full buckets leave while this runs
         model.wait()?;
 
-        let mut squares = 0.0;
-        for number in 0..NAMES.len() {
-            let gradient = model.gradient::<f32>(number)?.into_iter().flatten();
-            squares += gradient.map(|one| f64::from(*one).powi(2)).sum::<f64>();
-        }
-        let shortened = (LONGEST_GRADIENT / squares.sqrt()).min(1.0) as f32;
+        let slopes = |number| Ok::<_, Error>(model.gradient::<f32>(number)?.unwrap_or_default());
+        let slopes = [slopes(0)?, slopes(1)?, slopes(2)?];
+        let squares = slopes
+            .iter()
+            .flat_map(|all| all.iter())
+            .map(|one| one * one);
+        let shortened = (LONGEST_GRADIENT / squares.sum::<f32>().sqrt()).min(1.0);
         let rate = 0.02 * (1.0 - (model.steps() - 1) as f32 / STEPS as f32);
         for number in 0..NAMES.len() {
-            let gradient = model.gradient::<f32>(number)?.into_iter().flatten();
-            let own = weights[number].iter_mut().zip(&mut momentum[number]);
-            for ((weight, speed), slope) in own.zip(gradient) {
+            let own = weights[number].iter_mut().zip(&mut speeds[number]);
+            for ((weight, speed), slope) in own.zip(slopes[number]) {
                 *speed = 0.9 * *speed + slope * shortened;
                 *weight -= rate * *speed;
             }
         }
 
-        let (mut loss, learning_rate) = ([f64::from(loss)], f64::from(rate));
+        let mut loss = [f64::from(loss)];
         run.comm().all_reduce(&mut loss, ReduceOp::Avg)?;
-        let (loss, samples) = (loss[0], BATCH as u64);
-        let mut measured = Measured {
-            loss,
-            learning_rate,
-            samples,
-            ..Measured::default()
-        };
+        let mut measured = Measured::new(loss[0], f64::from(rate), BATCH as u64);
         if model.steps().is_multiple_of(SAVE_EVERY) {
             let validation = validate(run.comm(), &weights)?;
-            measured.more.insert("validation_loss".into(), validation);
-            let (own, speeds) = (&mut weights, &mut momentum);
-            run.save(&model, &sampler, validation, |parts| {
-                name_all(parts, own, speeds)
+            measured = measured.with("validation_loss", validation);
+            let (own, their) = (&mut weights, &mut speeds);
+            run.save(&model, &sampler, validation, |all| {
+                name_all(all, own, their)
             })?;
         }
-        let line = metrics.write(&model, measured)?;
+        let line = metrics.write(&model, measured)?; // on rank 0
         if let Some(line) = line.filter(|line| line.step % SAVE_EVERY == 0) {
-            println!(
-                "step {:4}  loss {:.6}  {:.0} samples/s",
-                line.step, loss, line.samples_per_s
-            );
+            println!("step {:3}  loss {:.6}", line.step, line.loss);
         }
     }
     run.finish()?; // the last checkpoint is written
@@ -169,15 +153,11 @@ fn main() -> Result<()> {
         std::process::exit(ringtree::launch::spawn_self(2)?); // its own launcher
     }
     let comm = Communicator::from_env()?;
-    let folder = std::env::args()
-        .nth(1)
-        .unwrap_or("target/15_training".into());
+    let folder = std::env::args().nth(1);
+    let folder = folder.unwrap_or("target/15_training".into());
     let (loss, weights) = train(&comm, Path::new(&folder), STEPS)?;
     if comm.rank() == 0 {
-        println!(
-            "validation loss {loss:.6}, first weight {}; all of it in {folder}",
-            weights[0][0]
-        );
+        println!("validation loss {loss:.6}, a weight {}", weights[0][0]);
     }
     Ok(())
 }

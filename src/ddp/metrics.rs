@@ -27,6 +27,33 @@ pub struct Measured {
     pub more: BTreeMap<String, f64>,
 }
 
+impl Measured {
+    /// A step of `samples`, of all ranks.
+    #[must_use]
+    pub fn new(loss: f64, learning_rate: f64, samples: u64) -> Self {
+        Self {
+            loss,
+            learning_rate,
+            samples,
+            ..Self::default()
+        }
+    }
+
+    /// Samples of a step of language models have tokens, of all ranks.
+    #[must_use]
+    pub fn tokens(self, tokens: u64) -> Self {
+        let tokens = Some(tokens);
+        Self { tokens, ..self }
+    }
+
+    /// A further number, by its name.
+    #[must_use]
+    pub fn with(mut self, name: &str, number: f64) -> Self {
+        self.more.insert(name.to_owned(), number);
+        self
+    }
+}
+
 /// A line of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
@@ -71,14 +98,15 @@ pub struct Line {
 ///     for step in 0..3 {
 ///         model.report(0, &[1.0f32])?;
 ///         model.wait()?;
-///         let loss = 1.0 / f64::from(step + 1);
-///         metrics.write(&model, Measured { loss, samples: 8, ..Measured::default() })?;
+///         let (loss, rate, samples) = (1.0 / f64::from(step + 1), 0.1, 8);
+///         metrics.write(&model, Measured::new(loss, rate, samples).with("gradient norm", 0.3))?;
 ///     }
 ///     Ok::<_, ringtree::Error>(())
 /// });
 /// let lines = Metrics::read(&path, "first try")?;
 /// assert_eq!(lines.len(), 3);
 /// assert_eq!((lines[1].step, lines[1].loss, lines[1].bytes), (2, 0.5, 4));
+/// assert_eq!(lines[1].more["gradient norm"], 0.3);
 /// # Ok::<(), ringtree::Error>(())
 /// ```
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use super::Memory;
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run, Store};
 use ringtree::ddp::{DataParallel, DistributedSampler, Options, Parameter, PowerSgd};
-use ringtree::{Communicator, Dtype, Result, simulate};
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Dtype, Result, TuningOrigin, simulate};
 use std::sync::{Arc, Condvar, Mutex};
 
 const ROWS: usize = 8;
@@ -153,6 +154,26 @@ fn one_resume_goes_on_with_the_same_bits() {
         }
         assert_eq!(began, 35);
     }
+}
+
+#[test]
+fn the_table_of_link_speeds_is_the_one_that_the_checkpoint_was_made_with() {
+    let store = Memory::default();
+    let mut slow = World::new(3);
+    slow.tuning.tcp.alpha_s = 1e-3;
+    let ends = slow.run(|comm| train(comm, &store, 7, 7).map(|(_, bits)| bits));
+    let tables = |ranks: usize| {
+        let tables = simulate(ranks, |comm| {
+            let run = open(comm, &store)?;
+            run.comm().barrier()?;
+            Ok::<_, ringtree::Error>((run.comm().tuning(), run.comm().tuning_origin()))
+        });
+        tables.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    assert_eq!(tables(3), vec![(slow.tuning, TuningOrigin::Kept); 3]);
+    // Of another number of ranks it says nothing.
+    assert!(tables(2).iter().all(|(table, _)| *table != slow.tuning));
 }
 
 #[test]

@@ -12,13 +12,13 @@ use crate::trainer::{Taken, Trainer};
 use ringtree::Communicator;
 use ringtree::ddp::checkpoint::Run;
 use ringtree::ddp::{Line, Measured, Metrics, Trace};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Lines of loss that a run of any length prints.
 const LOSS_LINES: u64 = 20;
 /// The name of the validation loss among the metrics.
 pub(crate) const VALIDATION: &str = "validation_loss";
+const NORM: &str = "gradient_norm";
 /// Steps that a timeline shows.
 const TRACED_STEPS: u64 = 20;
 
@@ -107,17 +107,13 @@ fn finish(trainer: &Trainer) -> Result<(), Failure> {
 
 fn measured(trainer: &Trainer, taken: &Taken, validation_loss: Option<f64>) -> Measured {
     let samples = trainer.config.batch as u64;
-    let mut more = BTreeMap::from([
-        ("epoch".to_owned(), trainer.sampler.epoch() as f64),
-        ("gradient_norm".to_owned(), taken.gradient_norm),
-    ]);
-    more.extend(validation_loss.map(|loss| (VALIDATION.to_owned(), loss)));
-    Measured {
-        loss: taken.loss,
-        learning_rate: taken.learning_rate,
-        samples,
-        tokens: Some(samples * trainer.config.block as u64),
-        more,
+    let measured = Measured::new(taken.loss, taken.learning_rate, samples)
+        .tokens(samples * trainer.config.block as u64)
+        .with("epoch", trainer.sampler.epoch() as f64)
+        .with(NORM, taken.gradient_norm);
+    match validation_loss {
+        Some(loss) => measured.with(VALIDATION, loss),
+        None => measured,
     }
 }
 
@@ -141,7 +137,7 @@ fn described_step(line: &Line) -> String {
         "step {:5}  loss {:.4}  gradient {:.3}  rate {:.1e}  {:.0} tokens/s, {:.1} ms exposed{}",
         line.step,
         line.loss,
-        line.more.get("gradient_norm").unwrap_or(&f64::NAN),
+        line.more.get(NORM).unwrap_or(&f64::NAN),
         line.learning_rate,
         line.tokens_per_s.unwrap_or_default(),
         line.exposed_ms,

@@ -232,6 +232,43 @@ fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
 }
 
 #[test]
+fn a_validator_says_what_is_in_the_place_of_its_checkpoints() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, nothing) = (
+        directory.path().join("file"),
+        directory.path().join("misspelt"),
+    );
+    fs::write(&file, "no folder").unwrap();
+    for (place, words) in [
+        (&file, "is no folder"),
+        (&nothing, "there is no checkpoint in "),
+    ] {
+        let mut validation = mingpt();
+        validation
+            .args(["validate", "--once", "--checkpoint"])
+            .arg(place);
+        let end = validation.output().unwrap();
+        let message = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert_eq!(end.status.code(), Some(1), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains(words), "{message}");
+        assert!(message.contains(place.to_str().unwrap()), "{message}");
+    }
+    let mut validation = mingpt();
+    validation.args(["validate", "--checkpoint"]).arg(&nothing);
+    let mut waiting = validation.spawn().unwrap();
+    let mut line = String::new();
+    let errors = waiting.stderr.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut line).unwrap();
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    assert!(
+        line.contains("misspelt yet; waiting for the first"),
+        "{line}"
+    );
+}
+
+#[test]
 fn a_batch_that_does_not_divide_is_one_clear_line() {
     let ranks = start(3, &[]);
     for rank in ranks {

@@ -30,7 +30,8 @@ use std::thread::{self, JoinHandle};
 /// 4. Every some steps, [`Run::save`], between [`DataParallel::wait`]s. The file is written by a
 ///    thread of rank 0 while the training goes on.
 /// 5. [`Run::finish`] at the end waits for the last one. Dropping the value does so too, but an
-///    error is then only printed, by rank 0.
+///    error is then only printed, by rank 0. A process that ends in another way loses the save
+///    that is under way, and no earlier one.
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
@@ -406,7 +407,8 @@ fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<Str
     if had != has {
         return Some(format!(
             "the data set has {has} samples, and that of the checkpoint of step {} had {had}: \
-             where its sampler stood means nothing here; train on the same data, or pass no sampler",
+             where its sampler stood means nothing here; train on the same data, or pass no \
+             sampler",
             state.step
         ));
     }
