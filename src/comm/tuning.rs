@@ -3,11 +3,19 @@
 //!
 //! *May import* what the room may.
 
-use super::Communicator;
+use super::builder::MEASURING;
+use super::{Communicator, Parts};
+use crate::bootstrap::TuningSource;
+use crate::bootstrap::settings::Settings;
+use crate::bootstrap::tuning::{JOB_TUNING, TUNING, leave};
+use crate::control::Membership;
 use crate::error::{Error, Result};
+use crate::plan::Topology;
 use crate::plan::record::{TuningMismatch, TuningRecord};
 use crate::plan::select::TuningTable;
+use crate::whole_file;
 use std::fmt;
+use std::path::Path;
 
 /// Where a communicator's table of link speeds comes from. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +25,11 @@ pub enum TuningOrigin {
     Setting,
     /// [`Communicator::with_tuning`] took it over, from a checkpoint for example.
     Kept,
-    /// The ranks measured it when they met.
+    /// The launcher handed it on: it was measured in an earlier attempt of the job.
+    Launcher,
+    /// The ranks, of several hosts, measured it when they met, and rounded it.
     Measured,
-    /// The built-in one: there is nothing to measure, or the ranks are simulated.
+    /// The built-in one: the ranks are those of one machine, or simulated.
     BuiltIn,
 }
 
@@ -28,6 +38,7 @@ impl fmt::Display for TuningOrigin {
         formatter.write_str(match self {
             Self::Setting => "set by RINGTREE_TUNING or the program",
             Self::Kept => "kept by an earlier run",
+            Self::Launcher => "measured in an earlier attempt of the job",
             Self::Measured => "measured when the ranks met",
             Self::BuiltIn => "built-in",
         })
@@ -46,10 +57,11 @@ pub enum Adoption {
 
 /// The table of link speeds.
 impl Communicator {
-    /// The table by which algorithms are chosen, the same on all ranks: measured when the
-    /// communicator of all ranks was made, unless `RINGTREE_TUNING` or
-    /// [`Builder::tuning`](crate::Builder::tuning) gave it. Another table may choose other
-    /// algorithms, which sum in another order.
+    /// The table by which algorithms are chosen, the same on all ranks: the built-in one where
+    /// they are those of one machine. On several hosts it was measured when the communicator of
+    /// all ranks was made, and rounded to coarse steps, unless
+    /// [`TuningOrigin`] says otherwise. Another table may choose other algorithms, which sum in
+    /// another order.
     ///
     /// ```
     /// use ringtree::TuningTable;
@@ -138,4 +150,119 @@ impl Communicator {
         self.duplicate_by(kept.table(), origin)
             .map(Adoption::Adopted)
     }
+}
+
+/// What is known of the table before the ranks meet.
+pub(super) enum Start {
+    /// A setting gives it.
+    Set(TuningTable),
+    /// The launcher hands on that of an earlier attempt.
+    HandedOn(TuningRecord),
+    /// It is measured where ranks have a network between them.
+    Open,
+    /// It is measured wherever there are other ranks: a setting asks for that.
+    ToMeasure,
+}
+
+impl Start {
+    /// What the settings say.
+    ///
+    /// # Errors
+    /// [`Error::configuration`] for a text that is no table.
+    pub(super) fn of(settings: &Settings) -> Result<Self> {
+        let wrong = |name: &str, what| Error::configuration(format!("{name}: {what}"));
+        match &settings.tuning {
+            TuningSource::Measured => Ok(Self::Open),
+            TuningSource::MeasuredInto(_) => Ok(Self::ToMeasure),
+            TuningSource::BuiltIn => Ok(Self::Set(TuningTable::default())),
+            TuningSource::HandedOn(text) => {
+                let record = text.parse().map(Self::HandedOn);
+                record.map_err(|what: String| wrong(JOB_TUNING, what))
+            }
+            TuningSource::Text { origin, text } => {
+                let table = TuningTable::parse(text).map(Self::Set);
+                table.map_err(|what| wrong(TUNING, format!("{origin}: {what}")))
+            }
+        }
+    }
+
+    /// The table of these ranks, unless they are to measure it: a function of what all of them
+    /// know.
+    ///
+    /// On one machine there is nothing to measure but how busy its cores are at this moment: the
+    /// built-in table has what shared memory and loopback cost, and a choice depends on the ratios
+    /// of its numbers alone.
+    pub(super) fn known_by(&self, ranks: &Membership) -> Option<(TuningTable, TuningOrigin)> {
+        let built_in = (TuningTable::default(), TuningOrigin::BuiltIn);
+        match self {
+            Self::Set(table) => return Some((*table, TuningOrigin::Setting)),
+            Self::HandedOn(record) => match record.fits(&Topology::of(&ranks.hosts())) {
+                Ok(()) => return Some((record.table(), TuningOrigin::Launcher)),
+                Err(why) if ranks.rank == 0 => eprintln!("ringtree: {why}"),
+                Err(_) => {}
+            },
+            Self::ToMeasure if ranks.world_size > 1 => return None,
+            Self::Open | Self::ToMeasure => {}
+        }
+        ranks.are_of_one_machine().then_some(built_in)
+    }
+}
+
+/// The table that the ranks measure together. If a setting names a file for it, the first rank of
+/// each host keeps it there as it is; otherwise it is rounded, and rank 0 tells the launcher.
+pub(super) fn measured(
+    parts: &Parts,
+    settings: &Settings,
+    ranks: &Membership,
+) -> Result<(TuningTable, TuningOrigin)> {
+    let measuring = Communicator::assemble(Parts {
+        group: MEASURING,
+        ..parts.clone()
+    });
+    let table = measuring.measure()?;
+    if let TuningSource::MeasuredInto(path) = &settings.tuning {
+        let writes = ranks.is_first_of_host();
+        keep(&measuring, path, writes.then_some(&table))?;
+        return Ok((table, TuningOrigin::Setting));
+    }
+    let table = table.rounded();
+    if ranks.rank == 0 {
+        tell(&TuningRecord::new(table, &parts.topology()), settings);
+    }
+    Ok((table, TuningOrigin::Measured))
+}
+
+/// Leaves the table with the launcher, for later attempts, and tells the user what depends on it.
+fn tell(record: &TuningRecord, settings: &Settings) {
+    let link = record.table().tcp;
+    let (alpha_us, beta_ns) = (link.alpha_s * 1e6, link.beta_s_per_byte * 1e9);
+    if !settings.is_reproducible {
+        eprintln!(
+            "ringtree: algorithms are chosen for a network of {alpha_us:.3} µs a message and \
+             {beta_ns:.3} ns a byte, as measured and rounded; a start that measures another may \
+             end with other bits; RINGTREE_TUNING=FILE keeps the table"
+        );
+    }
+    if let Some(descriptor) = settings.tuning_fd
+        && let Err(error) = leave(descriptor, &record.to_string())
+    {
+        eprintln!(
+            "ringtree: rank 0 cannot leave its table of link speeds with the launcher: {error}; \
+             ranks that are started again measure anew, and may end with other bits"
+        );
+    }
+}
+
+/// Writes `table`, on the ranks that have it to write, to the file at `path`, whole or not at all.
+/// Ends on all ranks when all have written; with the error of one, on all.
+fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result<()> {
+    let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
+    if let Some(Err(error)) = table.map(write) {
+        let path = path.display();
+        comm.fail(&Error::configuration(format!(
+            "{TUNING}={path}: rank {} cannot write the measured table there: {error}",
+            comm.rank()
+        )));
+    }
+    comm.barrier()
 }
