@@ -7,6 +7,9 @@ use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Dtype, Result, TuningOrigin, simulate};
 use std::sync::{Arc, Condvar, Mutex};
 
+/// Weights, momentum, the rank's own state, the sampler's place, and a value.
+type Bits = (Vec<u32>, Vec<u32>, u64, u64, u64);
+
 const ROWS: usize = 8;
 const SAMPLES: usize = 50;
 
@@ -84,7 +87,7 @@ impl Trainer {
     }
 
     /// Everything that must be as in an undisturbed run.
-    fn bits(&self) -> (Vec<u32>, Vec<u32>, u64, u64, u64) {
+    fn bits(&self) -> Bits {
         let bits = |values: &[f32]| values.iter().map(|one| one.to_bits()).collect();
         let position = self.sampler.position() + (self.sampler.epoch() << 32);
         let (weights, momentum) = (bits(&self.weights), bits(&self.momentum));
@@ -121,7 +124,7 @@ fn train(
     store: &(impl Store + Clone + 'static),
     steps: u64,
     every: u64,
-) -> Result<(u64, (Vec<u32>, Vec<u32>, u64, u64, u64))> {
+) -> Result<(u64, Bits)> {
     let mut run = open(comm, store)?;
     let mut trainer = Trainer::new(run.comm())?;
     let began_at = trainer.resume(&mut run)?;

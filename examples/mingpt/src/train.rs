@@ -30,7 +30,7 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
     let mut metrics = trainer.run.metrics(metrics_file(config))?;
     let progress = Progress::new(config.steps, trainer.step, comm.local_rank());
     if comm.rank() == 0 {
-        if trainer.step > 0 {
+        if trainer.run.state().is_some() {
             progress.print(&format!("resumed at step {}", trainer.step));
         }
         progress.print(&described_job(&trainer));
