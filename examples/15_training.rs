@@ -106,7 +106,7 @@ pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f
             .flat_map(|all| all.iter())
             .map(|one| one * one);
         let shortened = (LONGEST_GRADIENT / squares.sum::<f32>().sqrt()).min(1.0);
-        let rate = 0.02 * (1.0 - (model.steps() - 1) as f32 / STEPS as f32);
+        let rate = 0.1 * (1.0 - (model.steps() - 1) as f32 / STEPS as f32);
         for number in 0..NAMES.len() {
             let own = weights[number].iter_mut().zip(&mut speeds[number]);
             for ((weight, speed), slope) in own.zip(slopes[number]) {

@@ -258,11 +258,6 @@ fn a_text_that_cannot_be_read_is_named() {
     assert!(message.contains("/no/such/file"), "{message}");
 }
 
-/// A loss or a weight, as closely as two orders of summation agree.
-fn to_4_digits(number: f64) -> String {
-    format!("{number:.3e}")
-}
-
 #[test]
 fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interruption() {
     let scratch = tempfile::tempdir().unwrap();
@@ -280,8 +275,8 @@ fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interrupti
     let mut losses = Vec::new();
     for ranks in [1, 2, 4] {
         let (loss, weights) = train(ranks, "calm", 300);
-        assert!(loss < 0.01, "it has learnt: {loss}");
-        losses.push(to_4_digits(loss));
+        assert!(loss < 0.005, "it has learnt: {loss}");
+        losses.push(loss);
         // Between two checkpoints, and in another epoch than the last one.
         train(ranks, "interrupted", 150);
         assert_eq!(train(ranks, "interrupted", 300), (loss, weights));
@@ -291,5 +286,7 @@ fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interrupti
         };
         assert_eq!((lines("calm"), lines("interrupted")), (300, 300));
     }
-    assert!(losses.iter().all(|loss| *loss == losses[0]), "{losses:?}");
+    // To four digits: sums of other shares are rounded otherwise.
+    let is_same = |loss: &f64| (loss / losses[0] - 1.0).abs() < 5e-4;
+    assert!(losses.iter().all(is_same), "{losses:?}");
 }

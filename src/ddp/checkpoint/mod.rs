@@ -4,8 +4,8 @@
 //! beside the training. A program that reads checkpoints, for validation or to serve the model,
 //! uses [`Checkpoints`]: [`latest`](Checkpoints::latest), [`best`](Checkpoints::best),
 //! [`list`](Checkpoints::list), [`load`](Checkpoints::load); and [`Checkpoint::load_parts`] brings
-//! a model's weights back by name, shape and type. A program that is not built on [`DataParallel`](crate::ddp::DataParallel)
-//! saves its own [`Checkpoint`]s by [`Checkpoints::save_from`].
+//! a model's weights back by name, shape and type. A program that is not built on
+//! [`DataParallel`](crate::ddp::DataParallel) saves its own [`Checkpoint`]s by [`Checkpoints::save_from`].
 //!
 //! *Where.* A [`Store`] is where files go; [`Directory`] is a local or shared folder.
 //!
