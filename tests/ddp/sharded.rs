@@ -1,10 +1,12 @@
 //! An optimizer whose state is spread over the ranks: the same bits as a replicated one.
 
+use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
 use ringtree::ddp::{
     AdamW, BucketInfo, BucketSize, DataParallel, Exchange, Hook, Next, NonFinite, Optimizer,
     Options, Parameter, Values,
 };
 use ringtree::{Communicator, Dtype, ReduceOp, Result};
+use std::path::Path;
 
 /// Averages by a reduce-scatter and an all-gather, as the sharded form does.
 struct TwoHalves;
@@ -140,66 +142,68 @@ fn the_weights_are_those_of_a_replicated_run_to_the_bit_and_the_state_is_shared_
     }
 }
 
-/// The state by name, and its steps.
-type Saved = (Vec<(String, Vec<f32>)>, u64, Vec<Vec<f32>>, Vec<usize>);
-
-fn saved(ranks: usize, is_sharded: bool) -> Saved {
+/// Trains until step `until` from the newest checkpoint in `folder`, and saves one.
+fn resumed(folder: &Path, ranks: usize, is_sharded: bool, until: u64) -> Vec<Vec<f32>> {
     let ends = ringtree::simulate(ranks, move |comm| {
-        let mut training = Training::new(comm, is_sharded)?;
-        training.train(comm, 0..3)?;
+        let mut run = Run::open(comm, Checkpoints::new(Directory::new(folder), 9))?;
+        let mut training = Training::new(run.comm(), is_sharded)?;
         let Training {
             model,
             optimizer,
             weights,
-        } = training;
-        let mut state = Vec::new();
-        optimizer.save(&model, |name, shape, values| {
-            assert_eq!(shape.iter().product::<usize>(), values.len());
-            state.push((name, values.to_vec()));
-            Ok(())
-        })?;
-        state.sort_by(|one, other| one.0.cmp(&other.0));
-        let order = model.order().map(|(order, _)| order.to_vec());
-        Ok::<_, ringtree::Error>((state, optimizer.steps(), weights, order.unwrap_or_default()))
+        } = &mut training;
+        let from = run.resume(model, None, |all| parts(all, optimizer, weights))?;
+        assert_eq!(optimizer.steps(), from);
+        training.train(comm, from..until)?;
+        let Training {
+            model,
+            optimizer,
+            weights,
+        } = &mut training;
+        run.save(model, None, None, |all| parts(all, optimizer, weights))?;
+        run.finish()?;
+        Ok::<_, ringtree::Error>(training.weights)
     });
     let mut ends = ends.into_iter().map(|end| end.unwrap());
     let first = ends.next().unwrap();
-    assert!(ends.all(|end| end == first), "all ranks are shown the same");
+    assert!(
+        ends.all(|end| end == first),
+        "all ranks have the same weights"
+    );
     first
 }
 
+fn parts(
+    parts: &mut Parts<'_>,
+    optimizer: &mut Optimizer<AdamW>,
+    weights: &mut [Vec<f32>],
+) -> Result<()> {
+    for (parameter, weights) in parameters().iter().zip(weights) {
+        parts.tensor(
+            &format!("model/{}", parameter.name),
+            &parameter.shape,
+            weights,
+        )?;
+    }
+    optimizer.parts(parts)
+}
+
 #[test]
-fn state_that_was_saved_goes_on_by_any_number_of_ranks_sharded_or_not() {
-    let (state, steps, weights, order) = saved(3, true);
-    assert_eq!(state.len(), 2 * COUNTS.len());
-    assert_eq!(steps, 3);
+fn a_checkpoint_goes_on_with_any_number_of_ranks_sharded_or_not() {
+    let undisturbed = tempfile::tempdir().unwrap();
+    let undisturbed = resumed(undisturbed.path(), 3, true, 7);
     for (ranks, is_sharded) in [(3, true), (2, true), (5, true), (2, false)] {
-        let (state, weights, order) = (state.clone(), weights.clone(), order.clone());
-        let ends = ringtree::simulate(ranks, move |comm| {
-            let mut training = Training::new(comm, is_sharded)?;
-            training.weights.clone_from(&weights);
-            training.model.restore(3, Some((order.clone(), 1)))?;
-            training.optimizer.restore(&training.model, steps, |name| {
-                let found = state.iter().find(|(each, _)| each == name);
-                Ok(found.expect("every tensor was saved").1.clone())
-            })?;
-            let mut again = Vec::new();
-            training
-                .optimizer
-                .save(&training.model, |name, _, values| {
-                    again.push((name, values.to_vec()));
-                    Ok(())
-                })?;
-            again.sort_by(|one, other| one.0.cmp(&other.0));
-            assert_eq!(again, state, "what was restored is what was saved");
-            training.train(comm, 3..7)?;
-            Ok::<_, ringtree::Error>(training.weights)
-        });
-        let ends: Vec<_> = ends.into_iter().map(|end| end.unwrap()).collect();
-        assert!(ends.iter().all(|end| *end == ends[0]));
-        if (ranks, is_sharded) == (3, true) {
-            assert_eq!(ends[0], trained(3, true)[0].0, "as if it had never stopped");
-        }
+        let folder = tempfile::tempdir().unwrap();
+        resumed(folder.path(), 3, true, 3);
+        let there = resumed(folder.path(), ranks, is_sharded, 3);
+        let back = resumed(folder.path(), 3, true, 3);
+        assert_eq!(there, back, "passing through {ranks} ranks loses nothing");
+        let end = resumed(folder.path(), 3, true, 7);
+        assert_eq!(
+            end, undisturbed,
+            "by way of {ranks} ranks, sharded: {is_sharded}"
+        );
+        resumed(folder.path(), ranks, is_sharded, 9);
     }
 }
 

@@ -1,8 +1,11 @@
 //! The elements of tensors, as slices.
 
 use bytemuck::Pod;
-use candle_core::{DType, Device, Result, Storage, Tensor, WithDType};
+use candle_core::{
+    CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, Var, WithDType,
+};
 use ringtree::Dtype;
+use std::cell::RefCell;
 
 /// Runs the body with `$element` as the type of the elements of `$dtype`; an error for types that
 /// no gradient has.
@@ -53,6 +56,29 @@ pub(crate) fn with_slice<T: WithDType, R>(
     let start = layout.start_offset();
     let elements = &storage.as_slice::<T>()?[start..start + layout.shape().elem_count()];
     Ok(visit(elements))
+}
+
+/// Shows `visit` the elements of a variable of f32 in host memory, to be changed.
+pub(crate) fn with_slice_mut(var: &Var, visit: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+    var.inplace_op1(&InPlace(RefCell::new(visit)))
+}
+
+/// An operation has no mutable self.
+struct InPlace<'a>(RefCell<&'a mut dyn FnMut(&mut [f32])>);
+
+impl InplaceOp1 for InPlace<'_> {
+    fn name(&self) -> &'static str {
+        "in place"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (CpuStorage::F32(all), Some((start, end))) = (storage, layout.contiguous_offsets())
+        else {
+            candle_core::bail!("the variable is not of f32 in one piece")
+        };
+        (self.0.borrow_mut())(&mut all[start..end]);
+        Ok(())
+    }
 }
 
 /// Whether two tensors of the CPU hold the same bits; true on other devices, which are not asked.

@@ -96,8 +96,10 @@ mod error;
 mod lane;
 mod replica;
 mod report;
+mod weights;
 
 pub use builder::{Hooks, var_builder};
 pub use checkpoint::part;
 pub use error::{Error, Result};
 pub use replica::Replica;
+pub use weights::Weights;

@@ -6,11 +6,12 @@ use crate::elements::{dtype, for_element, with_slice};
 use crate::error::{Error, Result};
 use crate::lane::{self, Lane};
 use crate::report::Pass;
+use crate::weights::Weights;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::Optimizer;
 use ringtree::Communicator;
-use ringtree::ddp::{DataParallel, Options, Parameter};
+use ringtree::ddp::{self, DataParallel, Options, Parameter, UpdateRule};
 use std::time::Instant;
 
 /// Names that a message lists before it only counts.
@@ -179,6 +180,67 @@ impl Replica {
             }
         }
         Ok(gradients)
+    }
+
+    /// As [`Replica::backward`], but leaves the averages where they are, for
+    /// [`Replica::step`]: nothing is copied, and with [`Options::sharded`] this rank has its share
+    /// of them alone.
+    ///
+    /// # Errors
+    /// As [`Replica::backward`].
+    pub fn backward_in_place(&mut self, loss: &Tensor) -> Result<()> {
+        self.pass(loss, true)?;
+        Ok(self.parallel.as_mut().ok_or_else(broken)?.wait()?)
+    }
+
+    /// Takes the step of one of ringtree's optimizers, after [`Replica::backward_in_place`], and
+    /// renews the model's copies of the weights. All ranks call it. The variables are f32 in host
+    /// memory.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{Module, VarMap, linear, loss::mse};
+    /// use ringtree::ddp::{AdamW, Optimizer, Options};
+    ///
+    /// let weights = ringtree::simulate(2, |comm| {
+    ///     let device = Device::Cpu;
+    ///     let (builder, hooks) =
+    ///         ringtree_candle::var_builder(&VarMap::new(), DType::F32, &device);
+    ///     let model = linear(2, 1, builder)?;
+    ///     // Each rank keeps half of the optimizer's state.
+    ///     let options = Options::new().sharded().clip_norm(1.0);
+    ///     let mut replica = ringtree_candle::Replica::new(comm, hooks, options)?;
+    ///     let mut optimizer = Optimizer::new(replica.parallel()?, AdamW::default())
+    ///         .map_err(candle_core::Error::wrap)?;
+    ///     for _step in 0..3 {
+    ///         let inputs = Tensor::new(&[[comm.rank() as f32, 1.0]], &device)?;
+    ///         let loss = mse(&model.forward(&inputs)?, &Tensor::new(&[[3f32]], &device)?)?;
+    ///         replica.backward_in_place(&loss)?;
+    ///         replica.step(&mut optimizer, 1e-3)?;
+    ///     }
+    ///     model.weight().to_vec2::<f32>()
+    /// });
+    /// let weights: Vec<_> = weights.into_iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(weights[0], weights[1]);
+    /// # Ok::<(), candle_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Ringtree`] with what [`ddp::Optimizer::step`] returned; [`Error::Candle`].
+    pub fn step<R: UpdateRule>(
+        &mut self,
+        optimizer: &mut ddp::Optimizer<R>,
+        learning_rate: f64,
+    ) -> Result<()> {
+        let parallel = self.parallel.as_mut().ok_or_else(broken)?;
+        optimizer.step(parallel, &mut Weights(&self.parameters), learning_rate)?;
+        self.refresh()
+    }
+
+    /// The variables, for [`ddp::LocalSteps`]. Call [`Replica::refresh`] once they have changed.
+    #[must_use]
+    pub fn weights(&self) -> Weights<'_> {
+        Weights(&self.parameters)
     }
 
     /// Runs backward from `loss` and keeps the gradients on this rank, added to those that are

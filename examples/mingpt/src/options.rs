@@ -19,6 +19,7 @@ pub(crate) enum Wire {
 macro_rules! settings {
     (
         values { $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)* }
+        switches { $($(#[doc = $switch_doc:literal])+ $switch:ident,)* }
         files { $($(#[doc = $file_doc:literal])+ $file:ident,)* }
     ) => {
         /// The settings that somebody has made.
@@ -28,6 +29,17 @@ macro_rules! settings {
             $(
                 #[arg(long, help = concat!($($doc,)+ " [default: ", stringify!($default), "]"))]
                 $name: Option<$type>,
+            )*
+            $(
+                #[arg(
+                    long,
+                    value_name = "true|false",
+                    num_args = 0..=1,
+                    require_equals = true,
+                    default_missing_value = "true",
+                    help = concat!($($switch_doc,)+ " [default: false]")
+                )]
+                $switch: Option<bool>,
             )*
             $(
                 #[arg(long, value_name = "PATH", help = concat!($($file_doc,)+))]
@@ -41,6 +53,11 @@ macro_rules! settings {
         pub(crate) struct Config {
             $($(#[doc = $doc])+ pub(crate) $name: $type,)*
             $(
+                $(#[doc = $switch_doc])+
+                #[serde(default)]
+                pub(crate) $switch: bool,
+            )*
+            $(
                 $(#[doc = $file_doc])+
                 #[serde(skip)]
                 pub(crate) $file: Option<PathBuf>,
@@ -52,6 +69,7 @@ macro_rules! settings {
             fn over(self, file: Self) -> Config {
                 Config {
                     $($name: self.$name.or(file.$name).unwrap_or($default),)*
+                    $($switch: self.$switch.or(file.$switch).unwrap_or_default(),)*
                     $($file: self.$file.or(file.$file),)*
                 }
             }
@@ -95,6 +113,10 @@ settings! {
         validation_sequences: usize = 64,
         /// How gradients travel
         wire: Wire = Wire::F32,
+    }
+    switches {
+        /// Each rank keeps its share of the optimizer's state alone
+        shard_optimizer,
     }
     files {
         /// The text to train on [default: this project's sources]
@@ -215,6 +237,9 @@ impl Config {
             ("weight-decay", self.weight_decay),
             ("clip", self.clip),
         ];
+        if self.shard_optimizer && self.wire != Wire::F32 {
+            return Err("--shard-optimizer goes with --wire f32 alone".to_owned());
+        }
         match factors
             .iter()
             .find(|(_, value)| !(value.is_finite() && *value >= 0.0))

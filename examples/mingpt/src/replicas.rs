@@ -1,7 +1,6 @@
 //! Whether all ranks hold the same thing, without sending the thing itself.
 
-use crate::optimizer::with_slice;
-use candle_core::Var;
+use candle_core::{Storage, Tensor, Var};
 use ringtree::{Communicator, Result};
 use sha2::{Digest, Sha256};
 
@@ -57,6 +56,18 @@ pub(crate) fn differing(fingerprints: &[Fingerprint]) -> Option<String> {
         [rank] => Some(format!("rank {rank}")),
         ranks => Some(format!("ranks {}", ranks.join(", "))),
     }
+}
+
+/// Shows `visit` the elements of a tensor of the CPU.
+fn with_slice<R>(tensor: &Tensor, visit: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else {
+        candle_core::bail!("mingpt trains on the CPU")
+    };
+    let start = layout.start_offset();
+    let elements = &storage.as_slice::<f32>()?[start..start + layout.shape().elem_count()];
+    Ok(visit(elements))
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What training goes on from after a failure: everything that the next step depends on.
 
 use crate::failure::Failure;
-use crate::optimizer::Parameter;
 use crate::options::Config;
 use crate::text::{Identity, Text};
+use candle_core::Var;
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, State};
+use ringtree::ddp::{AdamW, Optimizer};
 use ringtree_candle::part;
 use serde::{Deserialize, Serialize};
 
@@ -78,20 +79,14 @@ pub(crate) fn checkpoints(config: &Config) -> Option<Checkpoints> {
 /// Names all that a checkpoint holds of the training, for saving and loading.
 pub(crate) fn name_all(
     parts: &mut Parts<'_>,
-    parameters: &mut [Parameter],
+    variables: &[(String, Var)],
+    optimizer: &mut Optimizer<AdamW>,
     job: &mut Job,
 ) -> ringtree::Result<()> {
-    for Parameter {
-        name,
-        var,
-        mean,
-        square,
-    } in parameters
-    {
+    for (name, var) in variables {
         part(parts, &weights_of(name), var)?;
-        parts.tensor(&format!("optimizer/{name}/mean"), var.dims(), mean)?;
-        parts.tensor(&format!("optimizer/{name}/square"), var.dims(), square)?;
     }
+    optimizer.parts(parts)?;
     parts.value(JOB, job)
 }
 

@@ -120,13 +120,15 @@ fn measured(trainer: &Trainer, taken: &Taken, validation_loss: Option<f64>) -> M
 /// One line: what is trained, on what, by how many.
 fn described_job(trainer: &Trainer) -> String {
     format!(
-        "run {}: {} weights, {} sequences of {} characters, {} a step over {} ranks",
+        "run {}: {} weights, {} sequences of {} characters, {} a step over {} ranks, {} KiB of \
+         optimizer state on rank 0",
         trainer.run.id(),
         trainer.weight_count(),
         trainer.text.sequences(),
         trainer.config.block,
         trainer.config.batch,
         trainer.comm().world_size(),
+        trainer.optimizer_bytes() >> 10,
     )
 }
 

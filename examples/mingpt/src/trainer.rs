@@ -3,16 +3,17 @@
 use crate::evaluate;
 use crate::failure::Failure;
 use crate::model::{Gpt, Shape, initialise};
-use crate::optimizer::{AdamW, learning_rate};
+use crate::optimizer::{learning_rate, rule};
 use crate::options::{Config, Wire};
 use crate::replicas::{self, Fingerprint};
 use crate::snapshot::{self, Job};
 use crate::text::Text;
-use candle_core::backprop::GradStore;
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Var};
 use candle_nn::VarMap;
 use ringtree::ddp::checkpoint::Run;
-use ringtree::ddp::{DataParallel, DistributedSampler, HalfHook, Options, Trace};
+use ringtree::ddp::{
+    AdamW, DataParallel, DistributedSampler, HalfHook, NonFinite, Optimizer, Options, Trace,
+};
 use ringtree::{Communicator, ReduceOp};
 use ringtree_candle::{Replica, var_builder};
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ pub(crate) struct Trainer<'a> {
     pub(crate) text: &'a Text,
     pub(crate) model: Gpt,
     replica: Replica,
-    optimizer: AdamW,
+    variables: Vec<(String, Var)>,
+    optimizer: Optimizer<AdamW>,
     pub(crate) sampler: DistributedSampler,
     /// Optimizer steps that were taken.
     pub(crate) step: u64,
@@ -53,11 +55,7 @@ impl<'a> Trainer<'a> {
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let model = Gpt::new(shape, &builder)?;
         initialise(&varmap, shape, config.seed)?;
-        let parameters = hooks.variables();
-        let options = match config.wire {
-            Wire::F32 => Options::new(),
-            Wire::Bf16 => Options::new().hook(HalfHook::bf16()),
-        };
+        let variables = hooks.variables();
         let (sequences, batch) = (text.sequences(), config.batch);
         if sequences < batch {
             return Err(Failure::usage(format!(
@@ -69,20 +67,23 @@ impl<'a> Trainer<'a> {
             DistributedSampler::new(sequences, config.seed, comm.rank(), comm.world_size())?
                 .drop_last()
                 .global_batch(batch)?;
+        let replica = Replica::new(comm, hooks, options(config))?;
         let mut this = Self {
-            replica: Replica::new(comm, hooks, options)?,
+            optimizer: Optimizer::new(replica.parallel()?, rule(config.weight_decay))?,
+            replica,
             run,
             config,
             text,
             model,
-            optimizer: AdamW::new(parameters, config.weight_decay),
+            variables,
             sampler,
             step: 0,
             trace: Trace::off(),
         };
-        let (parallel, parameters) = (this.replica.parallel_mut()?, &mut this.optimizer.parameters);
+        let (variables, optimizer) = (&this.variables, &mut this.optimizer);
+        let parallel = this.replica.parallel_mut()?;
         this.step = this.run.resume(parallel, &mut this.sampler, |parts| {
-            snapshot::name_all(parts, parameters, &mut job)
+            snapshot::name_all(parts, variables, optimizer, &mut job)
         })?;
         this.replica.refresh()?;
         Ok(this)
@@ -96,22 +97,12 @@ impl<'a> Trainer<'a> {
     /// One optimizer step on one global batch.
     pub(crate) fn take_step(&mut self) -> Result<Taken, Failure> {
         let beginning = self.trace.clock();
-        let (loss, gradients) = self.averaged_gradients()?;
+        let loss = self.average_gradients()?;
         let updating = self.trace.clock();
-        let gradient_norm = self.optimizer.norm(&gradients)?;
-        if !gradient_norm.is_finite() {
-            return Err(Failure::work(format!(
-                "the gradient of step {} is not finite: lower --learning-rate or --clip",
-                self.step
-            )));
-        }
         let config = self.config;
-        let factor = clipping(config.clip, gradient_norm);
         let highest = config.learning_rate;
         let learning_rate = learning_rate(highest, self.step, config.warmup, config.steps);
-        self.optimizer
-            .step(&gradients, factor, learning_rate, self.step)?;
-        self.replica.refresh()?;
+        self.replica.step(&mut self.optimizer, learning_rate)?;
         self.trace
             .span("optimizer", "optimizer", updating, self.trace.clock());
         let parallel = self.replica.parallel()?;
@@ -121,14 +112,14 @@ impl<'a> Trainer<'a> {
         self.step += 1;
         Ok(Taken {
             loss,
-            gradient_norm,
+            gradient_norm: parallel.gradient_norm().unwrap_or(f64::NAN),
             learning_rate,
         })
     }
 
-    /// The loss and the gradients of the next global batch, which this rank goes through in one or
-    /// several parts.
-    fn averaged_gradients(&mut self) -> Result<(f64, GradStore), Failure> {
+    /// The loss of the next global batch, which this rank goes through in one or several parts; its
+    /// averaged gradients are where the optimizer finds them.
+    fn average_gradients(&mut self) -> Result<f64, Failure> {
         let parts = self.config.accumulate;
         let share = self.config.batch / self.comm().world_size() / parts;
         let mut own_loss = 0.0;
@@ -142,10 +133,10 @@ impl<'a> Trainer<'a> {
         let loss = self.forward(share)?;
         let mut loss_sum = [own_loss + f64::from(loss.to_scalar::<f32>()?)];
         let beginning = (self.trace.clock(), Instant::now());
-        let gradients = self.replica.backward(&loss)?;
+        self.replica.backward_in_place(&loss)?;
         self.trace_backward(beginning);
         self.comm().all_reduce(&mut loss_sum, ReduceOp::Avg)?;
-        Ok((loss_sum[0], gradients))
+        Ok(loss_sum[0])
     }
 
     /// The part of the loss that the next `share` sequences contribute.
@@ -189,8 +180,7 @@ impl<'a> Trainer<'a> {
 
     /// Compares the replicas, every rank calling it, and returns the weights' fingerprint.
     pub(crate) fn compare_replicas(&self) -> Result<Fingerprint, Failure> {
-        let weights = self.optimizer.parameters.iter();
-        let own = replicas::fingerprint(weights.map(|each| &each.var))?;
+        let own = replicas::fingerprint(self.variables.iter().map(|(_, var)| var))?;
         let fingerprints = replicas::gather(self.comm(), &own)?;
         match replicas::differing(&fingerprints) {
             None => Ok(own),
@@ -206,10 +196,11 @@ impl<'a> Trainer<'a> {
     pub(crate) fn save(&mut self, validation_loss: Option<f64>) -> Result<(), Failure> {
         self.compare_replicas()?;
         let mut job = Job::new(self.config, self.text);
-        let (parallel, parameters) = (self.replica.parallel()?, &mut self.optimizer.parameters);
+        let (variables, optimizer) = (&self.variables, &mut self.optimizer);
+        let parallel = self.replica.parallel()?;
         self.run
             .save(parallel, &self.sampler, validation_loss, |parts| {
-                snapshot::name_all(parts, parameters, &mut job)
+                snapshot::name_all(parts, variables, optimizer, &mut job)
             })?;
         Ok(())
     }
@@ -221,28 +212,30 @@ impl<'a> Trainer<'a> {
 
     /// The model's weights.
     pub(crate) fn weight_count(&self) -> usize {
-        let parameters = self.optimizer.parameters.iter();
-        parameters.map(|each| each.var.elem_count()).sum()
+        let variables = self.variables.iter();
+        variables.map(|(_, var)| var.elem_count()).sum()
+    }
+
+    /// Bytes of the optimizer's state on this rank.
+    pub(crate) fn optimizer_bytes(&self) -> usize {
+        self.optimizer.state_bytes()
     }
 }
 
-/// What shortens a gradient of length `norm` to `longest`, where 0 stands for any length.
-fn clipping(longest: f64, norm: f64) -> f64 {
-    match longest > 0.0 {
-        true => (longest / norm).min(1.0),
-        false => 1.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_longer_gradients_are_shortened_and_none_without_a_limit() {
-        assert_eq!(clipping(1.0, 4.0), 0.25);
-        assert_eq!(clipping(1.0, 0.5), 1.0);
-        assert_eq!(clipping(1.0, 0.0), 1.0);
-        assert_eq!(clipping(0.0, 4.0), 1.0);
-    }
+/// How gradients are averaged. Their norm is looked at in any case.
+fn options(config: &Config) -> Options {
+    let options = match config.wire {
+        Wire::F32 => Options::new(),
+        Wire::Bf16 => Options::new().hook(HalfHook::bf16()),
+    };
+    let options = match config.shard_optimizer {
+        true => options.sharded(),
+        false => options,
+    };
+    let longest = if config.clip > 0.0 {
+        config.clip
+    } else {
+        f64::MAX
+    };
+    options.clip_norm(longest).non_finite(NonFinite::Fail)
 }

@@ -171,6 +171,22 @@ fn gradients_of_16_bits_on_the_wire_teach_nearly_the_same() {
 }
 
 #[test]
+fn a_sharded_optimizer_ends_with_the_same_weights_and_goes_on_with_other_ranks() {
+    // A sum of two has the same bits in either order.
+    let (whole, sharded) = (last_line(2, &[]), last_line(2, &["--shard-optimizer"]));
+    assert_eq!(whole, sharded);
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let part = ["--shard-optimizer", "--checkpoint", place, "--steps"];
+    let until = |steps| [&part[..], &[steps]].concat();
+    last_line(4, &until("4"));
+    let end = finish(start(2, &until("8")));
+    assert!(end.contains("resumed at step 4"), "{end}");
+    let end = end.lines().last().unwrap().to_owned();
+    assert!((loss(&end) - loss(&whole)).abs() < 2e-3, "{end}\n{whole}");
+}
+
+#[test]
 fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("run");

@@ -4,8 +4,8 @@
 //! rank ([`Communicator::block`](crate::Communicator::block)). A rank keeps the optimizer's state
 //! of its blocks alone, updates the weights there, and an all-gather for each bucket gives all
 //! ranks all weights. That moves as many bytes as the all-reduce of the replicated form, and its
-//! two halves are the same, so the weights are the same to the bit as those of a replicated run whose
-//! all-reduce is this reduce-scatter and this all-gather.
+//! two halves are the same, so the weights are the same to the bit as those of a replicated run
+//! whose all-reduce is this reduce-scatter and this all-gather.
 
 mod adamw;
 mod state;
@@ -13,7 +13,7 @@ mod state;
 pub use adamw::AdamW;
 
 use super::agree::compare;
-use super::layout::{Bucket, Layout};
+use super::layout::Layout;
 use super::parallel::{Content, DataParallel};
 use super::parameter::Parameter;
 use super::values::Values;
@@ -129,10 +129,18 @@ impl<S: AsMut<[f32]>> Weights for [S] {
 pub struct Optimizer<R> {
     rule: R,
     steps: u64,
-    /// The buckets that the state follows.
-    layout: Layout,
+    parameters: Vec<Parameter>,
+    is_sharded: bool,
+    shares: Shares,
     /// By name of [`UpdateRule::state`]: the values of this rank's share, bucket after bucket.
     state: Vec<Vec<f32>>,
+}
+
+/// What a rank updates.
+struct Shares {
+    layout: Layout,
+    /// By bucket, this rank's elements.
+    own: Vec<Range<usize>>,
 }
 
 impl<R: UpdateRule> Optimizer<R> {
@@ -154,11 +162,14 @@ impl<R: UpdateRule> Optimizer<R> {
             ));
         }
         compare(&model.comms[0], &[format!("the optimizer {}", rule.name())])?;
+        let shares = Shares::of_model(model);
         Ok(Self {
-            state: state::zeros(&rule, model),
+            state: vec![vec![0.0; shares.count()]; rule.state().len()],
             rule,
             steps: 0,
-            layout: model.layout.clone(),
+            parameters: model.parameters.clone(),
+            is_sharded: model.is_sharded,
+            shares,
         })
     }
 
@@ -205,20 +216,10 @@ impl<R: UpdateRule> Optimizer<R> {
         }
         self.steps += 1;
         let mut gathers = Vec::new();
-        let mut start = 0;
         for index in 0..model.contents.len() {
             let mut values = take(model, index)?;
-            let own = share(model, &self.layout.buckets[index]);
-            let here = Here {
-                index,
-                values: &mut values,
-                own: own.clone(),
-                start,
-                learning_rate,
-            };
-            self.update(model, here, weights)?;
-            start += own.len();
-            match model.is_sharded {
+            self.update(model, (index, &mut values), weights, learning_rate)?;
+            match self.is_sharded {
                 true => gathers.push(model.comms[0].all_gather_async(values)?),
                 false => model.contents[index] = Content::Here(Values::F32(values)),
             }
@@ -234,35 +235,35 @@ impl<R: UpdateRule> Optimizer<R> {
     fn update(
         &mut self,
         model: &DataParallel,
-        here: Here<'_>,
+        (index, values): (usize, &mut [f32]),
         weights: &mut (impl Weights + ?Sized),
+        learning_rate: f64,
     ) -> Result<()> {
-        for number in &self.layout.buckets[here.index].parameters {
-            let place = &self.layout.places[*number].range;
-            let both = both(place, &here.own);
-            if both.is_empty() {
+        for number in &self.shares.layout.buckets[index].parameters {
+            let (at, part) = self.shares.of(*number);
+            if part.is_empty() {
                 continue;
             }
-            let parameter = &model.parameters[*number];
-            let at = here.start + both.start - here.own.start;
+            let parameter = &self.parameters[*number];
             let (rule, step, kept) = (&self.rule, self.steps, &mut self.state);
-            let averages = &mut here.values[both.clone()];
+            let start = self.shares.layout.places[*number].range.start;
+            let averages = &mut values[start + part.start..start + part.end];
             let mut visited = Err(Error::usage(format!("{parameter} has no weights")));
             weights.visit(*number, &mut |weights| {
                 visited = check_length(parameter, weights).map(|()| {
-                    let weights = &mut weights[both.start - place.start..][..both.len()];
+                    let weights = &mut weights[part.clone()];
                     if model.is_used[*number] {
                         let kept = kept.iter_mut();
                         rule.update(Part {
                             parameter,
                             step,
-                            learning_rate: here.learning_rate,
+                            learning_rate,
                             weights,
                             gradient: averages,
-                            state: kept.map(|one| &mut one[at..at + both.len()]).collect(),
+                            state: kept.map(|one| &mut one[at..at + part.len()]).collect(),
                         });
                     }
-                    if model.is_sharded {
+                    if self.is_sharded {
                         averages.copy_from_slice(weights);
                     }
                 });
@@ -281,32 +282,13 @@ impl<R: UpdateRule> Optimizer<R> {
         weights: &mut (impl Weights + ?Sized),
     ) -> Result<()> {
         let values = gather.wait()?;
-        for number in &self.layout.buckets[index].parameters {
-            let new = &values[self.layout.places[*number].range.clone()];
+        let layout = &self.shares.layout;
+        for number in &layout.buckets[index].parameters {
+            let new = &values[layout.places[*number].range.clone()];
             weights.visit(*number, &mut |weights| weights.copy_from_slice(new))?;
         }
         model.contents[index] = Content::Here(Values::F32(values));
         Ok(())
-    }
-}
-
-/// A bucket, and what of it is this rank's.
-struct Here<'a> {
-    index: usize,
-    /// All of the bucket; in the own share, averages.
-    values: &'a mut [f32],
-    /// This rank's share.
-    own: Range<usize>,
-    /// Where the state of the share starts.
-    start: usize,
-    learning_rate: f64,
-}
-
-/// What of a bucket this rank updates.
-fn share(model: &DataParallel, bucket: &Bucket) -> Range<usize> {
-    match model.is_sharded {
-        true => model.comms[0].block(bucket.count),
-        false => 0..bucket.count,
     }
 }
 
@@ -315,7 +297,7 @@ fn both(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     start..one.end.min(other.end).max(start)
 }
 
-fn check_length(parameter: &Parameter, weights: &[f32]) -> Result<()> {
+pub(super) fn check_length(parameter: &Parameter, weights: &[f32]) -> Result<()> {
     if weights.len() == parameter.count() {
         return Ok(());
     }
