@@ -5,6 +5,8 @@
 //!
 //! - [`DataParallel`] averages gradients while backward runs; its [`Options`] say how, and a
 //!   [`Hook`] what travels ([`HalfHook`]: 16 bits; [`PowerSgd`]: low-rank factors).
+//! - An [`Optimizer`] takes the step, on every rank or, with [`Options::sharded`], each rank for its
+//!   share of the weights. A program may have its own optimizer.
 //! - [`DistributedSampler`] deals the samples of a data set out to the ranks.
 //! - [`checkpoint::Run`] resumes a training in one call, and saves it while it goes on.
 //! - [`Metrics`] writes a line a step. [`Trace`] shows where the time of steps went.
@@ -36,7 +38,7 @@
 //!    [`Options::allow_unused`] says that this is meant.
 //! 4. [`DataParallel::wait`] on all ranks, once. Left out on one rank, the others wait for it until
 //!    their deadline, five minutes unless set otherwise.
-//! 5. [`DataParallel::gradient`], and the optimizer's step, which the program takes: the same on
+//! 5. [`Optimizer::step`], or [`DataParallel::gradient`] and the program's own step: the same on
 //!    all ranks, from the same averages. An optimizer that draws random numbers seeds them alike on
 //!    all ranks; forward draws others on each, by [`stream_seed`].
 //! 6. [`Run::save`](checkpoint::Run::save) now and then, on all ranks; it returns before the file
@@ -64,6 +66,8 @@ mod flight;
 pub mod hooks;
 mod layout;
 mod metrics;
+mod norm;
+mod optimizer;
 mod options;
 mod parallel;
 mod parameter;
@@ -81,6 +85,7 @@ pub use carrier::{Carrier, Place};
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
 pub use metrics::{Line, Measured, Metrics};
+pub use optimizer::{AdamW, Optimizer, Part, UpdateRule, Weights};
 pub use options::{NonFinite, Options};
 pub use parallel::DataParallel;
 pub use parameter::Parameter;
