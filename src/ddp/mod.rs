@@ -5,8 +5,8 @@
 //!
 //! - [`DataParallel`] averages gradients while backward runs; its [`Options`] say how, and a
 //!   [`Hook`] what travels ([`HalfHook`]: 16 bits; [`PowerSgd`]: low-rank factors).
-//! - An [`Optimizer`] takes the step, on every rank or, with [`Options::sharded`], each rank for its
-//!   share of the weights. A program may have its own optimizer.
+//! - An [`Optimizer`] takes the step: every rank for all weights or, with [`Options::sharded`],
+//!   for its share. A program may have its own optimizer.
 //! - [`DistributedSampler`] deals the samples of a data set out to the ranks.
 //! - [`checkpoint::Run`] resumes a training in one call, and saves it while it goes on.
 //! - [`Metrics`] writes a line a step. [`Trace`] shows where the time of steps went.
