@@ -22,7 +22,7 @@ const SAMPLES: usize = 1000;
 /// Samples of a step over all ranks, and parts in which each rank goes through its share.
 const BATCH: usize = 32;
 const PARTS: usize = 2;
-const LONGEST_GRADIENT: f32 = 1.0;
+const LONGEST_GRADIENT: f64 = 1.0;
 
 /// A soft step h is output[h] · tanh(slope[h] · x + shift[h]); the curve is their sum.
 const NAMES: [&str; 3] = ["slope", "shift", "output"];
@@ -80,8 +80,9 @@ fn name_all(parts: &mut Parts<'_>, weights: &mut Weights, speeds: &mut Weights) 
 pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f64, Weights)> {
     let checkpoints = Checkpoints::new(Directory::new(folder), 2).keep_best();
     let mut run = Run::open(comm, checkpoints)?;
+    let options = Options::new().clip_norm(LONGEST_GRADIENT);
     let parameters = NAMES.map(|name| Parameter::new(name, &[COUNT], Dtype::F32));
-    let mut model = DataParallel::new(run.comm(), parameters.into(), Options::new())?;
+    let mut model = DataParallel::new(run.comm(), parameters.into(), options)?;
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let mut sampler = DistributedSampler::new(SAMPLES, 1, rank, ranks)?.global_batch(BATCH)?;
     let wave = |seed: f32| (0..COUNT).map(|h| (h as f32 * 7.3 + seed).sin()).collect();
@@ -100,17 +101,12 @@ pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f
         model.wait()?;
 
         let slopes = |number| Ok::<_, Error>(model.gradient::<f32>(number)?.unwrap_or_default());
-        let slopes = [slopes(0)?, slopes(1)?, slopes(2)?];
-        let squares = slopes
-            .iter()
-            .flat_map(|all| all.iter())
-            .map(|one| one * one);
-        let shortened = (LONGEST_GRADIENT / squares.sum::<f32>().sqrt()).min(1.0);
+        let slopes = [slopes(0)?, slopes(1)?, slopes(2)?]; // averaged, and clipped
         let rate = 0.1 * (1.0 - (model.steps() - 1) as f32 / STEPS as f32);
         for number in 0..NAMES.len() {
             let own = weights[number].iter_mut().zip(&mut speeds[number]);
             for ((weight, speed), slope) in own.zip(slopes[number]) {
-                *speed = 0.9 * *speed + slope * shortened;
+                *speed = 0.9 * *speed + slope;
                 *weight -= rate * *speed;
             }
         }

@@ -5,8 +5,9 @@
 //!
 //! - [`DataParallel`] averages gradients while backward runs; its [`Options`] say how, and a
 //!   [`Hook`] what travels ([`HalfHook`]: 16 bits; [`PowerSgd`]: low-rank factors).
-//! - An [`Optimizer`] takes the step, on every rank or, with [`Options::sharded`], each rank for
-//!   its share of the weights. [`LocalSteps`] is for links too slow for an exchange every step.
+//! - An [`Optimizer`] takes the step: every rank for all weights or, with [`Options::sharded`],
+//!   for its share. A program may have its own optimizer. [`LocalSteps`] is for links too slow for
+//!   an exchange in every step.
 //! - [`DistributedSampler`] deals the samples of a data set out to the ranks.
 //! - [`checkpoint::Run`] resumes a training in one call, and saves it while it goes on.
 //! - [`Metrics`] writes a line a step. [`Trace`] shows where the time of steps went.
@@ -38,7 +39,7 @@
 //!    [`Options::allow_unused`] says that this is meant.
 //! 4. [`DataParallel::wait`] on all ranks, once. Left out on one rank, the others wait for it until
 //!    their deadline, five minutes unless set otherwise.
-//! 5. [`DataParallel::gradient`], and the optimizer's step, which the program takes: the same on
+//! 5. [`Optimizer::step`], or [`DataParallel::gradient`] and the program's own step: the same on
 //!    all ranks, from the same averages. An optimizer that draws random numbers seeds them alike on
 //!    all ranks; forward draws others on each, by [`stream_seed`].
 //! 6. [`Run::save`](checkpoint::Run::save) now and then, on all ranks; it returns before the file

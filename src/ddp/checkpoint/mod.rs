@@ -5,7 +5,8 @@
 //! uses [`Checkpoints`]: [`latest`](Checkpoints::latest), [`best`](Checkpoints::best),
 //! [`list`](Checkpoints::list), [`load`](Checkpoints::load); and [`Checkpoint::load_parts`] brings
 //! a model's weights back by name, shape and type. A program that is not built on
-//! [`DataParallel`](crate::ddp::DataParallel) saves its own [`Checkpoint`]s by [`Checkpoints::save_from`].
+//! [`DataParallel`](crate::ddp::DataParallel) saves its own [`Checkpoint`]s by
+//! [`Checkpoints::save_from`].
 //!
 //! *Where.* A [`Store`] is where files go; [`Directory`] is a local or shared folder.
 //!
