@@ -113,6 +113,8 @@ settings! {
         validation_sequences: usize = 64,
         /// How gradients travel
         wire: Wire = Wire::F32,
+        /// Steps that a rank takes alone before all ranks meet, 0 to average every gradient
+        local_steps: u64 = 0,
     }
     switches {
         /// Each rank keeps its share of the optimizer's state alone
@@ -237,14 +239,35 @@ impl Config {
             ("weight-decay", self.weight_decay),
             ("clip", self.clip),
         ];
-        if self.shard_optimizer && self.wire != Wire::F32 {
-            return Err("--shard-optimizer goes with --wire f32 alone".to_owned());
+        if self.shard_optimizer && (self.wire != Wire::F32 || self.local_steps > 0) {
+            return Err("--shard-optimizer goes with --wire f32, without --local-steps".to_owned());
         }
+        self.check_meetings()?;
         match factors
             .iter()
             .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
         {
             Some((name, value)) => Err(format!("--{name} {value} must be a number from 0")),
+            None => Ok(()),
+        }
+    }
+
+    /// Ranks that train apart validate, save and end when they meet.
+    fn check_meetings(&self) -> Result<(), String> {
+        let local = self.local_steps;
+        let meetings = [
+            ("steps", self.steps),
+            ("every", self.every),
+            ("validate-every", self.validate_every),
+        ];
+        match meetings
+            .iter()
+            .find(|(_, each)| local > 0 && !each.is_multiple_of(local))
+        {
+            Some((name, each)) => Err(format!(
+                "--{name} {each} must be a multiple of --local-steps {local}: weights are \
+                 compared, validated and saved when the ranks have met"
+            )),
             None => Ok(()),
         }
     }

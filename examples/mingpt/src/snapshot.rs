@@ -5,7 +5,7 @@ use crate::options::Config;
 use crate::text::{Identity, Text};
 use candle_core::Var;
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, State};
-use ringtree::ddp::{AdamW, Optimizer};
+use ringtree::ddp::{AdamW, LocalSteps, Optimizer};
 use ringtree_candle::part;
 use serde::{Deserialize, Serialize};
 
@@ -80,13 +80,19 @@ pub(crate) fn checkpoints(config: &Config) -> Option<Checkpoints> {
 pub(crate) fn name_all(
     parts: &mut Parts<'_>,
     variables: &[(String, Var)],
-    optimizer: &mut Optimizer<AdamW>,
+    (optimizer, local): (&mut Optimizer<AdamW>, Option<&mut LocalSteps>),
     job: &mut Job,
 ) -> ringtree::Result<()> {
     for (name, var) in variables {
         part(parts, &weights_of(name), var)?;
     }
-    optimizer.parts(parts)?;
+    match local {
+        None => optimizer.parts(parts)?,
+        Some(local) => {
+            optimizer.own_parts(parts)?;
+            local.parts(parts)?;
+        }
+    }
     parts.value(JOB, job)
 }
 

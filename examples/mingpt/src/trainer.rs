@@ -12,7 +12,8 @@ use candle_core::{DType, Device, Var};
 use candle_nn::VarMap;
 use ringtree::ddp::checkpoint::Run;
 use ringtree::ddp::{
-    AdamW, DataParallel, DistributedSampler, HalfHook, NonFinite, Optimizer, Options, Trace,
+    AdamW, DataParallel, DistributedSampler, HalfHook, LocalSteps, NonFinite, Optimizer, Options,
+    Outer, Trace,
 };
 use ringtree::{Communicator, ReduceOp};
 use ringtree_candle::{Replica, var_builder};
@@ -27,6 +28,8 @@ pub(crate) struct Trainer<'a> {
     replica: Replica,
     variables: Vec<(String, Var)>,
     optimizer: Optimizer<AdamW>,
+    /// Where ranks train apart.
+    local: Option<LocalSteps>,
     pub(crate) sampler: DistributedSampler,
     /// Optimizer steps that were taken.
     pub(crate) step: u64,
@@ -35,7 +38,7 @@ pub(crate) struct Trainer<'a> {
 
 /// What there is to say of a step.
 pub(crate) struct Taken {
-    /// The mean loss of the global batch.
+    /// The mean loss of the global batch; of this rank's share where ranks have trained apart.
     pub(crate) loss: f64,
     /// The length of the averaged gradient, before clipping.
     pub(crate) gradient_norm: f64,
@@ -67,10 +70,17 @@ impl<'a> Trainer<'a> {
             DistributedSampler::new(sequences, config.seed, comm.rank(), comm.world_size())?
                 .drop_last()
                 .global_batch(batch)?;
-        let replica = Replica::new(comm, hooks, options(config))?;
+        let alone = match config.local_steps {
+            0 => None,
+            _ => Some(comm.subgroup(&[comm.rank()])?),
+        };
+        let replica = Replica::new(alone.as_ref().unwrap_or(comm), hooks, options(config))?;
+        let local = local_steps(comm, &replica, config.local_steps)?;
+        replica.refresh()?;
         let mut this = Self {
             optimizer: Optimizer::new(replica.parallel()?, rule(config.weight_decay))?,
             replica,
+            local,
             run,
             config,
             text,
@@ -81,9 +91,9 @@ impl<'a> Trainer<'a> {
             trace: Trace::off(),
         };
         let (variables, optimizer) = (&this.variables, &mut this.optimizer);
-        let parallel = this.replica.parallel_mut()?;
+        let (parallel, local) = (this.replica.parallel_mut()?, &mut this.local);
         this.step = this.run.resume(parallel, &mut this.sampler, |parts| {
-            snapshot::name_all(parts, variables, optimizer, &mut job)
+            snapshot::name_all(parts, variables, (optimizer, local.as_mut()), &mut job)
         })?;
         this.replica.refresh()?;
         Ok(this)
@@ -97,12 +107,15 @@ impl<'a> Trainer<'a> {
     /// One optimizer step on one global batch.
     pub(crate) fn take_step(&mut self) -> Result<Taken, Failure> {
         let beginning = self.trace.clock();
-        let loss = self.average_gradients()?;
+        let mut loss = [self.average_gradients()?];
         let updating = self.trace.clock();
         let config = self.config;
         let highest = config.learning_rate;
         let learning_rate = learning_rate(highest, self.step, config.warmup, config.steps);
         self.replica.step(&mut self.optimizer, learning_rate)?;
+        if self.meet()? {
+            self.comm().all_reduce(&mut loss, ReduceOp::Avg)?;
+        }
         self.trace
             .span("optimizer", "optimizer", updating, self.trace.clock());
         let parallel = self.replica.parallel()?;
@@ -111,14 +124,14 @@ impl<'a> Trainer<'a> {
         self.trace.span("step", step, beginning, self.trace.clock());
         self.step += 1;
         Ok(Taken {
-            loss,
+            loss: loss[0],
             gradient_norm: parallel.gradient_norm().unwrap_or(f64::NAN),
             learning_rate,
         })
     }
 
-    /// The loss of the next global batch, which this rank goes through in one or several parts; its
-    /// averaged gradients are where the optimizer finds them.
+    /// This rank's loss of the next global batch, of which it goes through its share in one or
+    /// several parts; the averaged gradients are where the optimizer finds them.
     fn average_gradients(&mut self) -> Result<f64, Failure> {
         let parts = self.config.accumulate;
         let share = self.config.batch / self.comm().world_size() / parts;
@@ -131,12 +144,24 @@ impl<'a> Trainer<'a> {
             self.trace_backward(beginning);
         }
         let loss = self.forward(share)?;
-        let mut loss_sum = [own_loss + f64::from(loss.to_scalar::<f32>()?)];
+        own_loss += f64::from(loss.to_scalar::<f32>()?);
         let beginning = (self.trace.clock(), Instant::now());
         self.replica.backward_in_place(&loss)?;
         self.trace_backward(beginning);
-        self.comm().all_reduce(&mut loss_sum, ReduceOp::Avg)?;
-        Ok(loss_sum[0])
+        Ok(own_loss)
+    }
+
+    /// Whether all ranks have the same weights after this step: with `--local-steps`, after every
+    /// so many.
+    fn meet(&mut self) -> Result<bool, Failure> {
+        let Some(local) = &mut self.local else {
+            return Ok(true);
+        };
+        let have_met = local.step(&mut self.replica.weights())?;
+        if have_met {
+            self.replica.refresh()?;
+        }
+        Ok(have_met)
     }
 
     /// The part of the loss that the next `share` sequences contribute.
@@ -197,10 +222,10 @@ impl<'a> Trainer<'a> {
         self.compare_replicas()?;
         let mut job = Job::new(self.config, self.text);
         let (variables, optimizer) = (&self.variables, &mut self.optimizer);
-        let parallel = self.replica.parallel()?;
+        let (parallel, local) = (self.replica.parallel()?, &mut self.local);
         self.run
             .save(parallel, &self.sampler, validation_loss, |parts| {
-                snapshot::name_all(parts, variables, optimizer, &mut job)
+                snapshot::name_all(parts, variables, (optimizer, local.as_mut()), &mut job)
             })?;
         Ok(())
     }
@@ -220,6 +245,24 @@ impl<'a> Trainer<'a> {
     pub(crate) fn optimizer_bytes(&self) -> usize {
         self.optimizer.state_bytes()
     }
+}
+
+/// What brings ranks together that train apart.
+fn local_steps(
+    comm: &Communicator,
+    replica: &Replica,
+    every: u64,
+) -> Result<Option<LocalSteps>, Failure> {
+    if every == 0 {
+        return Ok(None);
+    }
+    let outer = Outer {
+        every,
+        ..Outer::default()
+    };
+    let parameters = replica.parallel()?.parameters();
+    let local = LocalSteps::new(comm, parameters, &mut replica.weights(), outer)?;
+    Ok(Some(local))
 }
 
 /// How gradients are averaged. Their norm is looked at in any case.

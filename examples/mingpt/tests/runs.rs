@@ -187,6 +187,28 @@ fn a_sharded_optimizer_ends_with_the_same_weights_and_goes_on_with_other_ranks()
 }
 
 #[test]
+fn ranks_that_train_apart_meet_learn_and_go_on_as_if_undisturbed() {
+    let undisturbed = last_line(2, &["--local-steps", "2"]);
+    let every = last_line(2, &[]);
+    assert_ne!(undisturbed, every);
+    assert!(
+        (loss(&undisturbed) - loss(&every)).abs() < 0.2,
+        "{undisturbed}\n{every}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let part = ["--local-steps", "2", "--checkpoint", place, "--every", "4"];
+    let children = start(2, &part);
+    wait_for_file(&directory.path().join("step-00000004.json"));
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let end = last_line(2, &part);
+    assert_eq!(end, undisturbed);
+}
+
+#[test]
 fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("run");

@@ -15,14 +15,28 @@ impl<R: UpdateRule> Optimizer<R> {
     /// # Errors
     /// Those of [`Parts::tensor`] and [`Parts::shard`].
     pub fn parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        self.name_all(parts, false)
+    }
+
+    /// The same where ranks train apart ([`LocalSteps`](crate::ddp::LocalSteps)): the state is this
+    /// rank's own. A rank that the checkpoint has none of begins without memories.
+    ///
+    /// # Errors
+    /// Those of [`Parts::own`].
+    pub fn own_parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
+        self.name_all(parts, true)
+    }
+
+    fn name_all(&mut self, parts: &mut Parts<'_>, is_own: bool) -> Result<()> {
         for (number, parameter) in self.parameters.iter().enumerate() {
             let (at, part) = self.shares.of(number);
             for (state, name) in self.state.iter_mut().zip(self.rule.state()) {
                 let name = format!("optimizer/{}/{name}", parameter.name);
                 let values = &mut state[at..at + part.len()];
-                match self.is_sharded {
-                    true => parts.shard(&name, &parameter.shape, part.start, values)?,
-                    false => parts.tensor(&name, &parameter.shape, values)?,
+                match (is_own, self.is_sharded) {
+                    (true, _) => parts.own(&name, &[values.len()], values)?,
+                    (_, true) => parts.shard(&name, &parameter.shape, part.start, values)?,
+                    (_, false) => parts.tensor(&name, &parameter.shape, values)?,
                 }
             }
         }
