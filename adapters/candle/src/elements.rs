@@ -58,15 +58,18 @@ pub(crate) fn with_slice<T: WithDType, R>(
     Ok(visit(elements))
 }
 
+/// What changes the elements of a variable.
+type Change<'a> = dyn FnMut(&mut [f32]) + 'a;
+
 /// Shows `visit` the elements of a variable of f32 in host memory, to be changed.
-pub(crate) fn with_slice_mut(var: &Var, visit: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+pub(crate) fn with_slice_mut(var: &Var, visit: &mut Change<'_>) -> Result<()> {
     var.inplace_op1(&InPlace(RefCell::new(visit)))
 }
 
 /// An operation has no mutable self.
-struct InPlace<'a>(RefCell<&'a mut dyn FnMut(&mut [f32])>);
+struct InPlace<'a, 'b>(RefCell<&'a mut Change<'b>>);
 
-impl InplaceOp1 for InPlace<'_> {
+impl InplaceOp1 for InPlace<'_, '_> {
     fn name(&self) -> &'static str {
         "in place"
     }
