@@ -168,7 +168,12 @@ impl DataParallel {
         } = options;
         let stages = hook.stages().max(1);
         let comms = (0..stages)
-            .map(|_| comm.duplicate())
+            .map(|stage| match stage {
+                0 => Ok(comm.duplicate()?.named("gradients")),
+                later => Ok(comm
+                    .duplicate()?
+                    .named(&format!("gradients, stage {later}"))),
+            })
             .collect::<Result<Vec<_>>>()?;
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
         let limits = size.limits(total_bytes, |bytes| {

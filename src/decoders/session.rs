@@ -9,7 +9,7 @@ use crate::limits::{DEADLINE_DEFAULT, PATIENT};
 use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
 use crate::protocol::founding::{Notice, Registrar};
-use crate::protocol::message::{Clock, Message, PairPlace, Place};
+use crate::protocol::message::{Clock, Elsewhere, Message, PairPlace, Place};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
@@ -127,6 +127,10 @@ fn messages() -> Vec<Message> {
             peer: Some((rank + 1) % 4),
             sequence: 2,
         }),
+        elsewhere: Some(Box::new(Elsewhere {
+            title: "\"loss\"".to_owned(),
+            call: call(),
+        })),
     };
     let clock = Clock {
         sequence: 1,
@@ -200,7 +204,7 @@ fn session(bytes: &[u8]) {
                     peer: Some(other as u32),
                     sequence: made,
                 };
-                session.stands(vec![other], Some(pair));
+                session.stands(vec![other], Some(pair), None);
             }
         }
         session.tick(now);

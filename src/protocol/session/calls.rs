@@ -195,8 +195,9 @@ impl Session {
             false => ((peer, theirs), (self.rank, ours)),
         };
         let error = Error::mismatch(format!(
-            "the ranks made different calls: {} {call}; {} {other}; all ranks must make the same \
+            "the ranks made different calls{}: {} {call}; {} {other}; all ranks must make the same \
              calls in the same order",
+            self.on(),
             self.name(low),
             self.name(high)
         ));
