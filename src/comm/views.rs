@@ -76,8 +76,8 @@ impl Communicator {
     ///     }
     /// });
     /// let text = ends[0].clone().unwrap_err().to_string();
-    /// assert!(text.contains(r#"rank 0 waits in barrier #2 of 1 u8, by flat, on "losses""#), "{text}");
-    /// assert!(text.contains("rank 1 waits in barrier #1 of 1 u8"), "{text}");
+    /// assert!(text.contains(r#"rank 0 waits in barrier #2 of 1 u8, by flat, on "losses""#));
+    /// assert!(text.contains("rank 1 waits in barrier #2 of 1 u8"), "{text}");
     /// assert_eq!(ends[1], ends[0]);
     /// ```
     #[must_use]
@@ -94,8 +94,11 @@ impl Communicator {
     /// What [`Communicator::named`] called it.
     ///
     /// ```
-    /// let names = ringtree::simulate(2, |comm| Ok::<_, ringtree::Error>(comm.duplicate()?.named("a").name()));
-    /// assert_eq!(names[0], Ok(Some("a".to_owned())));
+    /// let names = ringtree::simulate(2, |comm| {
+    ///     let losses = comm.duplicate()?.named("losses");
+    ///     Ok::<_, ringtree::Error>((comm.name(), losses.name()))
+    /// });
+    /// assert_eq!(names[0], Ok((None, Some("losses".to_owned()))));
     /// ```
     #[must_use]
     pub fn name(&self) -> Option<String> {

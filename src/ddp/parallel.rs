@@ -166,14 +166,8 @@ impl DataParallel {
             allows_unused,
             non_finite,
         } = options;
-        let stages = hook.stages().max(1);
-        let comms = (0..stages)
-            .map(|stage| match stage {
-                0 => Ok(comm.duplicate()?.named("gradients")),
-                later => Ok(comm
-                    .duplicate()?
-                    .named(&format!("gradients, stage {later}"))),
-            })
+        let comms = (0..hook.stages().max(1))
+            .map(|stage| own_comm(comm, stage))
             .collect::<Result<Vec<_>>>()?;
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
         let limits = size.limits(total_bytes, |bytes| {
@@ -411,6 +405,15 @@ impl DataParallel {
     pub fn statistics(&self) -> &[BucketStatistics] {
         &self.statistics
     }
+}
+
+/// The communicator of a hook's stage.
+fn own_comm(comm: &Communicator, stage: usize) -> Result<Communicator> {
+    let name = match stage {
+        0 => "gradients".to_owned(),
+        later => format!("gradients, stage {later}"),
+    };
+    Ok(comm.duplicate()?.named(&name))
 }
 
 fn check(parameters: &[Parameter]) -> Result<()> {

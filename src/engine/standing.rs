@@ -1,5 +1,5 @@
-//! Where the threads of this process are blocked, as its peers and rank 0 of the world are told, and
-//! on rank 0 what is concluded from it (`protocol::deadlock`).
+//! Where the threads of this process are blocked, as its peers and rank 0 of the world are told,
+//! and on rank 0 what is concluded from it (`protocol::deadlock`).
 //!
 //! *May import* what the room may.
 
@@ -120,10 +120,12 @@ impl Engine {
     }
 
     /// Tells rank 0 of the world where the threads of this process are blocked. `is_settled`: no
-    /// other thread or task of the process is about to make a call.
+    /// task of the process, and no thread that is not blocked in a call, is about to make one.
     pub fn tell_standing(&mut self, is_settled: bool) {
         let standing = self.standing();
         let questions = std::mem::take(&mut self.standings.questions);
+        // Another thread's call may end, and the thread go on.
+        let is_settled = is_settled && self.standings.blocked.len() == 1;
         let is_due = std::mem::take(&mut self.standings.is_due);
         if is_due && questions.is_empty() && !standing.waits.is_empty() {
             let stands = Notice::Stands(standing.clone(), None);
@@ -151,7 +153,7 @@ impl Engine {
                 for number in groups {
                     if let Some(group) = self.group(number) {
                         let error = group.members().of_the_world(error.clone());
-                        group.give_up(error);
+                        group.explain(error);
                     }
                 }
             }
@@ -180,7 +182,8 @@ impl Engine {
         for (to, notice) in self.standings.judge.tick(now) {
             self.founding.say(to, &notice);
             if to == To::All {
-                self.noticed(RELAY, notice);
+                // This process may end as soon as it is told, so the others are told before.
+                self.founding.say(To::Rank(RELAY), &notice);
             }
         }
     }

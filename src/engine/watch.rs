@@ -115,6 +115,12 @@ impl Group {
         self.settle();
     }
 
+    /// This rank fails with an error that says more than one of its own.
+    pub(super) fn explain(&mut self, cause: Error) {
+        self.session.explained(cause);
+        self.settle();
+    }
+
     /// This rank has completed everything up to `number`; see [`Session::mark`].
     pub fn mark(&mut self, number: u64) {
         self.session.mark(number);

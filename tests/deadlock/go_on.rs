@@ -4,6 +4,7 @@ use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -29,10 +30,16 @@ pub(crate) fn second_thread(comm: &Communicator, pause: Pause<'_>) -> Result<()>
         return x.barrier().and_then(|()| y.barrier());
     }
     thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            pause(&x, LATE);
+        let (begins, begun) = channel();
+        let x = &x;
+        let other = scope.spawn(move || {
+            begins.send(()).expect("the first thread waits");
+            pause(x, LATE);
             x.barrier()
         });
+        begun.recv().expect("the other thread sends");
+        // Virtual time, if that is what passes, does not before the other thread pauses.
+        thread::sleep(Duration::from_millis(50));
         let end = y.barrier();
         other.join().expect("no panic").and(end)
     })

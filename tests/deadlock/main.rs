@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)] // no rank is killed here
 #[path = "../support/ranks.rs"]
 mod ranks;
 

@@ -86,14 +86,14 @@ fn crossed(
         0 => {
             let begun = first.all_reduce_async(vec![1.0f32; 3], ReduceOp::Sum)?;
             pause(own);
-            second.barrier()?;
+            second.all_reduce(&mut [1.0f32; 3], ReduceOp::Sum)?;
             begun.wait().map(drop).map_err(Error::from)
         }
         1 => {
             let mut numbers = [1u64; 4];
             first.scope(|scope| {
                 let begun = scope.all_reduce(&mut numbers, ReduceOp::Sum)?;
-                second.barrier()?;
+                second.all_reduce(&mut [1u64; 4], ReduceOp::Sum)?;
                 pause(own);
                 begun.wait().map(drop)
             })

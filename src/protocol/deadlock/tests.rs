@@ -213,11 +213,13 @@ impl World {
             false => one.made.get(&question.group),
         };
         let is_absent = made.copied().unwrap_or(0) < question.sequence;
-        // What the system says of its threads.
+        // What the system and the engine say of its threads.
         let waits = |thread: &Thread| thread.blocked.is_some() || thread.script.is_empty();
+        let blocked = one.threads.iter().filter(|one| one.blocked.is_some());
+        let is_settled = one.threads.iter().all(waits) && blocked.count() == 1;
         Answer {
             round: question.round,
-            is_absent: is_absent && one.threads.iter().all(waits),
+            is_absent: is_absent && is_settled,
         }
     }
 }

@@ -1,4 +1,4 @@
-#![doc = include_str!("../deadlock.md")]
+#![doc = include_str!("deadlock.md")]
 
 #[cfg(test)]
 mod tests;
@@ -144,12 +144,12 @@ impl Judge {
     pub fn stands(&mut self, from: usize, mut standing: Standing, answer: Option<Answer>) {
         standing.waits.truncate(WAITS_STATED_MAX);
         standing.callers.truncate(CALLERS_STATED_MAX);
-        let round = self.rounds;
         if let Some(suspicion) = &mut self.suspicion {
+            let round = suspicion.asked.map(|_| self.rounds);
             let mut its = suspicion.circle.iter_mut().filter(|one| one.rank == from);
             let holds = its.all(|link| {
                 let is_same = link.epoch == standing.epoch && standing.waits.contains(&link.wait);
-                let answer = answer.filter(|answer| answer.round == round);
+                let answer = answer.filter(|answer| Some(answer.round) == round);
                 link.is_confirmed |= answer.is_some_and(|answer| answer.is_absent);
                 is_same && answer.is_none_or(|answer| answer.is_absent)
             });
