@@ -138,6 +138,7 @@ pub use comm::{
     joining::Joining,
     scope::{Exchange, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
+    tuning::{Adoption, TuningOrigin},
     work::{Failed, Work},
 };
 #[doc(inline)]
@@ -149,7 +150,12 @@ pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use op::ReduceOp;
 #[doc(inline)]
-pub use plan::{Algorithm, Collective, layout::Layout, select::TuningTable};
+pub use plan::{
+    Algorithm, Collective,
+    layout::Layout,
+    record::{TuningMismatch, TuningRecord},
+    select::TuningTable,
+};
 pub use protocol::handshake::Secret;
 #[doc(inline)]
 pub use sim::simulate::simulate;

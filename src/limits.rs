@@ -112,11 +112,11 @@ pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
 pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
 /// Likewise over a network.
 pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
-/// Everything is measured so often while there is time, and the median counts.
+/// Everything is measured so often while there is time, and the least counts.
 pub const MEASURING_PASSES: usize = 3;
 /// Calls in shared memory before the first that is timed: each of its segments has been touched.
 pub const MEASURING_WARM_UP_CALLS: usize = 8;
-/// Batches of calls at most in a pass, of which the median time counts.
+/// Batches of calls at most in a pass, of which the least time counts.
 pub const MEASURING_BATCHES_MAX: usize = 15;
 /// Fewer batches than this may take so many times as long as they should.
 pub const MEASURING_BATCHES_MIN: usize = 7;

@@ -7,7 +7,7 @@ use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Collective, Hosts, Topology};
 use ringtree::sim::network::Network;
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Dtype, Result};
+use ringtree::{Adoption, Communicator, Dtype, Result, TuningRecord};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -236,11 +236,88 @@ fn the_doctor_says_where_the_table_comes_from() {
         let output = ringtree(&["doctor"], tuning);
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(doctor(Path::new("")).contains("measured when ranks meet (the default)"));
+    assert!(doctor(Path::new("")).contains("measured between hosts (the default)"));
     assert!(doctor(Path::new("built-in")).contains("built-in (RINGTREE_TUNING)"));
     assert!(doctor(&path).contains("then written to"));
     std::fs::write(&path, TuningTable::default().to_string()).unwrap();
     assert!(doctor(&path).contains("read from"));
     std::fs::write(&path, "nonsense").unwrap();
     assert!(doctor(&path).contains("malformed"));
+}
+
+#[test]
+fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
+    let kept = |world: &World| world.run(|comm| comm.tuning_record()).remove(0);
+    let mut slow = World::new(5);
+    slow.hosts = Hosts::of_sizes(&[3, 2]);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let record = kept(&slow);
+    let adopted = |world: &World, record: &TuningRecord| {
+        let ends = world.run(|comm| {
+            let adoption = comm.with_tuning(record)?;
+            let Adoption::Adopted(new) = adoption else {
+                return Ok(Err(format!("{adoption:?}")));
+            };
+            let mut sum = [1u64];
+            new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
+            // The table is the group's too, and never the old one's.
+            let part = new.split(0, 0)?.unwrap();
+            assert_ne!(comm.tuning(), new.tuning());
+            Ok::<_, ringtree::Error>(Ok((new.tuning(), part.tuning(), sum[0])))
+        });
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        ends[0].clone().unwrap()
+    };
+    let mut plain = World::new(5);
+    plain.hosts = Hosts::of_sizes(&[3, 2]);
+    assert_eq!(adopted(&plain, &record), Ok((slow.tuning, slow.tuning, 5)));
+    plain.hosts = Hosts::of_sizes(&[2, 3]);
+    let why = adopted(&plain, &record).unwrap_err();
+    assert!(why.contains("Placement { kept: 2, own: 2 }"), "{why}");
+    let why = adopted(&World::new(4), &record).unwrap_err();
+    assert!(why.contains("Ranks { kept: 5, own: 4 }"), "{why}");
+}
+
+#[test]
+fn ranks_that_adopt_different_tables_are_told() {
+    let mut slow = World::new(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let other = slow.run(|comm| comm.tuning_record()).remove(0);
+    let ends = World::new(2).run(|comm| {
+        let own = comm.tuning_record();
+        let record = if comm.rank() == 0 { &own } else { &other };
+        comm.with_tuning(record).map(|_| ())
+    });
+    for end in ends {
+        let error = end.unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains("rank 1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_goes_before_a_kept_table() {
+    let mut slow = World::new(2);
+    slow.hosts = Hosts::each(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let kept = slow.run(|comm| comm.tuning_record()).remove(0);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = free.local_addr().unwrap().to_string();
+    drop(free);
+    let rank = |rank| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        let builder = builder.tuning(&TuningTable::default());
+        let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+        let refused = comm.with_tuning(&kept).unwrap();
+        let same = comm.with_tuning(&comm.tuning_record()).unwrap();
+        (format!("{refused:?}"), matches!(same, Adoption::Adopted(_)))
+    };
+    let end = std::thread::scope(|scope| {
+        let other = scope.spawn(|| rank(1));
+        (rank(0), other.join().unwrap())
+    });
+    assert_eq!(end.0, ("Refused(Setting)".to_owned(), true));
+    assert_eq!(end.0, end.1);
 }

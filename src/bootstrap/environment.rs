@@ -123,6 +123,16 @@ pub const VARIABLES: &[Variable] = &[
         "",
         "set by the launcher: the socket at which rank 0 waits",
     ),
+    variable(
+        "RINGTREE_TUNING_FD",
+        "",
+        "set by the launcher: the file in which rank 0 leaves the table that was measured",
+    ),
+    variable(
+        "RINGTREE_JOB_TUNING",
+        "",
+        "set by the launcher: the table of an earlier attempt of the job",
+    ),
     variable("RINGTREE_ENCRYPT", "0", "not built yet"),
     variable("RINGTREE_LOG", "", "not built yet"),
 ];

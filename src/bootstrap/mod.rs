@@ -25,7 +25,7 @@ pub mod start;
 pub mod store;
 #[cfg(test)]
 mod tests;
-mod tuning;
+pub(crate) mod tuning;
 pub mod unique_id;
 
 pub use join::{Joined, join};

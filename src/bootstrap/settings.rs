@@ -1,7 +1,7 @@
 //! What a rank must know before it can meet the others.
 
 use super::start::Start;
-use super::tuning::{TUNING, TuningSource};
+use super::tuning::{JOB_TUNING, TUNING, TuningSource};
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, STALL_WARNING_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
 use crate::named::named;
@@ -148,6 +148,8 @@ pub struct Settings {
     pub attempt: u16,
     /// A listening socket for the rendezvous, inherited by rank 0 from its launcher.
     pub listener_fd: Option<RawFd>,
+    /// A file of the launcher's, inherited by rank 0: the table that was measured is left there.
+    pub tuning_fd: Option<RawFd>,
     /// What the program brings.
     pub start: Start,
 }
@@ -183,6 +185,7 @@ impl Settings {
             agreed: versions(),
             attempt: 0,
             listener_fd: None,
+            tuning_fd: None,
             start: Start::default(),
         }
     }
@@ -227,9 +230,12 @@ impl Settings {
         settings.checks_calls = checks_calls(&set)?;
         settings.is_reproducible = is_reproducible(&set)?;
         settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
-        if let Some(value) = set(TUNING) {
-            settings.tuning = TuningSource::of_setting(&value)?;
-        }
+        settings.tuning = match (set(TUNING), set(JOB_TUNING)) {
+            (Some(value), _) => TuningSource::of_setting(&value)?,
+            (None, Some(text)) => TuningSource::HandedOn(text),
+            (None, None) => TuningSource::Measured,
+        };
+        settings.tuning_fd = optional(&set, "RINGTREE_TUNING_FD", "a file descriptor")?;
         // Not TORCHELASTIC_RESTART_COUNT: torchrun counts failures of one host there, and so gives
         // the hosts of one attempt different numbers.
         if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {

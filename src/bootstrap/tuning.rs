@@ -2,22 +2,27 @@
 
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
-use std::fs;
-use std::io::ErrorKind;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 /// The setting.
 pub(crate) const TUNING: &str = "RINGTREE_TUNING";
+/// The table of an earlier attempt of the job, from the launcher.
+pub(crate) const JOB_TUNING: &str = "RINGTREE_JOB_TUNING";
 /// The value that asks for the table that is built in.
 const BUILT_IN: &str = "built-in";
 
 /// Where the table of link speeds comes from. The same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TuningSource {
-    /// It is measured when the ranks have met.
+    /// It is measured when the ranks have met, if they are on several hosts.
     #[default]
     Measured,
+    /// The launcher hands on, as text, what rank 0 of an earlier attempt of the job left.
+    HandedOn(String),
     /// The one that is built in.
     BuiltIn,
     /// A table as text, and where that came from. It is compared over ranks.
@@ -69,16 +74,39 @@ impl TuningSource {
             Self::Measured => "measured at connect".to_owned(),
             Self::BuiltIn => BUILT_IN.to_owned(),
             Self::MeasuredInto(_) => "a file that is not there yet".to_owned(),
-            Self::Text { text, .. } => {
-                let mut hash = String::from("content ");
-                for byte in &Sha256::digest(text)[..8] {
-                    // Writing to a string cannot fail.
-                    let _ = write!(hash, "{byte:02x}");
-                }
-                hash
-            }
+            Self::HandedOn(text) => format!("the launcher's, {}", content(text)),
+            Self::Text { text, .. } => content(text),
         };
         (TUNING.to_owned(), source)
+    }
+}
+
+/// What stands for the content of `text`.
+fn content(text: &str) -> String {
+    let mut hash = String::from("content ");
+    for byte in &Sha256::digest(text)[..8] {
+        // Writing to a string cannot fail.
+        let _ = write!(hash, "{byte:02x}");
+    }
+    hash
+}
+
+/// Leaves `table` in the file that the launcher gave rank 0, unless one was left there before.
+///
+/// # Errors
+/// The descriptor is no such file, or cannot be opened or written.
+pub(crate) fn leave(descriptor: RawFd, table: &str) -> io::Result<()> {
+    // The file is opened anew by the name that the system has for it, and only if that is the name
+    // of a launcher's file: the number may mean something else by now.
+    let path = format!("/proc/self/fd/{descriptor}");
+    let name = fs::read_link(&path)?;
+    if !name.to_string_lossy().starts_with("/memfd:ringtree-tuning") {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let mut file = File::options().write(true).open(&path)?;
+    match file.metadata()?.len() {
+        0 => file.write_all(table.as_bytes()),
+        _ => Ok(()),
     }
 }
 

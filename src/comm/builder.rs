@@ -1,6 +1,7 @@
 //! The ways to get a communicator.
 
 use super::joining::Joining;
+use super::tuning::{self, TuningOrigin};
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::environment::check_names;
@@ -21,9 +22,7 @@ use crate::protocol::members::Members;
 use crate::runtime::Runtime;
 use crate::runtime::local::LocalRanks;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
-use crate::whole_file;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +30,7 @@ use std::time::{Duration, Instant};
 const WORLD: u32 = 0;
 /// The group in which the links are measured, so that the world's calls count from its user's
 /// first. Groups that are made later have numbers above.
-const MEASURING: u32 = FIRST_MADE - 1;
+pub(super) const MEASURING: u32 = FIRST_MADE - 1;
 
 /// Gathers what a rank must know, then joins.
 ///
@@ -290,7 +289,7 @@ impl Communicator {
 }
 
 fn connect(settings: &Settings) -> Result<Communicator> {
-    let tuning = tuning(settings)?;
+    let table = tuning::Start::of(settings)?;
     let algorithm = settings
         .algorithm
         .as_deref()
@@ -317,8 +316,8 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let members = Members::everyone(world_size);
     let (checks, at_most) = (settings.checks_calls, settings.timeout);
     runtime.add_group(WORLD, rank, &members, checks, at_most)?;
-    let is_measured = tuning.is_none() && world_size > 1;
-    if is_measured {
+    let known = table.known_by(&membership);
+    if known.is_none() {
         runtime.add_group(MEASURING, rank, &members, false, at_most)?;
     }
     let callbacks = Callbacks {
@@ -337,15 +336,17 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         transport_name: transport_name(membership.local_ranks().len(), world_size),
         timeout: settings.timeout,
         device_path: settings.device_path,
-        tuning: tuning.unwrap_or_default(),
+        tuning: TuningTable::default(),
+        tuning_origin: TuningOrigin::BuiltIn,
         algorithm,
         // What is measured is neither checked nor restricted.
         checks_calls: false,
         is_reproducible: false,
     };
-    if is_measured {
-        parts.tuning = measured(&parts, settings, &membership)?;
-    }
+    (parts.tuning, parts.tuning_origin) = match known {
+        Some(known) => known,
+        None => tuning::measured(&parts, settings, &membership)?,
+    };
     parts.checks_calls = settings.checks_calls;
     parts.is_reproducible = settings.is_reproducible;
     let comm = Communicator::assemble(parts);
@@ -353,20 +354,6 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         true => Err(settings.cancelled()),
         false => Ok(comm),
     }
-}
-
-/// The table that the ranks measure together; the first rank of each host keeps it, if that is set.
-fn measured(parts: &Parts, settings: &Settings, membership: &Membership) -> Result<TuningTable> {
-    let measuring = Communicator::assemble(Parts {
-        group: MEASURING,
-        ..parts.clone()
-    });
-    let table = measuring.measure()?;
-    if let TuningSource::MeasuredInto(path) = &settings.tuning {
-        let writes = membership.is_first_of_host();
-        keep(&measuring, path, writes.then_some(&table))?;
-    }
-    Ok(table)
 }
 
 /// Once the control thread runs, cancelling the start fails what the ranks do together.
@@ -401,32 +388,4 @@ pub(super) fn transport_name(local: usize, count: usize) -> &'static str {
         0 | 1 => "tcp",
         _ => "shm+tcp",
     }
-}
-
-/// The table that the settings give; none if it is to be measured.
-fn tuning(settings: &Settings) -> Result<Option<TuningTable>> {
-    match &settings.tuning {
-        TuningSource::Measured | TuningSource::MeasuredInto(_) => Ok(None),
-        TuningSource::BuiltIn => Ok(Some(TuningTable::default())),
-        TuningSource::Text { origin, text } => match TuningTable::parse(text) {
-            Ok(table) => Ok(Some(table)),
-            Err(what) => Err(Error::configuration(format!(
-                "RINGTREE_TUNING: {origin}: {what}"
-            ))),
-        },
-    }
-}
-
-/// Writes `table`, on the ranks that have it to write, to the file at `path`, whole or not at all.
-/// Ends on all ranks when all have written; with the error of one, on all.
-fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result<()> {
-    let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
-    if let Some(Err(error)) = table.map(write) {
-        let path = path.display();
-        comm.fail(&Error::configuration(format!(
-            "RINGTREE_TUNING={path}: rank {} cannot write the measured table there: {error}",
-            comm.rank()
-        )));
-    }
-    comm.barrier()
 }

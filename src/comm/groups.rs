@@ -1,9 +1,11 @@
 //! Communicators of some of a communicator's ranks.
 
 use super::builder::transport_name;
+use super::tuning::TuningOrigin;
 use super::{Communicator, Parts};
 use crate::error::{Error, Result};
 use crate::limits::MEMBERS_LISTED_MAX;
+use crate::plan::select::TuningTable;
 
 /// What a rank tells the others of a split: whether it has a colour, the colour, the key.
 const WORDS_OF_A_RANK: usize = 3;
@@ -99,6 +101,12 @@ impl Communicator {
 
     /// Makes a group of `ranks`; if it `ends_with` this communicator, which fails meanwhile, none.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
+        let made = Self::assemble(self.parts_of_group(ranks, ends_with)?);
+        Ok(Self(made.0, self.1))
+    }
+
+    /// What a group of `ranks` is made of; see [`Communicator::make_group`].
+    fn parts_of_group(&self, ranks: &[usize], ends_with: bool) -> Result<Parts> {
         let rank = self.place_in(ranks)?;
         let algorithm = self.enter().algorithm;
         let Parts {
@@ -118,7 +126,7 @@ impl Communicator {
             "sim" => "sim",
             _ => transport_name(runtime.local_ranks(&members).len(), ranks.len()),
         };
-        let made = Self::assemble(Parts {
+        Ok(Parts {
             rank,
             members,
             hosts,
@@ -126,8 +134,7 @@ impl Communicator {
             algorithm,
             transport_name: transport,
             ..self.0.parts.clone()
-        });
-        Ok(Self(made.0, self.1))
+        })
     }
 
     /// Another communicator of the same ranks, with an order and links of its own: what is issued
@@ -150,6 +157,19 @@ impl Communicator {
     pub fn duplicate(&self) -> Result<Self> {
         let all = self.split(0, 0)?;
         Ok(all.expect("invariant: it has a colour"))
+    }
+
+    /// A duplicate that chooses its algorithms by `table`.
+    pub(super) fn duplicate_by(&self, table: TuningTable, origin: TuningOrigin) -> Result<Self> {
+        let all: Vec<usize> = (0..self.world_size()).collect();
+        let parts = self.parts_of_group(&all, true);
+        let parts = parts.map_err(|error| self.first_cause(error))?;
+        let made = Self::assemble(Parts {
+            tuning: table,
+            tuning_origin: origin,
+            ..parts
+        });
+        Ok(Self(made.0, self.1))
     }
 
     /// This rank's place in a list of ranks, of which a group is to be made.

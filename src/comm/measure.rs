@@ -21,8 +21,9 @@ impl Communicator {
     /// that it does not have are as in the built-in table. Nothing else changes. All ranks call it,
     /// in the order of their calls.
     ///
-    /// A communicator of all ranks does this when it is made, and chooses its algorithms by what
-    /// comes out, unless `RINGTREE_TUNING` says otherwise.
+    /// A communicator of all ranks does this when it is made, if they are on several hosts and no
+    /// [setting or launcher](crate::TuningOrigin) gives the table; it chooses its algorithms by
+    /// what comes out, [rounded](TuningTable::rounded).
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
@@ -95,8 +96,8 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// Finds once more how long the exercise takes: each batch as long as on its slowest rank, of
-    /// the batches the median. Many short batches, because whatever else the machine does then
-    /// spoils few of them.
+    /// the batches the least. Many short batches, because whatever else the machine does can only
+    /// make one longer, and then does not spoil all of them.
     fn pass(&mut self) -> Result<()> {
         // The first calls make links and touch memory, of which a row of segments takes turns.
         let is_shared = self.probe.class == LinkClass::Shm;
@@ -118,16 +119,16 @@ impl<'a> Stopwatch<'a> {
             self.agree(&mut latest_s)?;
             used_s += latest_s.iter().sum::<f64>() * calls as f64;
             times_s.append(&mut latest_s);
-            calls = calls_a_batch(median(&mut times_s));
+            calls = calls_a_batch(least(&times_s));
         }
         self.used_s += used_s;
-        self.times_s.push(median(&mut times_s));
+        self.times_s.push(least(&times_s));
         Ok(())
     }
 
     /// Seconds that the exercise takes, the same number on all ranks.
-    fn time_s(mut self) -> f64 {
-        median(&mut self.times_s)
+    fn time_s(self) -> f64 {
+        least(&self.times_s)
     }
 
     /// Whether its time is up.
@@ -204,11 +205,13 @@ impl<'a> Stopwatch<'a> {
 /// α, β and γ share the time of a class.
 const NUMBERS_A_CLASS: f64 = 3.0;
 
-/// The lower one of two; nothing of nothing.
-fn median(times_s: &mut [f64]) -> f64 {
-    times_s.sort_by(f64::total_cmp);
-    let middle = times_s.len().saturating_sub(1) / 2;
-    times_s.get(middle).copied().unwrap_or(0.0)
+/// The least; nothing of nothing.
+fn least(times_s: &[f64]) -> f64 {
+    times_s
+        .iter()
+        .copied()
+        .min_by(f64::total_cmp)
+        .unwrap_or(0.0)
 }
 
 /// As many calls as it takes to make a batch long enough for the clock.

@@ -4,7 +4,8 @@
 //! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
 //! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, `values`
 //! small values by serde, `own_operator` an all-reduce by a function of the program, [`builder`]
-//! the ways to get a communicator; `measure` finds what its links cost.
+//! the ways to get a communicator; `measure` finds what its links cost, and [`tuning`] says where
+//! its table comes from.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
@@ -29,6 +30,7 @@ mod own_operator;
 pub mod pairs;
 pub mod scope;
 pub mod shared_buffer;
+pub mod tuning;
 pub(crate) mod values;
 pub mod views;
 pub mod work;
@@ -49,6 +51,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tuning::TuningOrigin;
 
 /// What a communicator is made of; all but the rank numbers is equal on all ranks.
 #[derive(Clone)]
@@ -67,6 +70,7 @@ pub(crate) struct Parts {
     /// How buffers on devices may travel: this rank's setting, which the others' may differ from.
     pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
+    pub(crate) tuning_origin: TuningOrigin,
     pub(crate) algorithm: Option<Algorithm>,
     /// Whether all ranks agree before each call, and every send waits for its receive.
     pub(crate) checks_calls: bool,
@@ -199,21 +203,6 @@ impl Communicator {
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.0.parts.transport_name
-    }
-
-    /// The table by which algorithms are chosen, the same on all ranks: measured when the
-    /// communicator of all ranks was made, unless `RINGTREE_TUNING` or
-    /// [`Builder::tuning`](builder::Builder::tuning) gave it. A checkpoint carries it, for another
-    /// table may choose other algorithms, which sum in another order.
-    ///
-    /// ```
-    /// use ringtree::TuningTable;
-    /// let tables = ringtree::simulate(2, |comm| comm.tuning());
-    /// assert_eq!(tables, [TuningTable::default(); 2]);
-    /// ```
-    #[must_use]
-    pub fn tuning(&self) -> TuningTable {
-        self.0.parts.tuning
     }
 
     /// Whether sums are [reproducible](builder::Builder::reproducible).

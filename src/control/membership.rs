@@ -33,6 +33,19 @@ impl Membership {
         peer::hosts(&self.peers)
     }
 
+    /// Whether nothing but one machine is between the ranks: all have one host id, and take
+    /// connections at one address, or at addresses of loopback. The same on every rank.
+    #[must_use]
+    pub fn are_of_one_machine(&self) -> bool {
+        let first = &self.peers[0];
+        self.peers.iter().all(|peer| {
+            let (ip, is_near) = (peer.address.ip(), peer.address.ip().is_loopback());
+            let is_same = ip == first.address.ip();
+            peer.host_id == first.host_id
+                && (is_same || is_near && first.address.ip().is_loopback())
+        })
+    }
+
     /// Whether this is the lowest rank with its host id, which does what is done once per host.
     #[must_use]
     pub fn is_first_of_host(&self) -> bool {

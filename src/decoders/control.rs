@@ -159,6 +159,7 @@ fn launch_messages() -> Vec<LaunchMessage> {
         LaunchMessage::Again {
             attempt: 1,
             master_port: 29_501,
+            tuning: Some(text()),
         },
     ]
 }

@@ -4,6 +4,7 @@ use super::attempt::Attempt;
 use super::cause::Cause;
 use super::event::{Heard, Peers, Status};
 use super::restarts::Restarts;
+use super::tuning::Tuning;
 use crate::error::Result;
 use std::time::Duration;
 
@@ -14,14 +15,16 @@ const CAUSE_GRACE: Duration = Duration::from_millis(30);
 pub(super) struct Alone {
     endpoint: Option<String>,
     restarts: Restarts,
+    tuning: Tuning,
 }
 
 impl Alone {
     /// For a job that may be restarted, and whose rank 0 answers at `endpoint` if one is given.
-    pub(super) fn new(endpoint: Option<&str>, max_restarts: u16) -> Self {
+    pub(super) fn new(endpoint: Option<&str>, max_restarts: u16, tuning: Tuning) -> Self {
         Alone {
             endpoint: endpoint.map(str::to_owned),
             restarts: Restarts::new(max_restarts),
+            tuning,
         }
     }
 }
@@ -46,7 +49,9 @@ impl Peers for Alone {
     }
 
     fn again(&mut self) -> Result<Attempt> {
-        Attempt::alone(self.restarts.attempt(), self.endpoint.as_deref())
+        self.tuning = self.tuning.by_now();
+        let (number, endpoint) = (self.restarts.attempt(), self.endpoint.as_deref());
+        Attempt::alone(number, endpoint, self.tuning.clone())
     }
 
     fn awaited(&self) -> String {

@@ -2,6 +2,7 @@
 
 use super::job::{Job, Output};
 use super::secret;
+use super::tuning::{self, Tuning};
 use crate::bootstrap::address::resolve;
 use crate::error::{Error, Result};
 use std::env;
@@ -57,28 +58,30 @@ pub(super) struct Attempt {
     /// On the host of rank 0, the socket where it will answer. It is bound before any process is
     /// told its port, so that no other process can take the port.
     pub(super) listener: Option<TcpListener>,
+    /// The table of link speeds of an earlier attempt.
+    pub(super) tuning: Tuning,
 }
 
 impl Attempt {
     /// An attempt whose rank 0 runs on this host and answers at a fresh port of `address`.
-    pub(super) fn at(number: u16, address: IpAddr) -> Result<Self> {
+    pub(super) fn at(number: u16, address: IpAddr, tuning: Tuning) -> Result<Self> {
         let refused = |error| Error::io(format!("cannot listen on {address}"), &error);
         let listener = TcpListener::bind((address, 0)).map_err(refused)?;
-        Self::with(number, listener)
+        Self::with(number, listener, tuning)
     }
 
     /// An attempt of a job of this host alone, whose rank 0 answers at `endpoint` if one is given.
-    pub(super) fn alone(number: u16, endpoint: Option<&str>) -> Result<Self> {
+    pub(super) fn alone(number: u16, endpoint: Option<&str>, tuning: Tuning) -> Result<Self> {
         let Some(endpoint) = endpoint else {
-            return Self::at(number, Ipv4Addr::LOCALHOST.into());
+            return Self::at(number, Ipv4Addr::LOCALHOST.into(), tuning);
         };
         let addresses = resolve("--rdzv-endpoint", endpoint, Instant::now())?;
         let listener = TcpListener::bind(&*addresses)
             .map_err(|error| Error::join(format!("cannot listen on {endpoint}: {error}")))?;
-        Self::with(number, listener)
+        Self::with(number, listener, tuning)
     }
 
-    fn with(number: u16, listener: TcpListener) -> Result<Self> {
+    fn with(number: u16, listener: TcpListener, tuning: Tuning) -> Result<Self> {
         let master = listener
             .local_addr()
             .map_err(|error| Error::io("cannot read rank 0's address", &error))?;
@@ -86,6 +89,7 @@ impl Attempt {
             number,
             master,
             listener: Some(listener),
+            tuning,
         })
     }
 
@@ -96,9 +100,15 @@ impl Attempt {
             .args(&job.arguments)
             .stdin(Stdio::null())
             .stderr(Stdio::piped());
-        command
-            .envs(self.environment(job, placement, local_rank))
-            .env_remove(LISTENER_VARIABLE);
+        // What the launcher itself inherited belongs to another job.
+        for variable in [
+            LISTENER_VARIABLE,
+            tuning::FILE_VARIABLE,
+            tuning::TABLE_VARIABLE,
+        ] {
+            command.env_remove(variable);
+        }
+        command.envs(self.environment(job, placement, local_rank));
         if job.output == Output::Prefixed {
             command.stdout(Stdio::piped());
         }
@@ -131,6 +141,9 @@ impl Attempt {
         ];
         if job.ranks > 1 && env::var_os("OMP_NUM_THREADS").is_none() {
             variables.push(("OMP_NUM_THREADS", "1".to_owned()));
+        }
+        if let Some(table) = self.tuning.table() {
+            variables.push((tuning::TABLE_VARIABLE, table.to_owned()));
         }
         variables
     }

@@ -130,5 +130,7 @@ pub(crate) enum Message {
         attempt: u16,
         /// The port at which its rank 0 answers.
         master_port: u16,
+        /// The table of link speeds that rank 0 of an earlier attempt measured, as text.
+        tuning: Option<String>,
     },
 }

@@ -25,6 +25,7 @@ mod run;
 mod secret;
 mod streams;
 mod supervise;
+mod tuning;
 
 pub use job::{Job, Meeting, Output};
 pub use run::{run, spawn_self};

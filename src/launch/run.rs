@@ -8,6 +8,7 @@ use super::meet::meet;
 use super::secret;
 use super::streams;
 use super::supervise::{End, Supervisor};
+use super::tuning::{self, Tuning};
 use crate::bootstrap::{address::host_name, settings};
 use crate::control::descriptors;
 use crate::error::{Error, Result};
@@ -83,6 +84,7 @@ pub fn run(job: &Job) -> Result<i32> {
 /// A job of one host has no other launchers to meet.
 fn alone(job: &Job) -> Result<Met> {
     let endpoint = job.meeting.as_ref().map(|meeting| &*meeting.endpoint);
+    let tuning = Tuning::awaited()?;
     Ok(Met {
         placement: Placement {
             node: 0,
@@ -92,8 +94,8 @@ fn alone(job: &Job) -> Result<Met> {
             world_size: job.ranks,
             run_id: run_id(job)?,
         },
-        attempt: Attempt::alone(0, endpoint)?,
-        peers: Box::new(Alone::new(endpoint, job.max_restarts)),
+        attempt: Attempt::alone(0, endpoint, tuning.clone())?,
+        peers: Box::new(Alone::new(endpoint, job.max_restarts, tuning)),
     })
 }
 
@@ -176,14 +178,20 @@ fn start(
         if let Some(secret) = made {
             command.env(secret::VARIABLE, secret);
         }
-        let inherited = attempt.listener.take();
-        if let Some(listener) = &inherited {
+        // The first of this host; there is a listener where that is rank 0.
+        let listener = attempt.listener.take();
+        let mut inherited = Vec::new();
+        if let Some(listener) = &listener {
             command.env(LISTENER_VARIABLE, listener.as_raw_fd().to_string());
+            inherited.push(listener.as_fd());
+            if let Some(file) = attempt.tuning.file() {
+                command.env(tuning::FILE_VARIABLE, file.as_raw_fd().to_string());
+                inherited.push(file);
+            }
         }
-        let inherited = inherited.as_ref().map(AsFd::as_fd);
         let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
         let name = placement.rank_name(rank);
-        supervisor.spawn(name, command, inherited, prefix.as_deref())?;
+        supervisor.spawn(name, command, &inherited, prefix.as_deref())?;
     }
     Ok(())
 }

@@ -144,13 +144,13 @@ impl Supervisor {
         })
     }
 
-    /// Starts `command` as the next rank, called `name` in messages, with the descriptor
+    /// Starts `command` as the next rank, called `name` in messages, with the descriptors
     /// `inherited`. Its streams, where they are pipes, are passed on with `prefix`.
     pub(super) fn spawn(
         &mut self,
         name: String,
         command: Command,
-        inherited: Option<BorrowedFd<'_>>,
+        inherited: &[BorrowedFd<'_>],
         prefix: Option<&str>,
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();

@@ -4,9 +4,9 @@
 //! no dtype. [`ir`] is the value, [`spec`] what a collective demands, [`algorithms`] one file an
 //! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
 //! [`topology`] which ranks share a host, [`verify`] the proof by symbolic execution, [`price`]
-//! and [`cost`] the price, [`tuning`] what links cost, [`select`] the choice, [`reproducible`]
-//! which choices change no bit, [`draw`] the picture, [`export`] the plan as JSON, [`units`] times
-//! and sizes for people.
+//! and [`cost`] the price, [`tuning`] what links cost, [`record`] how that is kept, [`select`] the
+//! choice, [`reproducible`] which choices change no bit, [`draw`] the picture, [`export`] the plan
+//! as JSON, [`units`] times and sizes for people.
 //!
 //! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
 //! receives in each round, so executing the steps in list order is the meaning of the plan.
@@ -23,6 +23,7 @@ pub mod export;
 pub mod ir;
 pub mod layout;
 pub mod price;
+pub mod record;
 pub mod reproducible;
 pub mod select;
 pub mod spec;

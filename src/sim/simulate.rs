@@ -3,6 +3,7 @@
 use super::connector::{self, lock};
 use super::network::{Network, NetworkConfig};
 use super::schedule::Baton;
+use crate::comm::tuning::TuningOrigin;
 use crate::comm::{Communicator, Parts};
 use crate::engine::medium::host::Links;
 use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
@@ -170,6 +171,7 @@ impl World {
             timeout: self.timeout,
             device_path: Default::default(),
             tuning: self.tuning,
+            tuning_origin: TuningOrigin::BuiltIn,
             algorithm: self.algorithm,
             checks_calls: self.checks_calls,
             is_reproducible: self.is_reproducible,

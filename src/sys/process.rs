@@ -113,29 +113,30 @@ impl Watchdog {
     /// process that the program starts at once, while this one is killed inside this call, is left
     /// over.
     ///
-    /// The descriptor `inherited`, and no other child's, stays open in the child under the same
-    /// number.
+    /// The descriptors `inherited`, and no other child's, stay open in the child under the same
+    /// numbers.
     ///
     /// # Errors
     /// When the child cannot be made or its program cannot be run; nothing is left to guard then.
     pub fn spawn(
         &mut self,
         mut command: Command,
-        inherited: Option<BorrowedFd<'_>>,
+        inherited: &[BorrowedFd<'_>],
     ) -> io::Result<Child> {
         bind_to_parent(&mut command);
         let telling = self.telling.as_ref().map(AsRawFd::as_raw_fd);
-        let inherited = inherited.map(|descriptor| descriptor.as_raw_fd());
+        let inherited: Vec<_> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system
-        // calls on plain integers. Both descriptors are open in the child: they are borrowed until
-        // this call returns. The command is spawned in this call and dropped at its end, so the
-        // closure never runs later, when the numbers may belong to other files.
+        // calls on plain integers, and reads a list that it owns. The descriptors are open in the
+        // child: they are borrowed until this call returns. The command is spawned in this call and
+        // dropped at its end, so the closure never runs later, when the numbers may belong to other
+        // files.
         unsafe {
             command.pre_exec(move || {
-                if let Some(descriptor) = inherited
-                    && libc::fcntl(descriptor, libc::F_SETFD, 0) != 0
-                {
-                    return Err(io::Error::last_os_error());
+                for descriptor in &inherited {
+                    if libc::fcntl(*descriptor, libc::F_SETFD, 0) != 0 {
+                        return Err(io::Error::last_os_error());
+                    }
                 }
                 if let Some(telling) = telling {
                     tell_own_group(telling);
@@ -286,8 +287,9 @@ mod tests {
             command
         };
         let mut watchdog = Watchdog::start().unwrap();
-        let mut spawn = |inherited| watchdog.spawn(command(), inherited).unwrap();
-        let (mut chosen, mut other) = (spawn(Some(writing.as_fd())), spawn(None));
+        let mut spawn =
+            |inherited: &[BorrowedFd<'_>]| watchdog.spawn(command(), inherited).unwrap();
+        let (mut chosen, mut other) = (spawn(&[writing.as_fd()]), spawn(&[]));
         assert!(chosen.wait().unwrap().success());
         assert!(!other.wait().unwrap().success());
         drop(writing);
@@ -300,7 +302,7 @@ mod tests {
         let mut sleeper = || {
             let mut command = Command::new("/bin/sleep");
             command.arg("60");
-            watchdog.spawn(command, None).unwrap()
+            watchdog.spawn(command, &[]).unwrap()
         };
         let (mut guarded, mut released) = (sleeper(), sleeper());
         watchdog.release(released.id() as i32);
@@ -339,14 +341,14 @@ mod tests {
             // No child of this process.
             process: 1,
         };
-        let mut child = watchdog.spawn(Command::new("/bin/true"), None).unwrap();
+        let mut child = watchdog.spawn(Command::new("/bin/true"), &[]).unwrap();
         let mut words = [0; 8];
         heard.read_exact(&mut words).unwrap();
         assert_eq!(words[..4], CHILD_FOLLOWS.to_ne_bytes());
         assert_eq!(words[4..], (child.id() as i32).to_ne_bytes());
         child.wait().unwrap();
         let missing = Command::new("/nowhere/at/all");
-        watchdog.spawn(missing, None).unwrap_err();
+        watchdog.spawn(missing, &[]).unwrap_err();
         drop(watchdog);
         let mut words = Vec::new();
         heard.read_to_end(&mut words).unwrap();

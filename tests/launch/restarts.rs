@@ -161,8 +161,9 @@ fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
     assert_eq!(sleepers(&mark), NOBODY);
 }
 
-/// The program of the ranks below: this very file. Sums the ranks; in the first attempt one dies
-/// in mid-call. Where the test names a file, rank 1 of a later attempt waits for it to appear.
+/// The program of the ranks below: this very file. Sums the ranks, or [`train`]s; in the first
+/// attempt one dies in mid-call. Where the test names a file, rank 1 of a later attempt waits until
+/// it is there.
 #[test]
 fn rank() {
     let Ok(role) = std::env::var("RESTARTS_TEST") else {
@@ -182,6 +183,17 @@ fn rank() {
             std::process::exit(3);
         }
     };
+    if let Some(folder) = role.strip_prefix("train ") {
+        let is_killed = attempt == 0 && rank == 1 && std::env::var("TRAIN_UNDISTURBED").is_err();
+        let dies_at = is_killed.then_some(6);
+        println!("weights {}", train(&comm, Path::new(folder), dies_at));
+        drop(comm);
+        std::process::exit(0);
+    }
+    if role == "table" {
+        let (record, origin) = (comm.tuning_record(), comm.tuning_origin());
+        println!("table {attempt} {origin:?} {record}");
+    }
     let mut sum = [f32::from(rank) + 1.0];
     comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     if attempt == 0 {
@@ -196,12 +208,172 @@ fn rank() {
     std::process::exit(0);
 }
 
+/// Ten steps on made-up gradients of sizes for which different algorithms are good. Each is saved,
+/// so that later attempts go on from the last. In step `dies_at` the rank kills itself, once the
+/// others are in a call with it. Returns a hash of the weights.
+fn train(comm: &Communicator, folder: &Path, dies_at: Option<u64>) -> u64 {
+    let sizes = [300usize, 8_000, 30_000, 100_000];
+    let file = folder.join("weights");
+    let kept = fs::read(&file).unwrap_or_default();
+    let numbers = |bytes: &[u8]| -> Vec<f32> {
+        let words = bytes.chunks_exact(4);
+        words
+            .map(|word| f32::from_le_bytes(word.try_into().unwrap()))
+            .collect()
+    };
+    let (mut step, mut weights) = match kept.split_first_chunk::<8>() {
+        Some((step, weights)) => (u64::from_le_bytes(*step), numbers(weights)),
+        None => (0, vec![0.5; sizes.iter().sum()]),
+    };
+    // Until here every rank has read.
+    comm.barrier().unwrap_or_else(|_| std::process::exit(1));
+    while step < 10 {
+        let mut rest = &mut weights[..];
+        for size in sizes {
+            let (part, after) = rest.split_at_mut(size);
+            rest = after;
+            let slope = |(at, weight): (usize, &f32)| {
+                let phase = at as f32 + 7.0 * step as f32 + 31.0 * comm.rank() as f32;
+                phase.sin() * (1.0 + weight.abs())
+            };
+            let mut gradient: Vec<f32> = part.iter().enumerate().map(slope).collect();
+            if dies_at == Some(step) && size == 30_000 {
+                std::process::abort();
+            }
+            let summed = comm.all_reduce(&mut gradient, ReduceOp::Avg);
+            summed.unwrap_or_else(|_| std::process::exit(1));
+            let update = |(weight, slope): (&mut f32, f32)| *weight -= 0.1 * slope;
+            part.iter_mut().zip(gradient).for_each(update);
+        }
+        step += 1;
+        if comm.rank() == 0 {
+            let bytes = weights.iter().flat_map(|weight| weight.to_le_bytes());
+            let bytes: Vec<u8> = step.to_le_bytes().into_iter().chain(bytes).collect();
+            fs::write(folder.join("new"), bytes).unwrap();
+            fs::rename(folder.join("new"), &file).unwrap();
+        }
+    }
+    let bits = weights.iter().map(|weight| u64::from(weight.to_bits()));
+    bits.fold(17, |hash, bits| {
+        (hash ^ bits).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Threads that keep the cores busy until this is dropped.
+struct Load(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl Load {
+    fn new() -> Self {
+        let load = Self(Default::default());
+        for _ in 0..4 {
+            let is_over = std::sync::Arc::clone(&load.0);
+            thread::spawn(move || while !is_over.load(Ordering::Relaxed) {});
+        }
+        load
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The weights with which all ranks of a training over TCP end, which is killed if `is_killed`.
+fn trained(is_killed: bool) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let role = format!("train {}", folder.path().display());
+    let mut job = so_many_ranks(5, &[], &role);
+    job.env("RINGTREE_TRANSPORT", "tcp");
+    if !is_killed {
+        job.env("TRAIN_UNDISTURBED", "1");
+    }
+    let end = wait(job.spawn().unwrap());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert_eq!(end.told().len(), usize::from(is_killed), "{end:?}");
+    let mut weights: Vec<&str> = end
+        .stdout
+        .lines()
+        .filter_map(|line| Some(line.split_once("weights ")?.1))
+        .collect();
+    assert_eq!(weights.len(), 5, "{end:?}");
+    weights.dedup();
+    assert_eq!(weights.len(), 1, "the replicas differ: {end:?}");
+    weights[0].to_owned()
+}
+
+#[test]
+fn a_training_killed_under_load_ends_with_the_bits_of_an_undisturbed_one() {
+    let undisturbed = trained(false);
+    let _load = Load::new();
+    for _ in 0..2 {
+        assert_eq!(trained(true), undisturbed);
+    }
+    assert_eq!(trained(false), undisturbed, "also from start to start");
+}
+
+/// The tables of the ranks' attempts, as `attempt origin record`.
+fn tables(ends: &[End]) -> BTreeSet<String> {
+    let lines = ends.iter().flat_map(|end| end.stdout.lines());
+    lines
+        .filter_map(|line| Some(line.split_once("table ")?.1.to_owned()))
+        .collect()
+}
+
+/// That all ranks had one table in both attempts, which the first measured.
+fn assert_one_table(tables: &BTreeSet<String>) {
+    let mut tables = tables.iter();
+    let first = tables.next().unwrap().strip_prefix("0 Measured ");
+    let then = tables.next().unwrap().strip_prefix("1 Launcher ");
+    assert!(first.is_some() && first == then, "{first:?} {then:?}");
+    assert_eq!(tables.next(), None);
+}
+
+/// Makes each rank a host of its own: between hosts links are measured.
+const OWN_HOST: &str = "export RINGTREE_HOST_ID=$RANK;";
+
+#[test]
+fn the_table_of_the_first_attempt_is_that_of_all() {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let script = format!("{OWN_HOST} exec '{program}' --exact restarts::rank --nocapture");
+    let end = {
+        let _load = Load::new();
+        let mut line = launcher(&["--nproc-per-node", "3", "--max-restarts", "1"], &script);
+        wait(line.env("RESTARTS_TEST", "table").spawn().unwrap())
+    };
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert!(
+        end.stderr.contains("RINGTREE_TUNING=FILE keeps the table"),
+        "{end:?}"
+    );
+    assert_one_table(&tables(&[end]));
+
+    let hosts = Hosts::new(2);
+    let options = ["--max-restarts", "1"];
+    let job = [1, 2].map(|ranks| {
+        stand_by(
+            hosts
+                .launcher(ranks, &options, &script)
+                .env("RESTARTS_TEST", "table"),
+        )
+    });
+    let ends = job.map(|end| end.join().unwrap());
+    assert!(ends.iter().all(|end| end.code == Some(0)), "{ends:?}");
+    assert_one_table(&tables(&ends));
+}
+
 /// `ringtree run OPTIONS -- [rank]`.
 fn ranks(options: &[&str], role: &str) -> Command {
+    so_many_ranks(2, options, role)
+}
+
+fn so_many_ranks(count: usize, options: &[&str], role: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     let program = std::env::current_exe().unwrap();
     command
-        .args(["run", "--nproc-per-node", "2", "--max-restarts", "2"])
+        .args(["run", "--nproc-per-node", &count.to_string()])
+        .args(["--max-restarts", "2"])
         .args(options)
         .arg("--")
         .arg(program)

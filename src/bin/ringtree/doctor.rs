@@ -42,7 +42,10 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         setting("RINGTREE_HOST_ID"),
         asked.is_some(),
         choice,
-        &tuning(setting("RINGTREE_TUNING").as_deref()),
+        &tuning(
+            setting("RINGTREE_TUNING").as_deref(),
+            setting("RINGTREE_JOB_TUNING").is_some(),
+        ),
         &gpus(),
     );
     let checks = match setting("RINGTREE_CHECK") {
@@ -143,13 +146,18 @@ fn gpus() -> String {
 }
 
 /// Where the speeds come from that algorithms are chosen by.
-fn tuning(setting: Option<&str>) -> String {
+fn tuning(setting: Option<&str>, is_handed_on: bool) -> String {
     let Some(setting) = setting else {
-        return "measured when ranks meet (the default)".to_owned();
+        return match is_handed_on {
+            true => "handed on by the launcher, from an earlier attempt (RINGTREE_JOB_TUNING)",
+            false => "built-in on one machine, measured between hosts (the default)",
+        }
+        .to_owned();
     };
     let what = match TuningSource::of_setting(setting) {
-        Ok(TuningSource::Measured) => "measured when ranks meet".to_owned(),
-        Ok(TuningSource::BuiltIn) => "built-in".to_owned(),
+        Ok(TuningSource::BuiltIn | TuningSource::Measured | TuningSource::HandedOn(_)) => {
+            "built-in".to_owned()
+        }
         Ok(TuningSource::MeasuredInto(path)) => {
             let path = path.display();
             format!("measured when ranks meet, then written to {path}")

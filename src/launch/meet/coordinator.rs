@@ -7,6 +7,7 @@ use crate::launch::cause::{Cause, Remedy};
 use crate::launch::event::{Heard, Peers, Status};
 use crate::launch::message::{Join, Message};
 use crate::launch::restarts::Restarts;
+use crate::launch::tuning::Tuning;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ pub(super) struct Coordinator {
     links: Links,
     /// Where rank 0 of each attempt answers.
     address: IpAddr,
+    /// The table of link speeds that rank 0 measured.
+    tuning: Tuning,
     /// How far the ranks of this host are.
     state: State,
     restarts: Restarts,
@@ -62,14 +65,21 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    /// The coordinator, whose settings are `own`, of `nodes`.
-    pub(super) fn new(own: Join, nodes: Vec<Node>, links: Links, address: IpAddr) -> Self {
+    /// The coordinator, whose settings are `own`, of `nodes`. Rank 0 answers at `address`, and
+    /// leaves its table where `tuning` says.
+    pub(super) fn new(
+        own: Join,
+        nodes: Vec<Node>,
+        links: Links,
+        (address, tuning): (IpAddr, Tuning),
+    ) -> Self {
         Coordinator {
             restarts: Restarts::new(own.max_restarts),
             own,
             nodes,
             links,
             address,
+            tuning,
             state: State::Running,
             restarting: false,
         }
@@ -164,10 +174,13 @@ impl Peers for Coordinator {
     }
 
     fn again(&mut self) -> Result<Attempt> {
-        let attempt = Attempt::at(self.restarts.attempt(), self.address)?;
+        self.tuning = self.tuning.by_now();
+        let (number, tuning) = (self.restarts.attempt(), self.tuning.clone());
+        let attempt = Attempt::at(number, self.address, tuning)?;
         self.tell_all(&Message::Again {
             attempt: attempt.number,
             master_port: attempt.master.port(),
+            tuning: attempt.tuning.table().map(str::to_owned),
         });
         self.restarting = false;
         self.state = State::Running;

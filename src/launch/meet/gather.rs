@@ -10,6 +10,7 @@ use crate::launch::event::{Event, Events, Heard, Met};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message, Start};
 use crate::launch::streams;
+use crate::launch::tuning::Tuning;
 use crate::protocol::handshake::{Refusal, Secret};
 use mio::net::TcpListener;
 use std::collections::{BTreeSet, HashSet};
@@ -138,7 +139,8 @@ fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away
 /// Gives out the places and lets all launchers start.
 fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAddr) -> Result<Met> {
     arrivals.sort_by_key(|arrival| arrival.join.node_rank);
-    let attempt = Attempt::at(0, address)?;
+    let tuning = Tuning::awaited()?;
+    let attempt = Attempt::at(0, address, tuning.clone())?;
     let world_size = arrivals.iter().map(|arrival| arrival.join.ranks).sum();
     let placement = Placement {
         node: 0,
@@ -171,6 +173,6 @@ fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAd
     Ok(Met {
         placement,
         attempt,
-        peers: Box::new(Coordinator::new(own, nodes, links, address)),
+        peers: Box::new(Coordinator::new(own, nodes, links, (address, tuning))),
     })
 }

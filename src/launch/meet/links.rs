@@ -104,7 +104,16 @@ fn printable(message: Message) -> Message {
         Message::Refused(why) => Message::Refused(text(why)),
         Message::End { text: why } => Message::End { text: text(why) },
         Message::Restart { text: why } => Message::Restart { text: text(why) },
-        Message::Finished | Message::Done | Message::Stopped | Message::Again { .. } => message,
+        Message::Again {
+            attempt,
+            master_port,
+            tuning,
+        } => Message::Again {
+            attempt,
+            master_port,
+            tuning: tuning.map(text),
+        },
+        Message::Finished | Message::Done | Message::Stopped => message,
     }
 }
 

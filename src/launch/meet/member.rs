@@ -10,6 +10,7 @@ use crate::launch::cause::Cause;
 use crate::launch::event::{Event, Events, Heard, Met, Peers, Status};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message};
+use crate::launch::tuning::Tuning;
 use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::protocol::handshake::{Refusal, Secret};
 use std::net::{IpAddr, SocketAddr};
@@ -81,7 +82,7 @@ pub(super) fn join(
             world_size: start.world_size,
             run_id: start.run_id,
         },
-        attempt: elsewhere(0, address.ip(), start.master_port),
+        attempt: elsewhere(0, address.ip(), start.master_port, Tuning::Elsewhere),
         peers: Box::new(Member {
             links,
             address: address.ip(),
@@ -94,11 +95,12 @@ pub(super) fn join(
 }
 
 /// An attempt whose rank 0 runs on the coordinator's host.
-fn elsewhere(number: u16, address: IpAddr, master_port: u16) -> Attempt {
+fn elsewhere(number: u16, address: IpAddr, master_port: u16, tuning: Tuning) -> Attempt {
     Attempt {
         number,
         master: SocketAddr::new(address, master_port),
         listener: None,
+        tuning,
     }
 }
 
@@ -189,9 +191,11 @@ impl Peers for Member {
                 Message::Again {
                     attempt,
                     master_port,
+                    tuning,
                 },
             ) => {
-                self.next = Some(elsewhere(attempt, self.address, master_port));
+                let next = elsewhere(attempt, self.address, master_port, tuning.into());
+                self.next = Some(next);
                 Status::Stopped
             }
             Heard::Lost(_) => {

@@ -12,7 +12,8 @@
 //! coordinator → member    End: the one cause that all launchers print;  Done: all ranks everywhere
 //! coordinator → member    Restart: stop your ranks
 //! member → coordinator    Stopped: none is left here
-//! coordinator → member    Again, when none is left anywhere: the next attempt and rank 0's port
+//! coordinator → member    Again, when none is left anywhere: the next attempt, rank 0's port, and
+//!                         the table of link speeds, once a rank 0 has measured it
 //! ```
 //! The coordinator waits a moment after the first failure for a better cause (a rank that lost its
 //! peer fails too, but is not the cause), then tells all. A connection that ends before the job
