@@ -196,12 +196,11 @@ impl Engine {
         let others = self.standings.blocked.iter();
         let mut others: Vec<_> = others.filter(|one| one.1.group != number).collect();
         others.sort_by_key(|(thread, _)| *thread != caller);
-        let elsewhere = others.into_iter().find_map(|(_, ticket)| {
+        others.into_iter().find_map(|(_, ticket)| {
             let (group, title) = self.titled(ticket.group)?;
             let (call, _) = group.blocked_in(*ticket)?;
             Some(Elsewhere { title, call })
-        });
-        elsewhere
+        })
     }
 
     fn epoch(&self) -> u64 {

@@ -180,8 +180,8 @@ impl Session {
         }
     }
 
-    /// What is wrong is known, such as both calls of a mismatch: this error says more than a pending
-    /// one.
+    /// What is wrong is known, such as both calls of a mismatch: this error says more than a
+    /// pending one.
     pub fn explained(&mut self, error: Error) {
         if self.pending.as_ref().is_some_and(|one| !one.reported) {
             self.pending = None;
