@@ -81,7 +81,11 @@ fn crossed(
     kind: u64,
     own: &mut Chance,
 ) -> Result<()> {
-    let (first, second) = if comm.rank() % 2 == 0 { (x, y) } else { (y, x) };
+    let (first, second) = if comm.rank().is_multiple_of(2) {
+        (x, y)
+    } else {
+        (y, x)
+    };
     match kind {
         0 => {
             let begun = first.all_reduce_async(vec![1.0f32; 3], ReduceOp::Sum)?;
