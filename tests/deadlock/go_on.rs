@@ -12,6 +12,10 @@ use std::time::Duration;
 /// Much longer than two snapshots.
 pub(crate) const LATE: Duration = Duration::from_secs(4);
 
+/// Meanwhile a thread that has begun comes to its wait. Virtual time, if that is what ranks wait in,
+/// stands still.
+const BEGUN: Duration = Duration::from_millis(100);
+
 /// Lets time pass on a rank.
 pub(crate) type Pause<'a> = &'a (dyn Fn(&Communicator, Duration) + Sync);
 
@@ -38,8 +42,7 @@ pub(crate) fn second_thread(comm: &Communicator, pause: Pause<'_>) -> Result<()>
             x.barrier()
         });
         begun.recv().expect("the other thread sends");
-        // Virtual time, if that is what passes, does not before the other thread pauses.
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(BEGUN);
         let end = y.barrier();
         other.join().expect("no panic").and(end)
     })
@@ -78,11 +81,16 @@ pub(crate) fn future_pending(comm: &Communicator, pause: Pause<'_>) -> Result<()
         return late.wait().map(drop).map_err(Error::from);
     }
     thread::scope(|scope| {
-        let task = async {
+        let (begins, begun) = channel();
+        let x = &x;
+        let task = async move {
+            begins.send(()).expect("the first thread waits");
             late.await?;
             x.barrier()
         };
         let other = scope.spawn(|| block_on(task));
+        begun.recv().expect("the other thread sends");
+        thread::sleep(BEGUN);
         let end = y.barrier();
         other.join().expect("no panic").and(end)
     })
