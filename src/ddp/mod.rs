@@ -2,8 +2,8 @@
 //!
 //! Every rank holds the whole model and computes gradients on its own share of the data.
 //! [`DataParallel`] averages them over all ranks while backward still runs, so that every rank
-//! takes the same optimizer step and ends with the same bits. The framework, the optimizer and the
-//! learning rate stay the program's.
+//! takes the same optimizer step and ends with the same bits. The framework and the learning rate
+//! stay the program's; so does the optimizer, unless it is an [`Optimizer`].
 //!
 //! # A training
 //!
@@ -42,9 +42,9 @@
 //!
 //! *Purpose.* `layout` packs the gradients into buckets, `readiness` says which bucket may go, one
 //! of the [`hooks`] says how it travels, `step` ends a step on all ranks or on none. [`Trace`]
-//! shows where the time went. A [`checkpoint`] keeps what a training needs to go on after a
-//! failure. Where gradients do not lie in host memory, a [`Carrier`] keeps and averages the
-//! buckets.
+//! shows where the time went. An [`Optimizer`] updates the weights, on every rank or each rank its
+//! share. A [`checkpoint`] keeps what a training needs to go on after a failure. Where gradients do
+//! not lie in host memory, a [`Carrier`] keeps and averages the buckets.
 //!
 //! *Invariants.* All ranks issue the same operations in the same order, in whatever order their
 //! gradients come. A gradient is averaged exactly once. No rank reads an average before every rank
@@ -61,6 +61,8 @@ pub mod checkpoint;
 mod flight;
 pub mod hooks;
 mod layout;
+mod norm;
+mod optimizer;
 mod options;
 mod parallel;
 mod parameter;
@@ -77,6 +79,7 @@ pub use backward::GradientMut;
 pub use carrier::{Carrier, Place};
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
+pub use optimizer::{AdamW, Optimizer, Part, UpdateRule, Weights};
 pub use options::{NonFinite, Options};
 pub use parallel::DataParallel;
 pub use parameter::Parameter;
