@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Much longer than two snapshots.
 pub(crate) const LATE: Duration = Duration::from_secs(4);
 
-/// Meanwhile a thread that has begun comes to its wait. Virtual time, if that is what ranks wait in,
-/// stands still.
+/// Meanwhile a thread that has begun comes to its wait. Virtual time stands still, where that is
+/// what passes.
 const BEGUN: Duration = Duration::from_millis(100);
 
 /// Lets time pass on a rank.
