@@ -141,7 +141,14 @@ impl DataParallel {
     /// # Errors
     /// [`Error::usage`] before `wait`, or for another type; what failed before.
     pub fn gradient<T: Element>(&self, parameter: usize) -> Result<Option<&[T]>> {
-        self.check_averaged(parameter)?;
+        self.check_parameter(parameter)?;
+        self.check_averaged()?;
+        if self.is_sharded {
+            return Err(Error::usage(
+                "with `sharded` each rank has the average of its share alone; let a \
+                 `ddp::Optimizer` take the step",
+            ));
+        }
         let place = &self.layout.places[parameter];
         let Content::Here(values) = &self.contents[place.bucket] else {
             return Err(not_here(self.carrier.is_some()));
@@ -175,7 +182,8 @@ impl DataParallel {
     /// # Errors
     /// As [`DataParallel::gradient`].
     pub fn averaged_place(&self, parameter: usize) -> Result<Option<Place<'_>>> {
-        self.check_averaged(parameter)?;
+        self.check_parameter(parameter)?;
+        self.check_averaged()?;
         Ok(self.is_used[parameter].then(|| self.place_of(parameter, false)))
     }
 
@@ -191,9 +199,8 @@ impl DataParallel {
 
 /// Inside a step.
 impl DataParallel {
-    fn check_averaged(&self, parameter: usize) -> Result<()> {
+    pub(super) fn check_averaged(&self) -> Result<()> {
         self.check_alive()?;
-        self.check_parameter(parameter)?;
         if self.phase == Phase::Averaged {
             return Ok(());
         }

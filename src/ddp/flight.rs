@@ -42,6 +42,15 @@ impl Flight {
         })
     }
 
+    /// Issues the only exchange of a bucket of whose average each rank gets its block.
+    pub(super) fn scatter(comm: &Communicator, gradients: Values) -> Result<Self> {
+        Ok(Self {
+            pending: gradients.reduce_scatter(comm, ReduceOp::Avg)?,
+            stage: 0,
+            is_hooked: false,
+        })
+    }
+
     /// Whether its current exchange has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.pending.has_ended()

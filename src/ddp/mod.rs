@@ -3,8 +3,9 @@
 //! *Purpose.* [`DataParallel`] averages the gradients of a model over all ranks while backward
 //! runs: `layout` packs them into buckets, `readiness` says which bucket may go, one of the
 //! [`hooks`] says how it travels, `step` ends a step on all ranks or on none. [`Trace`] shows where
-//! the time went. A [`checkpoint`] keeps what a training needs to go on after a failure. Where
-//! gradients do not lie in host memory, a [`Carrier`] keeps and averages the buckets.
+//! the time went. An [`Optimizer`] updates the weights, on every rank or each rank its share. A
+//! [`checkpoint`] keeps what a training needs to go on after a failure. Where gradients do not lie
+//! in host memory, a [`Carrier`] keeps and averages the buckets.
 //!
 //! *Invariants.* All ranks issue the same operations in the same order, in whatever order their
 //! gradients come. A gradient is averaged exactly once. No rank reads an average before every rank
@@ -21,6 +22,8 @@ pub mod checkpoint;
 mod flight;
 pub mod hooks;
 mod layout;
+mod norm;
+mod optimizer;
 mod options;
 mod parallel;
 mod parameter;
@@ -37,6 +40,7 @@ pub use backward::GradientMut;
 pub use carrier::{Carrier, Place};
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
+pub use optimizer::{AdamW, Optimizer, Part, UpdateRule, Weights};
 pub use options::{NonFinite, Options};
 pub use parallel::DataParallel;
 pub use parameter::Parameter;

@@ -30,6 +30,8 @@ pub struct Options {
     pub(super) has_uneven_data: bool,
     pub(super) allows_unused: bool,
     pub(super) non_finite: NonFinite,
+    pub(super) clip: Option<f64>,
+    pub(super) is_sharded: bool,
 }
 
 impl Default for Options {
@@ -48,6 +50,8 @@ impl Options {
             has_uneven_data: false,
             allows_unused: false,
             non_finite: NonFinite::Ignore,
+            clip: None,
+            is_sharded: false,
         }
     }
 
@@ -59,6 +63,8 @@ impl Options {
             has_uneven_data,
             allows_unused,
             non_finite,
+            clip,
+            is_sharded,
         } = self;
         vec![
             format!("the bucket size {size:?}"),
@@ -66,6 +72,8 @@ impl Options {
             format!("uneven data: {has_uneven_data}"),
             format!("unused parameters allowed: {allows_unused}"),
             format!("gradients that are not finite: {non_finite:?}"),
+            format!("clipping by the norm: {clip:?}"),
+            format!("a share of the averages on each rank: {is_sharded}"),
         ]
     }
 
@@ -116,6 +124,47 @@ impl Options {
     #[must_use]
     pub fn non_finite(self, non_finite: NonFinite) -> Self {
         Self { non_finite, ..self }
+    }
+
+    /// Averaged gradients that are longer than `longest`, over all parameters together, are
+    /// shortened to that Euclidean norm before anyone reads them;
+    /// [`DataParallel::gradient_norm`](super::DataParallel::gradient_norm) says what it was. Every
+    /// rank sums the squares of 1/n of the averages, and one small all-gather a step agrees on the
+    /// norm; another pass is taken only where there is something to shorten. A norm that is
+    /// infinite or not a number shortens nothing, and is treated as
+    /// [`Options::non_finite`] says. The gradients must lie in host memory.
+    ///
+    /// ```
+    /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let parameters = vec![Parameter::new("weight", &[2], Dtype::F32)];
+    ///     let mut model = DataParallel::new(comm, parameters, Options::new().clip_norm(1.0))?;
+    ///     model.report(0, &[3.0f32, 4.0])?;
+    ///     model.wait()?;
+    ///     let gradient = model.gradient::<f32>(0)?.map(<[_]>::to_vec);
+    ///     Ok::<_, ringtree::Error>((model.gradient_norm(), gradient))
+    /// });
+    /// assert_eq!(ends, vec![Ok((Some(5.0), Some(vec![0.6, 0.8]))); 2]);
+    /// ```
+    #[must_use]
+    pub fn clip_norm(self, longest: f64) -> Self {
+        Self {
+            clip: Some(longest),
+            ..self
+        }
+    }
+
+    /// Each rank gets its share of the averages alone, by a reduce-scatter instead of an
+    /// all-reduce, and updates that share of the weights: an [`Optimizer`](super::Optimizer) does
+    /// so, and gives all ranks all weights again. Its state then takes 1/n of the memory (the
+    /// first stage of ZeRO: Rajbhandari et al. 2020). Not with a hook, and for gradients in host
+    /// memory.
+    #[must_use]
+    pub fn sharded(self) -> Self {
+        Self {
+            is_sharded: true,
+            ..self
+        }
     }
 
     /// Ranks may run out of data before others do: every step starts with a small all-reduce, and

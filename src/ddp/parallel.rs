@@ -90,6 +90,12 @@ pub struct DataParallel {
     /// A rank and a parameter whose gradient of the last step was not finite.
     pub(super) found_non_finite: Option<(usize, usize)>,
     pub(super) skipped: u64,
+    /// The norm that longer gradients are shortened to.
+    pub(super) clip: Option<f64>,
+    /// The norm of the last step's averages, before they were shortened.
+    pub(super) norm: Option<f64>,
+    /// Each rank gets its block of each bucket alone.
+    pub(super) is_sharded: bool,
     /// The sum over ranks that have data, in a step that asks for it.
     pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
@@ -149,11 +155,7 @@ impl DataParallel {
         options: Options,
         carrier: Option<Box<dyn Carrier>>,
     ) -> Result<Self> {
-        if carrier.is_some() && options.non_finite != NonFinite::Ignore {
-            return Err(Error::usage(
-                "gradients that lie on a device are not looked at: leave out `non_finite`",
-            ));
-        }
+        check_options(&options, carrier.is_some())?;
         check(&parameters)?;
         let mut lines = options.lines();
         lines.push(format!("gradients in host memory: {}", carrier.is_none()));
@@ -165,6 +167,8 @@ impl DataParallel {
             has_uneven_data,
             allows_unused,
             non_finite,
+            clip,
+            is_sharded,
         } = options;
         let stages = hook.stages().max(1);
         let comms = (0..stages)
@@ -192,6 +196,9 @@ impl DataParallel {
             own_non_finite: None,
             found_non_finite: None,
             skipped: 0,
+            clip,
+            norm: None,
+            is_sharded,
             contents: Vec::new(),
             readiness: Readiness::default(),
             phase: Phase::Averaged,
@@ -405,6 +412,30 @@ impl DataParallel {
     #[must_use]
     pub fn statistics(&self) -> &[BucketStatistics] {
         &self.statistics
+    }
+}
+
+fn check_options(options: &Options, is_carried: bool) -> Result<()> {
+    let looks = options.non_finite != NonFinite::Ignore;
+    if is_carried && (looks || options.clip.is_some() || options.is_sharded) {
+        return Err(Error::usage(
+            "gradients that lie on a device are not looked at: leave out `non_finite`, `clip_norm` \
+             and `sharded`",
+        ));
+    }
+    if options.is_sharded && options.hook.name() != Plain.name() {
+        return Err(Error::usage(format!(
+            "the hook {} makes whole averages, but `sharded` gives each rank its share alone: \
+             choose one of them",
+            options.hook.name()
+        )));
+    }
+    match options.clip {
+        Some(longest) if !(longest > 0.0 && longest.is_finite()) => Err(Error::usage(format!(
+            "gradients cannot be shortened to a norm of {longest}: give `clip_norm` a positive \
+             number"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -120,7 +120,10 @@ impl DataParallel {
         }
         self.count_launch(index);
         let info = &self.infos[index];
-        let flight = Flight::launch(&self.comms[0], &mut *self.hook, info, values)?;
+        let flight = match self.is_sharded {
+            true => Flight::scatter(&self.comms[0], values)?,
+            false => Flight::launch(&self.comms[0], &mut *self.hook, info, values)?,
+        };
         self.contents[index] = Content::Flying(flight);
         Ok(())
     }
@@ -199,6 +202,7 @@ impl DataParallel {
         if self.order_since.is_none() {
             self.agree_on_order()?;
         }
+        self.agree_on_norm()?;
         self.comms[0].mark(self.commits + 1);
         self.commit()?;
         self.commits += 1;
@@ -256,7 +260,8 @@ impl DataParallel {
         if words[count / 32] >> (count % 32) & 1 == 1 {
             return self.left_out();
         }
-        self.check_used()
+        self.check_used()?;
+        self.clip()
     }
 
     /// Finds out, with all ranks, which gradient is not finite, and leaves the step out or fails.
@@ -280,9 +285,14 @@ impl DataParallel {
                 self.parameters[parameter], self.steps
             )));
         }
+        self.leave_out();
+        Ok(())
+    }
+
+    /// No parameter has a gradient in this step.
+    pub(super) fn leave_out(&mut self) {
         self.skipped += 1;
         self.is_used.fill(false);
-        Ok(())
     }
 
     /// Parameters that no rank used are an error, the same on all ranks, unless that is meant.

@@ -8,6 +8,7 @@ mod half_precision;
 mod mismatch;
 mod misuse;
 mod power_sgd;
+mod sharded;
 mod uneven;
 
 use half::{bf16, f16};

@@ -40,12 +40,12 @@ pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
 }
 
 /// Memory of the host; the input is empty where the result replaces it.
-pub(super) struct OfHost<T, B> {
-    pub(super) input: Vec<T>,
+pub(super) struct OfHost<B> {
+    pub(super) input: B,
     pub(super) output: B,
 }
 
-impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<T, B> {
+impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
         let (input, output): (&[T], &mut [T]) = (&self.input, &mut self.output);
         let block = comm.block(output.len());

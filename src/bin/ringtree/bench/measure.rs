@@ -63,14 +63,14 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
     if case.collective.is_blocked() {
         count = (count / world_size).max(1) * world_size;
     }
-    let input = || zeros::<T>(if case.in_place { 0 } else { count });
+    let input_count = if case.in_place { 0 } else { count };
     match &case.memory {
         Memory::Host => {
-            let (input, output) = (input()?, zeros::<T>(count)?);
+            let (input, output) = (zeros::<T>(input_count)?, zeros::<T>(count)?);
             measure_on(comm, case, count, OfHost { input, output })
         }
         Memory::Shared => {
-            let (input, output) = (input()?, comm.alloc::<T>(count)?);
+            let (input, output) = (comm.alloc::<T>(input_count)?, comm.alloc::<T>(count)?);
             measure_on(comm, case, count, OfHost { input, output })
         }
         Memory::Device(device) => {

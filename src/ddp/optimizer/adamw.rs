@@ -1,0 +1,120 @@
+//! AdamW.
+
+use super::{Part, UpdateRule};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2019, "Decoupled Weight Decay
+/// Regularization", algorithm 2). The defaults are PyTorch's.
+///
+/// ```
+/// use ringtree::ddp::AdamW;
+/// let rule = AdamW { weight_decay: 0.1, decays_vectors: false, ..AdamW::default() };
+/// assert_eq!(rule.betas, [0.9, 0.999]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// How much of the mean of past gradients, and of the mean of their squares, a step keeps.
+    pub betas: [f64; 2],
+    /// Keeps divisors off zero.
+    pub epsilon: f64,
+    /// The part of a weight that a step of learning rate 1 would take away.
+    pub weight_decay: f64,
+    /// Whether parameters of less than two dimensions (biases, norms) decay, too.
+    pub decays_vectors: bool,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        Self {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            decays_vectors: true,
+        }
+    }
+}
+
+impl UpdateRule for AdamW {
+    fn name(&self) -> String {
+        format!("{self:?}")
+    }
+
+    fn state(&self) -> &'static [&'static str] {
+        &["mean", "square"]
+    }
+
+    fn update(&self, part: Part<'_>) {
+        let Part {
+            parameter,
+            step,
+            learning_rate,
+            weights,
+            gradient,
+            mut state,
+        } = part;
+        let [means, squares] = &mut state[..] else {
+            return;
+        };
+        // The means start at zero; these make up for it.
+        let shares = self.betas.map(|beta| 1.0 - beta.powf(step as f64));
+        let decays = self.decays_vectors || parameter.shape.len() >= 2;
+        let decay = if decays { self.weight_decay } else { 0.0 };
+        let keep = (1.0 - learning_rate * decay) as f32;
+        let length = (learning_rate / shares[0]) as f32;
+        let square_share = shares[1] as f32;
+        let [beta, square_beta] = self.betas.map(|beta| beta as f32);
+        let epsilon = self.epsilon as f32;
+        let memories = means.iter_mut().zip(squares.iter_mut());
+        for ((weight, gradient), (mean, square)) in weights.iter_mut().zip(gradient).zip(memories) {
+            *mean = beta * *mean + (1.0 - beta) * gradient;
+            *square = square_beta * *square + (1.0 - square_beta) * gradient * gradient;
+            let spread = (*square / square_share).sqrt() + epsilon;
+            *weight = keep * *weight - length * *mean / spread;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ddp::Parameter;
+    use crate::dtype::Dtype;
+
+    /// Two updates of a weight of this shape by `rule`, with gradients 1.5 and 0.5.
+    fn updated(rule: AdamW, shape: &[usize], start: f32) -> f32 {
+        let parameter = Parameter::new("weight", shape, Dtype::F32);
+        let (mut weights, mut mean, mut square) = ([start], [0.0], [0.0]);
+        for (step, gradient) in [(1, 1.5), (2, 0.5)] {
+            rule.update(Part {
+                parameter: &parameter,
+                step,
+                learning_rate: 0.1,
+                weights: &mut weights,
+                gradient: &[gradient],
+                state: vec![&mut mean, &mut square],
+            });
+        }
+        weights[0]
+    }
+
+    #[test]
+    fn two_steps_are_those_of_the_paper() {
+        let rule = AdamW {
+            betas: [0.9, 0.99],
+            weight_decay: 0.5,
+            decays_vectors: false,
+            ..AdamW::default()
+        };
+        for (shape, decay) in [(&[1, 1][..], 0.5), (&[1], 0.0)] {
+            let (mut weight, mut mean, mut square) = (-2.0f64, 0.0, 0.0);
+            for (taken, gradient) in [(1, 1.5), (2, 0.5)] {
+                mean = 0.9 * mean + 0.1 * gradient;
+                square = 0.99 * square + 0.01 * gradient * gradient;
+                let mean = mean / (1.0 - 0.9f64.powi(taken));
+                let spread = (square / (1.0 - 0.99f64.powi(taken))).sqrt() + 1e-8;
+                weight -= 0.1 * (mean / spread + decay * weight);
+            }
+            let got = updated(rule, shape, -2.0);
+            assert!((f64::from(got) - weight).abs() < 1e-6, "{got} {weight}");
+        }
+    }
+}

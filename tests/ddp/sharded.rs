@@ -1,0 +1,272 @@
+//! An optimizer whose state is spread over the ranks: the same bits as a replicated one.
+
+use ringtree::ddp::{
+    AdamW, BucketInfo, BucketSize, DataParallel, Exchange, Hook, Next, NonFinite, Optimizer,
+    Options, Parameter, Values,
+};
+use ringtree::{Communicator, Dtype, ReduceOp, Result};
+
+/// Averages by a reduce-scatter and an all-gather, as the sharded form does.
+struct TwoHalves;
+
+impl Hook for TwoHalves {
+    fn name(&self) -> String {
+        "two halves".into()
+    }
+
+    fn stages(&self) -> usize {
+        2
+    }
+
+    fn start(&mut self, _: &BucketInfo, gradients: Vec<f32>) -> Exchange {
+        Exchange::ReduceScatter(gradients.into(), ReduceOp::Avg)
+    }
+
+    fn resume(&mut self, _: &BucketInfo, stage: usize, values: Values) -> Next {
+        match stage {
+            0 => Next::Exchange(Exchange::AllGather(values)),
+            _ => Next::Done(values.try_into().expect("f32 was sent")),
+        }
+    }
+}
+
+const COUNTS: [usize; 5] = [700, 3, 64, 1, 333];
+
+fn parameters() -> Vec<Parameter> {
+    let one = |(number, count): (usize, &usize)| {
+        let shape = if number % 2 == 0 {
+            vec![1, *count]
+        } else {
+            vec![*count]
+        };
+        Parameter::new(&format!("p{number}"), &shape, Dtype::F32)
+    };
+    COUNTS.iter().enumerate().map(one).collect()
+}
+
+fn options() -> Options {
+    let options = Options::new().buckets(BucketSize::Bytes(1500));
+    options.clip_norm(0.5).allow_unused()
+}
+
+fn model(comm: &Communicator, is_sharded: bool) -> Result<DataParallel> {
+    let options = match is_sharded {
+        true => options().sharded(),
+        false => options().hook(TwoHalves),
+    };
+    DataParallel::new(comm, parameters(), options)
+}
+
+fn rule() -> AdamW {
+    AdamW {
+        weight_decay: 0.1,
+        decays_vectors: false,
+        ..AdamW::default()
+    }
+}
+
+/// A made-up gradient that depends on the weights.
+fn slope(weight: f32, at: usize, rank: usize, step: u64) -> f32 {
+    let noise = (at * 37 + rank * 101 + step as usize * 13) % 97;
+    0.3 * weight + (noise as f32 - 48.0) / 31.0
+}
+
+/// A training that can be saved and restored.
+struct Training {
+    model: DataParallel,
+    optimizer: Optimizer<AdamW>,
+    weights: Vec<Vec<f32>>,
+}
+
+impl Training {
+    fn new(comm: &Communicator, is_sharded: bool) -> Result<Self> {
+        let model = model(comm, is_sharded)?;
+        Ok(Self {
+            optimizer: Optimizer::new(&model, rule())?,
+            model,
+            weights: COUNTS.iter().map(|count| vec![0.5; *count]).collect(),
+        })
+    }
+
+    /// Takes steps; backward goes through the parameters in an order of its own, and leaves one out
+    /// in every third step.
+    fn train(&mut self, comm: &Communicator, steps: std::ops::Range<u64>) -> Result<()> {
+        for step in steps {
+            for number in [2, 4, 0, 3, 1] {
+                if number == 3 && step % 3 == 1 {
+                    continue;
+                }
+                let weights = self.weights[number].iter().enumerate();
+                let slopes = weights.map(|(at, one)| slope(*one, at, comm.rank(), step));
+                let gradient: Vec<f32> = slopes.collect();
+                self.model.report(number, &gradient)?;
+            }
+            self.model.wait()?;
+            let weights = &mut self.weights[..];
+            self.optimizer.step(&mut self.model, weights, 0.01)?;
+        }
+        Ok(())
+    }
+}
+
+/// The weights of all ranks, and the bytes of state that each kept.
+fn trained(ranks: usize, is_sharded: bool) -> Vec<(Vec<Vec<f32>>, usize, Option<f64>)> {
+    let ends = ringtree::simulate(ranks, move |comm| {
+        let mut training = Training::new(comm, is_sharded)?;
+        training.train(comm, 0..7)?;
+        let bytes = training.optimizer.state_bytes();
+        Ok::<_, ringtree::Error>((training.weights, bytes, training.model.gradient_norm()))
+    });
+    ends.into_iter().map(|end| end.unwrap()).collect()
+}
+
+#[test]
+fn the_weights_are_those_of_a_replicated_run_to_the_bit_and_the_state_is_shared_out() {
+    for ranks in [1, 2, 3, 4, 7] {
+        let (replicated, sharded) = (trained(ranks, false), trained(ranks, true));
+        let all: usize = 2 * 4 * COUNTS.iter().sum::<usize>();
+        let mut kept = 0;
+        for (rank, (weights, bytes, norm)) in sharded.iter().enumerate() {
+            assert_eq!(*weights, replicated[0].0, "rank {rank} of {ranks}");
+            assert_eq!(*norm, replicated[0].2, "rank {rank} of {ranks}");
+            assert!(
+                norm.is_some_and(|norm| norm > 0.5),
+                "it was clipped: {norm:?}"
+            );
+            kept += bytes;
+        }
+        assert_eq!(kept, all, "{ranks} ranks");
+        assert!(replicated.iter().all(|(_, bytes, _)| *bytes == all));
+    }
+}
+
+/// The state by name, and its steps.
+type Saved = (Vec<(String, Vec<f32>)>, u64, Vec<Vec<f32>>, Vec<usize>);
+
+fn saved(ranks: usize, is_sharded: bool) -> Saved {
+    let ends = ringtree::simulate(ranks, move |comm| {
+        let mut training = Training::new(comm, is_sharded)?;
+        training.train(comm, 0..3)?;
+        let Training {
+            model,
+            optimizer,
+            weights,
+        } = training;
+        let mut state = Vec::new();
+        optimizer.save(&model, |name, shape, values| {
+            assert_eq!(shape.iter().product::<usize>(), values.len());
+            state.push((name, values.to_vec()));
+            Ok(())
+        })?;
+        state.sort_by(|one, other| one.0.cmp(&other.0));
+        let order = model.order().map(|(order, _)| order.to_vec());
+        Ok::<_, ringtree::Error>((state, optimizer.steps(), weights, order.unwrap_or_default()))
+    });
+    let mut ends = ends.into_iter().map(|end| end.unwrap());
+    let first = ends.next().unwrap();
+    assert!(ends.all(|end| end == first), "all ranks are shown the same");
+    first
+}
+
+#[test]
+fn state_that_was_saved_goes_on_by_any_number_of_ranks_sharded_or_not() {
+    let (state, steps, weights, order) = saved(3, true);
+    assert_eq!(state.len(), 2 * COUNTS.len());
+    assert_eq!(steps, 3);
+    for (ranks, is_sharded) in [(3, true), (2, true), (5, true), (2, false)] {
+        let (state, weights, order) = (state.clone(), weights.clone(), order.clone());
+        let ends = ringtree::simulate(ranks, move |comm| {
+            let mut training = Training::new(comm, is_sharded)?;
+            training.weights.clone_from(&weights);
+            training.model.restore(3, Some((order.clone(), 1)))?;
+            training.optimizer.restore(&training.model, steps, |name| {
+                let found = state.iter().find(|(each, _)| each == name);
+                Ok(found.expect("every tensor was saved").1.clone())
+            })?;
+            let mut again = Vec::new();
+            training
+                .optimizer
+                .save(&training.model, |name, _, values| {
+                    again.push((name, values.to_vec()));
+                    Ok(())
+                })?;
+            again.sort_by(|one, other| one.0.cmp(&other.0));
+            assert_eq!(again, state, "what was restored is what was saved");
+            training.train(comm, 3..7)?;
+            Ok::<_, ringtree::Error>(training.weights)
+        });
+        let ends: Vec<_> = ends.into_iter().map(|end| end.unwrap()).collect();
+        assert!(ends.iter().all(|end| *end == ends[0]));
+        if (ranks, is_sharded) == (3, true) {
+            assert_eq!(ends[0], trained(3, true)[0].0, "as if it had never stopped");
+        }
+    }
+}
+
+#[test]
+fn a_step_that_is_left_out_changes_neither_weights_nor_state() {
+    let ends = ringtree::simulate(2, |comm| {
+        let options = options().sharded().non_finite(NonFinite::Skip);
+        let mut model = DataParallel::new(comm, parameters(), options)?;
+        let mut optimizer = Optimizer::new(&model, rule())?;
+        let mut weights: Vec<_> = COUNTS.iter().map(|count| vec![1.0; *count]).collect();
+        let value = if comm.rank() == 0 { f32::NAN } else { 1.0 };
+        model.report(0, &vec![value; COUNTS[0]])?;
+        model.wait()?;
+        optimizer.step(&mut model, &mut weights[..], 0.1)?;
+        assert_eq!(optimizer.steps(), 0);
+        Ok::<_, ringtree::Error>(weights.iter().flatten().all(|one| *one == 1.0))
+    });
+    assert_eq!(ends, [Ok(true), Ok(true)]);
+}
+
+#[test]
+fn misuse_is_named() {
+    let lines = ringtree::simulate(2, |comm| {
+        let mut training = Training::new(comm, true)?;
+        training.train(comm, 0..1)?;
+        let Training {
+            mut model,
+            mut optimizer,
+            ..
+        } = training;
+        let read = model.gradient::<f32>(0).unwrap_err().to_string();
+        let hook = options().sharded().hook(TwoHalves);
+        let hook = DataParallel::new(comm, parameters(), hook).unwrap_err();
+        let clip = Options::new().clip_norm(f64::NAN);
+        let clip = DataParallel::new(comm, parameters(), clip).unwrap_err();
+        let rule = AdamW {
+            epsilon: 1e-3 * (1 + comm.rank()) as f64,
+            ..rule()
+        };
+        let rules = Optimizer::new(&model, rule).unwrap_err().to_string();
+        model.report(0, &vec![1.0f32; COUNTS[0]])?;
+        let early = optimizer.step(&mut model, &mut [[0.0f32; 1]][..], 0.1);
+        let early = early.unwrap_err().to_string();
+        model.wait()?;
+        let short = optimizer.step(&mut model, &mut [[0.0f32; 1]][..], 0.1);
+        let short = short.unwrap_err().to_string();
+        Ok::<_, ringtree::Error>([
+            read,
+            hook.to_string(),
+            clip.to_string(),
+            rules,
+            early,
+            short,
+        ])
+    });
+    for lines in lines {
+        let lines = lines.unwrap();
+        let parts = [
+            "ddp::Optimizer",
+            "two halves",
+            "NaN",
+            "epsilon",
+            "`wait`",
+            "weights",
+        ];
+        for (line, part) in lines.iter().zip(parts) {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+}
