@@ -216,6 +216,7 @@ impl Supervisor {
             ranks.iter().all(|rank| rank.output.has_ended(left()))
         });
         drop(ranks);
+        self.echoes = Echoes::default();
         self.output_grace = OUTPUT_GRACE;
         let ending = self.ending.take();
         match std::mem::replace(&mut self.state, State::Running) {
