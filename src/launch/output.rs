@@ -44,7 +44,13 @@ impl Heard {
 /// Of several ranks that say in the same words that another rank is gone, one is heard: a line on
 /// standard error that another rank of the job wrote just before is not passed on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Echoes(Arc<Mutex<VecDeque<(Vec<u8>, Instant)>>>);
+pub(super) struct Echoes(Arc<Mutex<VecDeque<Told>>>);
+
+#[derive(Debug)]
+struct Told {
+    line: Vec<u8>,
+    at: Instant,
+}
 
 impl Echoes {
     /// Whether this line of rank `own` says what another rank has just said.
@@ -54,10 +60,11 @@ impl Echoes {
         }
         let now = Instant::now();
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|(_, at)| now.duration_since(*at) < ECHO);
-        let is_known = told.iter().any(|(known, _)| known == line);
+        told.retain(|known| now.duration_since(known.at) < ECHO);
+        let is_known = told.iter().any(|known| known.line == line);
         if !is_known {
-            told.push_back((line.to_vec(), now));
+            let line = line.to_vec();
+            told.push_back(Told { line, at: now });
             if told.len() > ECHOES_MAX {
                 told.pop_front();
             }

@@ -67,11 +67,11 @@ impl Words {
         {
             return self.begin_panic(place.trim(), at);
         }
+        let is_soon = self.told.as_ref().is_some_and(|told| told.is_soon(at));
+        let is_detail = self.is_in_usage || line.starts_with("Caused by:");
         if NOTES.iter().any(|note| line.starts_with(note)) {
             self.is_in_usage = false;
-        } else if self.is_in_usage || line.starts_with("Caused by:") {
-            self.add(&line, at);
-        } else if line.starts_with(' ') && self.told.as_ref().is_some_and(|told| told.is_soon(at)) {
+        } else if is_detail || line.starts_with(' ') && is_soon {
             self.add(&line, at);
         } else {
             self.is_in_usage = line.starts_with("error: ");
