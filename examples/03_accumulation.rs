@@ -5,10 +5,12 @@
 //! ```
 //!
 //! A linear model of two weights and a bias, and the squared error of its output. On one rank the
-//! gradients of two samples are accumulated, each with half the weight; on two ranks each takes
-//! one sample, and an all-reduce averages. The results are the same.
+//! gradients of two samples are accumulated, each with half the weight: the first in `no_sync`, in
+//! which nothing is sent. On two ranks each takes one sample, and the gradients are averaged. The
+//! results are the same.
 
-use ringtree::ReduceOp;
+use ringtree::ddp::{DataParallel, Options, Parameter};
+use ringtree::{Communicator, Dtype, Result};
 
 /// A sample: what goes in, and what should come out.
 struct Sample {
@@ -37,29 +39,40 @@ fn gradients(sample: &Sample) -> [f64; 3] {
     [2.0 * error * first, 2.0 * error * second, 2.0 * error]
 }
 
-/// One rank, both samples: no communication, one sum.
-pub(crate) fn accumulated() -> [f64; 3] {
-    let mut sum = [0.0; 3];
-    for sample in &SAMPLES {
-        for (total, gradient) in sum.iter_mut().zip(gradients(sample)) {
-            *total += gradient / SAMPLES.len() as f64;
-        }
+/// One step of a rank over its `samples`: the averaged gradients.
+fn step(comm: &Communicator, samples: &[Sample]) -> Result<[f64; 3]> {
+    let all = vec![Parameter::new("weights and bias", &[3], Dtype::F64)];
+    let mut model = DataParallel::new(comm, all, Options::new())?;
+    let backward = |model: &mut DataParallel, sample: &Sample| {
+        // The loss of a step is the mean over this rank's samples.
+        let gradient = gradients(sample).map(|slope| slope / samples.len() as f64);
+        model.report(0, &gradient)
+    };
+    if let Some((last, before)) = samples.split_last() {
+        // Only added up: nothing is complete yet, and nothing is sent.
+        model.no_sync(|model| before.iter().try_for_each(|sample| backward(model, sample)))?;
+        backward(&mut model, last)?; // now the bucket is full, and leaves
     }
-    sum
+    model.wait()?;
+    let averaged = model.gradient(0)?.unwrap_or_default();
+    Ok(std::array::from_fn(|at| averaged[at]))
 }
 
-/// Two ranks, one sample each: one all-reduce.
-pub(crate) fn averaged() -> ringtree::Result<Vec<[f64; 3]>> {
+/// One rank, both samples.
+pub(crate) fn accumulated() -> Result<[f64; 3]> {
+    ringtree::simulate(1, |comm| step(comm, &SAMPLES)).remove(0)
+}
+
+/// Two ranks, one sample each.
+pub(crate) fn averaged() -> Result<Vec<[f64; 3]>> {
     let ranks = ringtree::simulate(SAMPLES.len(), |comm| {
-        let mut own = gradients(&SAMPLES[comm.rank()]);
-        comm.all_reduce(&mut own, ReduceOp::Avg)?;
-        Ok(own)
+        step(comm, &SAMPLES[comm.rank()..][..1])
     });
     ranks.into_iter().collect()
 }
 
-fn main() -> ringtree::Result<()> {
-    let alone = accumulated();
+fn main() -> Result<()> {
+    let alone = accumulated()?;
     let shared = averaged()?;
     let show = |who: String, [first, second, bias]: [f64; 3]| {
         println!("{who:28} weights {first:9.4} {second:9.4}  bias {bias:9.4}");

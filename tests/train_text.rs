@@ -1,4 +1,4 @@
-//! The training example: its parts, and whole runs of it over real processes.
+//! The training examples: their parts, and whole runs of them over real processes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,6 +25,9 @@ mod random;
 #[allow(dead_code)]
 #[path = "../examples/train_text/replicas.rs"]
 mod replicas;
+#[allow(dead_code)]
+#[path = "../examples/15_training.rs"]
+mod training;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -145,7 +148,7 @@ fn the_worked_accumulation_example_comes_out() {
     let expected = [-95.048, -34.158, -17.079];
     let ways = accumulation::averaged().unwrap();
     assert_eq!(ways.len(), 2);
-    for gradients in ways.iter().chain([&accumulation::accumulated()]) {
+    for gradients in ways.iter().chain([&accumulation::accumulated().unwrap()]) {
         for (gradient, expected) in gradients.iter().zip(expected) {
             assert!((gradient - expected).abs() < 1e-9, "{gradients:?}");
         }
@@ -253,4 +256,37 @@ fn a_text_that_cannot_be_read_is_named() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(message.lines().count(), 1, "{message}");
     assert!(message.contains("/no/such/file"), "{message}");
+}
+
+#[test]
+fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interruption() {
+    let scratch = tempfile::tempdir().unwrap();
+    let place = |name: String| scratch.path().join(name);
+    let train = |ranks, name: &str, steps| {
+        let folder = place(format!("{name} {ranks}"));
+        let ends = ringtree::simulate(ranks, |comm| training::train(comm, &folder, steps));
+        let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
+        assert!(
+            ends.iter().all(|end| *end == ends[0]),
+            "the replicas are equal"
+        );
+        ends.into_iter().next().unwrap()
+    };
+    let mut losses = Vec::new();
+    for ranks in [1, 2, 4] {
+        let (loss, weights) = train(ranks, "calm", 300);
+        assert!(loss < 0.005, "it has learnt: {loss}");
+        losses.push(loss);
+        // Between two checkpoints, and in another epoch than the last one.
+        train(ranks, "interrupted", 150);
+        assert_eq!(train(ranks, "interrupted", 300), (loss, weights));
+        let lines = |name: &str| {
+            let file = place(format!("{name} {ranks}")).join("metrics.jsonl");
+            std::fs::read_to_string(file).unwrap().lines().count()
+        };
+        assert_eq!((lines("calm"), lines("interrupted")), (300, 300));
+    }
+    // To four digits: sums of other shares are rounded otherwise.
+    let is_same = |loss: &f64| (loss / losses[0] - 1.0).abs() < 5e-4;
+    assert!(losses.iter().all(is_same), "{losses:?}");
 }

@@ -1,17 +1,60 @@
-//! Data-parallel training: one process becomes many.
+//! Data-parallel training: every rank has a copy of the model, trains on its own part of the data,
+//! and takes the step that the averaged gradients of all ranks ask for.
 //!
-//! *Purpose.* [`DataParallel`] averages the gradients of a model over all ranks while backward
-//! runs: `layout` packs them into buckets, `readiness` says which bucket may go, one of the
-//! [`hooks`] says how it travels, `step` ends a step on all ranks or on none. [`Trace`] shows where
-//! the time went. An [`Optimizer`] updates the weights, on every rank or each rank its share. A
-//! [`checkpoint`] keeps what a training needs to go on after a failure. Where gradients do not lie
-//! in host memory, a [`Carrier`] keeps and averages the buckets.
+//! # What is here
 //!
-//! *Invariants.* All ranks issue the same operations in the same order, in whatever order their
-//! gradients come. A gradient is averaged exactly once. No rank reads an average before every rank
-//! has all of them. The room starts no thread and knows no framework.
+//! - [`DataParallel`] averages gradients while backward runs; its [`Options`] say how, and a
+//!   [`Hook`] what travels ([`HalfHook`]: 16 bits; [`PowerSgd`]: low-rank factors).
+//! - An [`Optimizer`] takes the step: every rank for all weights or, with [`Options::sharded`],
+//!   for its share. A program may have its own optimizer.
+//! - [`DistributedSampler`] deals the samples of a data set out to the ranks.
+//! - [`checkpoint::Run`] resumes a training in one call, and saves it while it goes on.
+//! - [`Metrics`] writes a line a step. [`Trace`] shows where the time of steps went.
+//! - A [`Carrier`] averages gradients that do not lie in host memory.
 //!
-//! *May import* `comm`, `plan`, `reduce` and the base files.
+//! `examples/15_training.rs` is a whole training with all of it.
+//!
+//! # The order of calls
+//!
+//! Once, on all ranks alike:
+//!
+//! 1. [`checkpoint::Run::open`] reads the newest checkpoint. Left out, the training starts from the
+//!    beginning each time.
+//! 2. [`DataParallel::new`] on [`Run::comm`](checkpoint::Run::comm). On another communicator it
+//!    works too, but sums may differ in their last bits from those before the interruption.
+//! 3. [`DataParallel::broadcast`], if the ranks' initial weights may differ. Left out, replicas
+//!    that start apart stay apart, and nothing tells.
+//! 4. [`Run::resume`](checkpoint::Run::resume) before the first step. Left out, `save` is refused.
+//!
+//! In every step:
+//!
+//! 1. [`DistributedSampler::next_batch`]; at the end of an epoch,
+//!    [`set_epoch`](DistributedSampler::set_epoch) with the next. Left out, there are no more
+//!    samples.
+//! 2. For all micro-batches but the last, backward inside [`DataParallel::no_sync`]: gradients add
+//!    up on the rank. Left out, the second report of a parameter is an error.
+//! 3. Backward of the last micro-batch reports each gradient by [`DataParallel::report`] as soon as
+//!    it is there. A parameter that no rank reports is an error in `wait`, unless
+//!    [`Options::allow_unused`] says that this is meant.
+//! 4. [`DataParallel::wait`] on all ranks, once. Left out on one rank, the others wait for it until
+//!    their deadline, five minutes unless set otherwise.
+//! 5. [`Optimizer::step`], or [`DataParallel::gradient`] and the program's own step: the same on
+//!    all ranks, from the same averages. An optimizer that draws random numbers seeds them alike on
+//!    all ranks; forward draws others on each, by [`stream_seed`].
+//! 6. [`Run::save`](checkpoint::Run::save) now and then, on all ranks; it returns before the file
+//!    is written. [`Run::finish`](checkpoint::Run::finish) at the end waits for the last.
+//!
+//! Ranks that have different numbers of batches call [`DataParallel::join`] when they have run out,
+//! with [`Options::uneven_data`]. After an error in a step no average can be read on any rank; end
+//! the process, and let the launcher start all ranks again (`ringtree run --max-restarts`).
+
+// For who works on the room. *Invariants.* All ranks issue the same operations in the same order,
+// in whatever order their gradients come. A gradient is averaged exactly once. No rank reads an
+// average before every rank has all of them. The room starts no thread but the one that writes a
+// checkpoint, and knows no framework. `layout` packs gradients into buckets, `readiness` says which
+// bucket may go, `step` ends a step on all ranks or on none.
+//
+// *May import* `comm`, `plan`, `reduce` and the base files.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +65,7 @@ pub mod checkpoint;
 mod flight;
 pub mod hooks;
 mod layout;
+mod metrics;
 mod norm;
 mod optimizer;
 mod options;
@@ -40,6 +84,7 @@ pub use backward::GradientMut;
 pub use carrier::{Carrier, Place};
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
+pub use metrics::{Line, Measured, Metrics};
 pub use optimizer::{AdamW, Optimizer, Part, UpdateRule, Weights};
 pub use options::{NonFinite, Options};
 pub use parallel::DataParallel;

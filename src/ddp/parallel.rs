@@ -293,7 +293,8 @@ impl DataParallel {
     }
 
     /// Parameters in the order in which they lie in the buckets, and the step (from 0) since which
-    /// that holds; none while the order is the one of the registration. A checkpoint carries both.
+    /// that holds; none while the order is the one of the registration. A checkpoint carries both:
+    /// another order may sum in other buckets, by other algorithms.
     #[must_use]
     pub fn order(&self) -> Option<(&[usize], u64)> {
         let since = self.order_since?;
@@ -301,7 +302,8 @@ impl DataParallel {
     }
 
     /// Goes on as after `steps` steps, with the order that a checkpoint carried. All ranks do the
-    /// same, between steps.
+    /// same, between steps. [`Run::resume`](super::checkpoint::Run::resume) does this and
+    /// [`DataParallel::restore_hook`]; a program calls them only where it keeps its state itself.
     ///
     /// # Errors
     /// [`Error::usage`] if `order` does not name every parameter once.
@@ -330,7 +332,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// The hook's state of this rank, for a checkpoint.
+    /// The hook's state of this rank, for a checkpoint; [`Run::save`](super::checkpoint::Run::save)
+    /// takes it by itself.
     #[must_use]
     pub fn hook_state(&self) -> Vec<(String, Vec<f32>)> {
         self.hook.state()
@@ -351,6 +354,11 @@ impl DataParallel {
         let restored = self.hook.restore(own);
         let wrong = |what| format!("the state is not one of the hook {name}: {what}");
         restored.map_err(|what| Error::usage(wrong(what)))
+    }
+
+    /// Whether no gradient has come since the last step ended.
+    pub(super) fn is_between_steps(&self) -> bool {
+        self.phase == Phase::Averaged
     }
 
     /// How many steps have ended.

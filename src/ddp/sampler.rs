@@ -150,6 +150,18 @@ impl DistributedSampler {
         self.epoch
     }
 
+    /// How many samples the data set has.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        self.length
+    }
+
+    /// The seed of its permutations.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// How many entries of the epoch's sequence all ranks together have taken, if all have taken as
     /// many as this one. A checkpoint carries it with the epoch.
     #[must_use]

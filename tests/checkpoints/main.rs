@@ -1,12 +1,14 @@
 //! Checkpoints: what is saved comes back, what is damaged is named and passed over, and a writer
-//! that is killed at any moment loses nothing.
+//! that is killed at any moment loses nothing. A training resumes with the same bits.
 
 #![allow(clippy::unwrap_used)]
 
 mod damage;
 mod killed;
 mod ranks;
+mod resume;
 mod series;
+mod writers;
 
 use ringtree::ddp::checkpoint::{Checkpoint, State, Store};
 use ringtree::{Error, Result};
@@ -118,10 +120,12 @@ fn checkpoint(step: u64, count: usize) -> Checkpoint {
         world_size: 2,
         step,
         epoch: step / 10,
+        samples: Some(1000),
         sampler_position: step * 8,
         seed: u64::MAX - step,
         order: Some((vec![3, 2, 0, 1], 1)),
         tuning: Some("{\n}".to_owned()),
+        loss: Some(1.0 / (step as f64 + 1.0)),
         user: serde_json::json!({ "learning_rate": 1.0 / (step as f64 + 3.0), "name": "é\"\\" }),
     });
     let weight = |index| (index as f32).mul_add(0.5, step as f32);

@@ -30,7 +30,10 @@ fn whole(rank: usize, world_size: usize, step: u64) -> Checkpoint {
 }
 
 fn save(comm: &Communicator, store: &Memory, step: u64) -> Result<()> {
-    Checkpoints::new(store.clone(), 3).save_from(comm, &part(comm.rank(), step))
+    let checkpoints = Checkpoints::new(store.clone(), 3);
+    // A writer must have seen what is there.
+    let _ = checkpoints.latest();
+    checkpoints.save_from(comm, &part(comm.rank(), step))
 }
 
 fn load(comm: &Communicator, store: &Memory) -> Result<Option<Found>> {
@@ -136,6 +139,7 @@ fn checkpoints_of_different_runs_are_never_mixed() {
         let mut checkpoint = checkpoint(step, 3);
         name.clone_into(&mut checkpoint.state.run_id);
         let checkpoints = Checkpoints::new(Directory::new(place(name)), 3);
+        checkpoints.latest().unwrap();
         checkpoints.save(&checkpoint).unwrap();
     };
     let files = || {
@@ -217,6 +221,7 @@ fn what_stays_though_it_is_old_is_known_to_every_rank() {
         store.keep_all(keeps_all);
         let ends = simulate(3, |comm| {
             let checkpoints = Checkpoints::new(store.clone(), 1);
+            checkpoints.latest()?;
             checkpoints.save_from(comm, &part(comm.rank(), STEP + 1))?;
             Ok::<_, Error>(checkpoints.warnings())
         });

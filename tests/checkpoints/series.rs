@@ -163,8 +163,10 @@ fn a_reader_beside_the_writer_always_finds_one() {
     checkpoints().save(&checkpoint(0, 50_000)).unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
+            let writer = checkpoints();
+            writer.latest().unwrap();
             for step in 1..40 {
-                checkpoints().save(&checkpoint(step, 50_000)).unwrap();
+                writer.save(&checkpoint(step, 50_000)).unwrap();
             }
         });
         let mut last = 0;
@@ -245,6 +247,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     ] {
         let text = error.to_string();
         assert!(text.contains(path.to_str().unwrap()), "{text}");
+        assert!(text.contains("is no folder"), "{text}");
         assert!(!text.contains('\n'), "{text}");
     }
     let nowhere = Checkpoints::new(Directory::new(folder.path().join("a/b")), 1);

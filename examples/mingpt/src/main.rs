@@ -14,7 +14,6 @@
 
 mod evaluate;
 mod failure;
-mod metrics;
 mod model;
 mod optimizer;
 mod options;

@@ -1,7 +1,8 @@
 //! The picture of a run's loss.
 
-use crate::metrics::Line;
+use crate::train::VALIDATION;
 use plotters::prelude::*;
+use ringtree::ddp::Line;
 use std::path::Path;
 
 /// The picture's extents in pixels.
@@ -16,7 +17,7 @@ fn try_draw(path: &Path, lines: &[Line]) -> Result<(), Box<dyn std::error::Error
     let training: Vec<_> = lines.iter().map(|line| (line.step, line.loss)).collect();
     let validation: Vec<_> = lines
         .iter()
-        .filter_map(|line| Some((line.step, line.validation_loss?)))
+        .filter_map(|line| Some((line.step, *line.more.get(VALIDATION)?)))
         .collect();
     let highest = training.iter().chain(&validation).map(|(_, loss)| *loss);
     let highest = highest.filter(|loss| loss.is_finite()).fold(1.0, f64::max);

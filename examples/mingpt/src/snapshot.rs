@@ -1,14 +1,15 @@
 //! What training goes on from after a failure: everything that the next step depends on.
 
 use crate::failure::Failure;
-use crate::optimizer::{Parameter, with_slice};
+use crate::optimizer::Parameter;
 use crate::options::Config;
 use crate::text::{Identity, Text};
-use candle_core::{Device, Tensor, Var};
-use ringtree::Communicator;
-use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
-use ringtree_candle::Replica;
+use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, State};
+use ringtree_candle::part;
 use serde::{Deserialize, Serialize};
+
+/// What the job is called in a checkpoint.
+const JOB: &str = "job";
 
 /// What a checkpoint holds besides what the library gives a meaning to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,13 +33,9 @@ impl Job {
     }
 
     /// The job of a checkpoint.
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Result<Self, Failure> {
-        serde_json::from_value(checkpoint.state.user.clone()).map_err(|error| {
-            Failure::work(format!(
-                "the checkpoint of step {} is not mingpt's: {error}",
-                checkpoint.state.step
-            ))
-        })
+    pub(crate) fn of(state: &State) -> Result<Self, Failure> {
+        let job = state.value(JOB);
+        job.map_err(|error| Failure::work(format!("the checkpoint is not mingpt's: {error}")))
     }
 
     /// Makes sure that training as `wanted` can go on from a checkpoint of this job. The place in
@@ -74,62 +71,31 @@ impl Job {
 /// The checkpoints that the settings name.
 pub(crate) fn checkpoints(config: &Config) -> Option<Checkpoints> {
     let directory = config.checkpoint.as_ref()?;
-    Some(Checkpoints::new(Directory::new(directory), config.keep))
+    let checkpoints = Checkpoints::new(Directory::new(directory), config.keep);
+    Some(checkpoints.keep_best())
 }
 
-/// Saves all there is; every rank calls it, with the numbers in `state`.
-pub(crate) fn save(
-    checkpoints: &Checkpoints,
-    comm: &Communicator,
-    state: State,
-    parameters: &[Parameter],
-    replica: &Replica,
-) -> Result<(), Failure> {
-    let parallel = replica.parallel()?;
-    let order = parallel
-        .order()
-        .map(|(order, since)| (order.to_vec(), since));
-    let mut checkpoint = Checkpoint::new(State { order, ..state });
-    if comm.rank() == 0 {
-        for parameter in parameters {
-            let (name, shape) = (&parameter.name, parameter.var.dims());
-            with_slice(&parameter.var, |weights| {
-                checkpoint.insert(format!("model/{name}"), shape, weights)
-            })??;
-            checkpoint.insert(format!("optimizer/{name}/mean"), shape, &parameter.mean)?;
-            checkpoint.insert(format!("optimizer/{name}/square"), shape, &parameter.square)?;
-        }
-    }
-    checkpoint.insert_hook_state(comm.rank(), &parallel.hook_state());
-    Ok(checkpoints.save_from(comm, &checkpoint)?)
-}
-
-/// Takes up everything of `checkpoint` but the numbers that are the caller's.
-pub(crate) fn restore(
-    checkpoint: &Checkpoint,
-    comm: &Communicator,
+/// Names all that a checkpoint holds of the training, for saving and loading.
+pub(crate) fn name_all(
+    parts: &mut Parts<'_>,
     parameters: &mut [Parameter],
-    replica: &mut Replica,
-) -> Result<(), Failure> {
-    for parameter in parameters {
-        let name = &parameter.name;
-        load_weights(checkpoint, name, &parameter.var)?;
-        parameter.mean = checkpoint.values(&format!("optimizer/{name}/mean"))?;
-        parameter.square = checkpoint.values(&format!("optimizer/{name}/square"))?;
+    job: &mut Job,
+) -> ringtree::Result<()> {
+    for Parameter {
+        name,
+        var,
+        mean,
+        square,
+    } in parameters
+    {
+        part(parts, &weights_of(name), var)?;
+        parts.tensor(&format!("optimizer/{name}/mean"), var.dims(), mean)?;
+        parts.tensor(&format!("optimizer/{name}/square"), var.dims(), square)?;
     }
-    replica.refresh()?;
-    let parallel = replica.parallel_mut()?;
-    parallel.restore(checkpoint.state.step, checkpoint.state.order.clone())?;
-    Ok(parallel.restore_hook(checkpoint.hook_state(comm.rank())?)?)
+    parts.value(JOB, job)
 }
 
-/// Sets the variable `name` to its weights in `checkpoint`.
-pub(crate) fn load_weights(
-    checkpoint: &Checkpoint,
-    name: &str,
-    variable: &Var,
-) -> Result<(), Failure> {
-    let weights = checkpoint.values::<f32>(&format!("model/{name}"))?;
-    let weights = Tensor::from_vec(weights, variable.shape(), &Device::Cpu)?;
-    Ok(variable.set(&weights)?)
+/// What the weights of the variable `name` are called in a checkpoint.
+pub(crate) fn weights_of(name: &str) -> String {
+    format!("model/{name}")
 }

@@ -1,7 +1,6 @@
 //! Training from the first step, or the last checkpoint, to the end, as one of the ranks.
 
 use crate::failure::Failure;
-use crate::metrics::{Line, Metrics};
 use crate::options::Config;
 use crate::plot;
 use crate::progress::Progress;
@@ -11,31 +10,34 @@ use crate::snapshot;
 use crate::text::Text;
 use crate::trainer::{Taken, Trainer};
 use ringtree::Communicator;
-use ringtree::ddp::Trace;
-use ringtree::ddp::checkpoint::Checkpoints;
+use ringtree::ddp::checkpoint::Run;
+use ringtree::ddp::{Line, Measured, Metrics, Trace};
 use std::path::PathBuf;
 
 /// Lines of loss that a run of any length prints.
 const LOSS_LINES: u64 = 20;
+/// The name of the validation loss among the metrics.
+pub(crate) const VALIDATION: &str = "validation_loss";
+const NORM: &str = "gradient_norm";
 /// Steps that a timeline shows.
 const TRACED_STEPS: u64 = 20;
 
 /// The whole job of one rank.
 pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result<(), Failure> {
     agree_on_the_job(comm, config, text)?;
-    let checkpoints = snapshot::checkpoints(config);
-    let mut trainer = Trainer::new(comm, config, text)?;
-    if let Some(checkpoints) = &checkpoints {
-        resume_or_begin(&mut trainer, checkpoints)?;
-    }
-    let mut metrics = open_metrics(&trainer)?;
+    let run = Run::open(comm, snapshot::checkpoints(config))?;
+    let mut trainer = Trainer::new(run, config, text)?;
+    let mut metrics = trainer.run.metrics(metrics_file(config))?;
     let progress = Progress::new(config.steps, trainer.step, comm.local_rank());
     if comm.rank() == 0 {
+        if trainer.run.state().is_some() {
+            progress.print(&format!("resumed at step {}", trainer.step));
+        }
         progress.print(&described_job(&trainer));
     }
     let traced_until = trainer.step + TRACED_STEPS;
     if config.trace.is_some() {
-        trainer.trace = Trace::new(comm)?;
+        trainer.trace = Trace::new(trainer.comm())?;
     }
     while trainer.step < config.steps {
         let taken = trainer.take_step()?;
@@ -47,42 +49,24 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
             false => None,
         };
         progress.advance(done);
-        let line = line(&trainer, &taken, validation_loss);
-        if let Some(metrics) = &mut metrics {
-            metrics.write(&line).map_err(Failure::work)?;
-        }
+        let line = metrics.write(
+            trainer.parallel()?,
+            measured(&trainer, &taken, validation_loss),
+        )?;
         let is_shown = validation_loss.is_some() || is_due(config.steps.div_ceil(LOSS_LINES));
-        if comm.rank() == 0 && is_shown {
+        if let Some(line) = line.filter(|_| is_shown) {
             progress.print(&described_step(&line));
         }
         if is_last || done == traced_until {
             write_trace(&mut trainer)?;
         }
-        if let Some(checkpoints) = checkpoints
-            .as_ref()
-            .filter(|_| is_last || is_due(config.every))
-        {
-            trainer.save(checkpoints)?;
+        if is_last || is_due(config.every) {
+            trainer.save(validation_loss)?;
         }
     }
     progress.finish();
-    finish(&trainer, metrics.as_ref())
-}
-
-/// Goes on from the newest checkpoint. If there is none, the first is of step 0, so that the run
-/// has its id from the beginning.
-fn resume_or_begin(trainer: &mut Trainer, checkpoints: &Checkpoints) -> Result<(), Failure> {
-    let Some(found) = checkpoints.load_and_broadcast(trainer.comm)? else {
-        return trainer.save(checkpoints);
-    };
-    trainer.resume(&found.checkpoint)?;
-    if trainer.comm.rank() == 0 {
-        for warning in &found.warnings {
-            eprintln!("mingpt: {warning}");
-        }
-        println!("resumed at step {}", trainer.step);
-    }
-    Ok(())
+    trainer.run.finish()?;
+    finish(&trainer)
 }
 
 /// Writes the timeline once; every rank calls it.
@@ -95,13 +79,16 @@ fn write_trace(trainer: &mut Trainer) -> Result<(), Failure> {
 }
 
 /// Compares the replicas, and says and draws how it went.
-fn finish(trainer: &Trainer, metrics: Option<&Metrics>) -> Result<(), Failure> {
+fn finish(trainer: &Trainer) -> Result<(), Failure> {
     let fingerprint = trainer.compare_replicas()?;
     let loss = trainer.validate()?;
     let config = trainer.config;
-    if trainer.comm.rank() == 0 {
+    if trainer.comm().rank() == 0 {
         if let Some(path) = beside(config, config.plot.as_ref(), "loss.svg") {
-            let lines = metrics.map(Metrics::lines).unwrap_or_default();
+            let lines = match metrics_file(config) {
+                Some(file) => Metrics::read(file, trainer.run.id())?,
+                None => Vec::new(),
+            };
             plot::draw(&path, &lines).map_err(Failure::work)?;
         }
         println!("--- the model writes:");
@@ -114,22 +101,19 @@ fn finish(trainer: &Trainer, metrics: Option<&Metrics>) -> Result<(), Failure> {
         println!("step {} loss {loss:.4} weights {hash}", trainer.step);
     }
     // No rank leaves while rank 0 might still fail.
-    trainer.comm.barrier()?;
+    trainer.comm().barrier()?;
     Ok(())
 }
 
-fn line(trainer: &Trainer, taken: &Taken, validation_loss: Option<f64>) -> Line {
-    Line {
-        run: trainer.run.clone(),
-        step: trainer.step,
-        epoch: trainer.sampler.epoch(),
-        loss: taken.loss,
-        validation_loss,
-        gradient_norm: taken.gradient_norm,
-        learning_rate: taken.learning_rate,
-        step_ms: taken.step_ms,
-        exposed_ms: taken.exposed_ms,
-        ranks: trainer.comm.world_size(),
+fn measured(trainer: &Trainer, taken: &Taken, validation_loss: Option<f64>) -> Measured {
+    let samples = trainer.config.batch as u64;
+    let measured = Measured::new(taken.loss, taken.learning_rate, samples)
+        .tokens(samples * trainer.config.block as u64)
+        .with("epoch", trainer.sampler.epoch() as f64)
+        .with(NORM, taken.gradient_norm);
+    match validation_loss {
+        Some(loss) => measured.with(VALIDATION, loss),
+        None => measured,
     }
 }
 
@@ -137,24 +121,25 @@ fn line(trainer: &Trainer, taken: &Taken, validation_loss: Option<f64>) -> Line 
 fn described_job(trainer: &Trainer) -> String {
     format!(
         "run {}: {} weights, {} sequences of {} characters, {} a step over {} ranks",
-        trainer.run,
+        trainer.run.id(),
         trainer.weight_count(),
         trainer.text.sequences(),
         trainer.config.block,
         trainer.config.batch,
-        trainer.comm.world_size(),
+        trainer.comm().world_size(),
     )
 }
 
 fn described_step(line: &Line) -> String {
-    let validation = line.validation_loss;
+    let validation = line.more.get(VALIDATION);
     let validation = validation.map(|loss| format!("  validation {loss:.4}"));
     format!(
-        "step {:5}  loss {:.4}  gradient {:.3}  {:.0} ms, {:.1} exposed{}",
+        "step {:5}  loss {:.4}  gradient {:.3}  rate {:.1e}  {:.0} tokens/s, {:.1} ms exposed{}",
         line.step,
         line.loss,
-        line.gradient_norm,
-        line.step_ms,
+        line.more.get(NORM).unwrap_or(&f64::NAN),
+        line.learning_rate,
+        line.tokens_per_s.unwrap_or_default(),
         line.exposed_ms,
         validation.unwrap_or_default()
     )
@@ -166,16 +151,9 @@ fn beside(config: &Config, asked: Option<&PathBuf>, name: &str) -> Option<PathBu
     asked.cloned().or_else(|| Some(directory?.join(name)))
 }
 
-/// Rank 0's file of metrics.
-fn open_metrics(trainer: &Trainer) -> Result<Option<Metrics>, Failure> {
-    let config = trainer.config;
-    match beside(config, config.metrics.as_ref(), "metrics.jsonl") {
-        Some(path) if trainer.comm.rank() == 0 => {
-            let metrics = Metrics::open(&path, &trainer.run, trainer.step);
-            metrics.map(Some).map_err(Failure::work)
-        }
-        _ => Ok(None),
-    }
+/// Where rank 0 writes its metrics, if anywhere.
+fn metrics_file(config: &Config) -> Option<PathBuf> {
+    beside(config, config.metrics.as_ref(), "metrics.jsonl")
 }
 
 /// Makes sure that all ranks have the same text and settings before they train on them.

@@ -2,7 +2,6 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
-use crate::metrics;
 use crate::model::{Gpt, Shape, initialise};
 use crate::optimizer::{AdamW, learning_rate};
 use crate::options::{Config, Wire};
@@ -12,15 +11,15 @@ use crate::text::Text;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device};
 use candle_nn::VarMap;
-use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, State};
-use ringtree::ddp::{DistributedSampler, HalfHook, Options, Trace};
+use ringtree::ddp::checkpoint::Run;
+use ringtree::ddp::{DataParallel, DistributedSampler, HalfHook, Options, Trace};
 use ringtree::{Communicator, ReduceOp};
 use ringtree_candle::{Replica, var_builder};
 use std::time::{Duration, Instant};
 
 /// A rank's training, between two steps.
 pub(crate) struct Trainer<'a> {
-    pub(crate) comm: &'a Communicator,
+    pub(crate) run: Run,
     pub(crate) config: &'a Config,
     pub(crate) text: &'a Text,
     pub(crate) model: Gpt,
@@ -29,8 +28,6 @@ pub(crate) struct Trainer<'a> {
     pub(crate) sampler: DistributedSampler,
     /// Optimizer steps that were taken.
     pub(crate) step: u64,
-    /// The run's id, as rank 0 knows it.
-    pub(crate) run: String,
     pub(crate) trace: Trace,
 }
 
@@ -41,18 +38,16 @@ pub(crate) struct Taken {
     /// The length of the averaged gradient, before clipping.
     pub(crate) gradient_norm: f64,
     pub(crate) learning_rate: f64,
-    pub(crate) step_ms: f64,
-    /// Communication that backward did not hide.
-    pub(crate) exposed_ms: f64,
 }
 
 impl<'a> Trainer<'a> {
-    /// At the beginning; every rank calls it.
-    pub(crate) fn new(
-        comm: &'a Communicator,
-        config: &'a Config,
-        text: &'a Text,
-    ) -> Result<Self, Failure> {
+    /// Where `run` goes on, or at the beginning; every rank calls it.
+    pub(crate) fn new(run: Run, config: &'a Config, text: &'a Text) -> Result<Self, Failure> {
+        let mut job = Job::new(config, text);
+        if let Some(state) = run.state() {
+            Job::of(state)?.check_fits(&job)?;
+        }
+        let comm = run.comm();
         let shape = Shape::of(config, text);
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -74,23 +69,33 @@ impl<'a> Trainer<'a> {
             DistributedSampler::new(sequences, config.seed, comm.rank(), comm.world_size())?
                 .drop_last()
                 .global_batch(batch)?;
-        Ok(Self {
-            comm,
+        let mut this = Self {
+            replica: Replica::new(comm, hooks, options)?,
+            run,
             config,
             text,
             model,
-            replica: Replica::new(comm, hooks, options)?,
             optimizer: AdamW::new(parameters, config.weight_decay),
             sampler,
             step: 0,
-            run: metrics::new_run(),
             trace: Trace::off(),
-        })
+        };
+        let (parallel, parameters) = (this.replica.parallel_mut()?, &mut this.optimizer.parameters);
+        this.step = this.run.resume(parallel, &mut this.sampler, |parts| {
+            snapshot::name_all(parts, parameters, &mut job)
+        })?;
+        this.replica.refresh()?;
+        Ok(this)
+    }
+
+    /// The ranks that train.
+    pub(crate) fn comm(&self) -> &Communicator {
+        self.run.comm()
     }
 
     /// One optimizer step on one global batch.
     pub(crate) fn take_step(&mut self) -> Result<Taken, Failure> {
-        let (started, beginning) = (Instant::now(), self.trace.clock());
+        let beginning = self.trace.clock();
         let (loss, gradients) = self.averaged_gradients()?;
         let updating = self.trace.clock();
         let gradient_norm = self.optimizer.norm(&gradients)?;
@@ -118,8 +123,6 @@ impl<'a> Trainer<'a> {
             loss,
             gradient_norm,
             learning_rate,
-            exposed_ms: parallel.exposed().as_secs_f64() * 1e3,
-            step_ms: started.elapsed().as_secs_f64() * 1e3,
         })
     }
 
@@ -127,7 +130,7 @@ impl<'a> Trainer<'a> {
     /// several parts.
     fn averaged_gradients(&mut self) -> Result<(f64, GradStore), Failure> {
         let parts = self.config.accumulate;
-        let share = self.config.batch / self.comm.world_size() / parts;
+        let share = self.config.batch / self.comm().world_size() / parts;
         let mut own_loss = 0.0;
         for _ in 1..parts {
             let loss = self.forward(share)?;
@@ -141,7 +144,7 @@ impl<'a> Trainer<'a> {
         let beginning = (self.trace.clock(), Instant::now());
         let gradients = self.replica.backward(&loss)?;
         self.trace_backward(beginning);
-        self.comm.all_reduce(&mut loss_sum, ReduceOp::Avg)?;
+        self.comm().all_reduce(&mut loss_sum, ReduceOp::Avg)?;
         Ok((loss_sum[0], gradients))
     }
 
@@ -181,14 +184,14 @@ impl<'a> Trainer<'a> {
     /// The mean loss of the validation sequences.
     pub(crate) fn validate(&self) -> Result<f64, Failure> {
         let count = self.config.validation_sequences;
-        evaluate::loss(self.comm, &self.model, self.text, count)
+        evaluate::loss(self.comm(), &self.model, self.text, count)
     }
 
     /// Compares the replicas, every rank calling it, and returns the weights' fingerprint.
     pub(crate) fn compare_replicas(&self) -> Result<Fingerprint, Failure> {
         let weights = self.optimizer.parameters.iter();
         let own = replicas::fingerprint(weights.map(|each| &each.var))?;
-        let fingerprints = replicas::gather(self.comm, &own)?;
+        let fingerprints = replicas::gather(self.comm(), &own)?;
         match replicas::differing(&fingerprints) {
             None => Ok(own),
             Some(ranks) => Err(Failure::work(format!(
@@ -200,50 +203,20 @@ impl<'a> Trainer<'a> {
     }
 
     /// Saves a checkpoint of replicas that are equal; every rank calls it.
-    pub(crate) fn save(&self, checkpoints: &Checkpoints) -> Result<(), Failure> {
+    pub(crate) fn save(&mut self, validation_loss: Option<f64>) -> Result<(), Failure> {
         self.compare_replicas()?;
-        let job = serde_json::to_value(self.job()).expect("invariant: a job is plain data");
-        let state = State {
-            run_id: self.run.clone(),
-            step: self.step,
-            epoch: self.sampler.epoch(),
-            sampler_position: self.sampler.position(),
-            seed: self.config.seed,
-            tuning: Some(self.comm.tuning().to_string()),
-            user: job,
-            ..State::default()
-        };
-        let parameters = &self.optimizer.parameters;
-        snapshot::save(checkpoints, self.comm, state, parameters, &self.replica)?;
-        if self.comm.rank() == 0 {
-            for warning in checkpoints.warnings() {
-                eprintln!("mingpt: {warning}");
-            }
-        }
+        let mut job = Job::new(self.config, self.text);
+        let (parallel, parameters) = (self.replica.parallel()?, &mut self.optimizer.parameters);
+        self.run
+            .save(parallel, &self.sampler, validation_loss, |parts| {
+                snapshot::name_all(parts, parameters, &mut job)
+            })?;
         Ok(())
     }
 
-    /// Goes on from `checkpoint`; every rank calls it.
-    pub(crate) fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), Failure> {
-        Job::of(checkpoint)?.check_fits(&self.job())?;
-        let parameters = &mut self.optimizer.parameters;
-        snapshot::restore(checkpoint, self.comm, parameters, &mut self.replica)?;
-        let state = &checkpoint.state;
-        let own = self.comm.tuning().to_string();
-        if self.comm.rank() == 0 && state.tuning.as_ref().is_some_and(|table| *table != own) {
-            eprintln!(
-                "mingpt: the checkpoint was made under another tuning table, so that sums may \
-                 differ in their last bits; RINGTREE_TUNING can name a file that keeps the table"
-            );
-        }
-        self.sampler.resume(state.epoch, state.sampler_position);
-        self.step = state.step;
-        self.run.clone_from(&state.run_id);
-        Ok(())
-    }
-
-    fn job(&self) -> Job {
-        Job::new(self.config, self.text)
+    /// What the reducer knows of the last step.
+    pub(crate) fn parallel(&self) -> Result<&DataParallel, Failure> {
+        Ok(self.replica.parallel()?)
     }
 
     /// The model's weights.

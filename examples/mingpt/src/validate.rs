@@ -9,6 +9,7 @@ use crate::text::Text;
 use candle_core::{DType, Device};
 use candle_nn::{VarBuilder, VarMap};
 use ringtree::ddp::checkpoint::Checkpoint;
+use ringtree_candle::part;
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +24,11 @@ pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
     };
     let mut evaluated = None;
     let mut warned = Vec::new();
+    if !once && checkpoints.newest_step()?.is_none() {
+        // The name may be misspelt.
+        let place = checkpoints.location();
+        eprintln!("mingpt: there is no checkpoint in {place} yet; waiting for the first");
+    }
     loop {
         let newest = checkpoints.newest_step()?;
         if newest.is_some()
@@ -39,7 +45,7 @@ pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
             }
             let step = found.checkpoint.state.step;
             if evaluated != Some(step) {
-                let job = Job::of(&found.checkpoint)?;
+                let job = Job::of(&found.checkpoint.state)?;
                 let loss = loss_of(&found.checkpoint, &job, config)?;
                 println!("step {step} validation {loss:.4}");
                 evaluated = Some(step);
@@ -73,9 +79,10 @@ fn loss_of(checkpoint: &Checkpoint, job: &Job, config: &Config) -> Result<f64, F
         .data()
         .lock()
         .expect("invariant: nothing panics with it");
-    for (name, var) in variables.iter() {
-        snapshot::load_weights(checkpoint, name, var)?;
-    }
+    checkpoint.load_parts("model", |parts| {
+        let mut variables = variables.iter();
+        variables.try_for_each(|(name, var)| part(parts, &snapshot::weights_of(name), var))
+    })?;
     let [sum, characters] =
         evaluate::loss_of_part(&model, &text, config.validation_sequences, 0, 1)?;
     Ok(sum / characters)

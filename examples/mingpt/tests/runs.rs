@@ -107,14 +107,12 @@ fn loss(line: &str) -> f64 {
     line.split(' ').nth(3).unwrap().parse().unwrap()
 }
 
-fn wait_for_lines(path: &Path, count: usize) {
+/// Checkpoints are written beside the training.
+fn wait_for_file(path: &Path) {
     let started = Instant::now();
-    while fs::read_to_string(path).map_or(0, |text| text.lines().count()) < count {
-        assert!(
-            started.elapsed() < PATIENCE,
-            "{} stays short",
-            path.display()
-        );
+    while !path.exists() {
+        let waited = started.elapsed();
+        assert!(waited < PATIENCE, "{} does not come", path.display());
         sleep(Duration::from_millis(5));
     }
 }
@@ -179,7 +177,7 @@ fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
     let steps = ["--steps", "80", "--every", "7"];
     let arguments = [&steps[..], &["--checkpoint", place.to_str().unwrap()]].concat();
     let mut ranks = start(2, &arguments);
-    wait_for_lines(&place.join("metrics.jsonl"), 10);
+    wait_for_file(&place.join("step-00000007.json"));
     for rank in &mut ranks {
         rank.kill().unwrap();
         rank.wait().unwrap();
@@ -228,6 +226,43 @@ fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
         expected,
         "{}",
         String::from_utf8_lossy(&validation.stderr)
+    );
+}
+
+#[test]
+fn a_validator_says_what_is_in_the_place_of_its_checkpoints() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, nothing) = (
+        directory.path().join("file"),
+        directory.path().join("misspelt"),
+    );
+    fs::write(&file, "no folder").unwrap();
+    for (place, words) in [
+        (&file, "is no folder"),
+        (&nothing, "there is no checkpoint in "),
+    ] {
+        let mut validation = mingpt();
+        validation
+            .args(["validate", "--once", "--checkpoint"])
+            .arg(place);
+        let end = validation.output().unwrap();
+        let message = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert_eq!(end.status.code(), Some(1), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains(words), "{message}");
+        assert!(message.contains(place.to_str().unwrap()), "{message}");
+    }
+    let mut validation = mingpt();
+    validation.args(["validate", "--checkpoint"]).arg(&nothing);
+    let mut waiting = validation.spawn().unwrap();
+    let mut line = String::new();
+    let errors = waiting.stderr.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut line).unwrap();
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    assert!(
+        line.contains("misspelt yet; waiting for the first"),
+        "{line}"
     );
 }
 

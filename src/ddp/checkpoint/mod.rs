@@ -1,8 +1,14 @@
 //! Checkpoints: what a training holds, kept so that any rank can go on from it.
 //!
-//! *Purpose.* [`Checkpoint`] is the value: named [`Tensor`]s and a [`State`]. A [`Store`] is where
-//! files go, [`Directory`] a local or shared one. [`Checkpoints`] saves, finds the newest whole
-//! one, and does both for all ranks of a communicator.
+//! A training uses [`Run`]: it opens the checkpoints of a place, resumes in one call, and saves
+//! beside the training. A program that reads checkpoints, for validation or to serve the model,
+//! uses [`Checkpoints`]: [`latest`](Checkpoints::latest), [`best`](Checkpoints::best),
+//! [`list`](Checkpoints::list), [`load`](Checkpoints::load); and [`Checkpoint::load_parts`] brings
+//! a model's weights back by name, shape and type. A program that is not built on
+//! [`DataParallel`](crate::ddp::DataParallel) saves its own [`Checkpoint`]s by
+//! [`Checkpoints::save_from`].
+//!
+//! *Where.* A [`Store`] is where files go; [`Directory`] is a local or shared folder.
 //!
 //! *Files.* A checkpoint of step 120 is `step-00000120.safetensors`, which any reader of that
 //! format opens, and `step-00000120.json`, the manifest: the state, and length and SHA-256 of the
@@ -10,7 +16,7 @@
 //!
 //! *Invariants.* A checkpoint exists exactly when its manifest is whole. No byte of one is trusted
 //! before the checksums agree. The one that exists is never touched before the next one does. What
-//! is damaged is named and passed over, and never loaded.
+//! is damaged is named and passed over, and never loaded. Two trainings do not save in one place.
 //!
 //! ```
 //! use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -37,24 +43,30 @@
 //! # Ok(()) }
 //! ```
 
+mod claim;
 mod cleanup;
 mod directory;
+mod exchange;
 pub(crate) mod manifest;
 pub(crate) mod names;
+mod parts;
 mod ranks;
+mod run;
 mod series;
 mod store;
 mod tensor;
 pub(crate) mod tensor_file;
 
 pub use directory::Directory;
+pub use parts::Parts;
+pub use run::Run;
 pub use series::{Checkpoints, Found};
 pub use store::Store;
 pub use tensor::Tensor;
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// A rank's tensors of this name are its communication hook's.
@@ -84,6 +96,10 @@ pub struct State {
     pub step: u64,
     /// The epoch, from 0.
     pub epoch: u64,
+    /// Samples of the data set, if a sampler dealt them out. Where the sampler stands means nothing
+    /// in another data set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
     /// Samples of the current epoch that are used up, over all ranks, as
     /// [`DistributedSampler::position`](crate::ddp::DistributedSampler::position) counts them.
     pub sampler_position: u64,
@@ -93,11 +109,37 @@ pub struct State {
     /// The parameters in the order in which they lie in the gradient buckets, and the step since
     /// which that holds, as [`DataParallel::order`](crate::ddp::DataParallel::order) tells them.
     pub order: Option<(Vec<usize>, u64)>,
-    /// The tuning table, as text: the same table chooses the same algorithms, so the same bits.
+    /// The tuning table, as the text of a [`TuningRecord`](crate::TuningRecord): the same table
+    /// chooses the same algorithms, so the same bits.
     pub tuning: Option<String>,
-    /// What else the program wants back, as JSON. Numbers come back exactly; NaN and infinities
-    /// have no JSON, so they belong in a tensor.
+    /// How good the model is, as the loss on validation data: [`Checkpoints::best`] finds the
+    /// lowest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// What else the program wants back, as JSON; [`Parts::value`] keeps values here, by name.
+    /// Numbers come back exactly; NaN and infinities have no JSON, so they belong in a tensor.
     pub user: serde_json::Value,
+}
+
+impl State {
+    /// The value that was saved as `name` by [`Parts::value`].
+    ///
+    /// # Errors
+    /// [`Error::usage`] if there is none, or it is not of that type.
+    pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let step = self.step;
+        let lacks = || {
+            Error::usage(format!(
+                "the checkpoint of step {step} has no value '{name}'"
+            ))
+        };
+        let json = self.user.get(name).ok_or_else(lacks)?;
+        T::deserialize(json).map_err(|error| {
+            Error::usage(format!(
+                "the value '{name}' of the checkpoint of step {step}: {error}"
+            ))
+        })
+    }
 }
 
 impl Checkpoint {
@@ -143,32 +185,9 @@ impl Checkpoint {
         values.map_err(|what| Error::usage(format!("tensor '{name}': {what}")))
     }
 
-    /// Adds what [`DataParallel::hook_state`](crate::ddp::DataParallel::hook_state) returned on
-    /// `rank`, as tensors of that rank alone.
-    pub fn insert_hook_state(&mut self, rank: usize, state: &[(String, Vec<f32>)]) {
-        for (name, values) in state {
-            let tensor = Tensor::new(&[values.len()], values)
-                .expect("invariant: one dimension holds as many elements as it says");
-            self.tensors
-                .insert(format!("rank-{rank}/{HOOK}/{name}"), tensor);
-        }
-    }
-
     /// What [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook) takes on `rank`,
     /// by name; nothing if the checkpoint was written by fewer ranks.
-    ///
-    /// ```
-    /// use ringtree::ddp::checkpoint::Checkpoint;
-    /// let mut checkpoint = Checkpoint::default();
-    /// let state = vec![("error".to_owned(), vec![0.25, -0.5])];
-    /// checkpoint.insert_hook_state(1, &state);
-    /// assert_eq!(checkpoint.hook_state(1), Ok(state));
-    /// assert_eq!(checkpoint.hook_state(2), Ok(vec![]));
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::usage`] if the tensors under that name are not `f32`.
-    pub fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
+    fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
         let prefix = format!("rank-{rank}/{HOOK}");
         let state = self.under(&prefix).map(|(name, _)| {
             let values = self.values(&format!("{prefix}/{name}"))?;

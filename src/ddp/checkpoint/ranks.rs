@@ -3,26 +3,14 @@
 //! Every decision is taken from what all ranks have exchanged, so all take the same one: a rank
 //! that cannot read or write sends its error to the others instead of leaving them waiting.
 
+use super::exchange::{
+    Entry, Own, Piece, WRITER, empty, entry, gather_json, gather_own, gather_words, share,
+};
 use super::series::{Checkpoints, Found, none_whole};
-use super::tensor::Tensor;
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
-use crate::comm::values::{all_gather_bytes, broadcast_bytes, receive_bytes, send_bytes};
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::collections::BTreeMap;
-
-/// The rank that writes.
-const WRITER: usize = 0;
-
-/// A tensor without its bytes.
-#[derive(Serialize, Deserialize)]
-struct Entry {
-    name: String,
-    dtype: u8,
-    shape: Vec<usize>,
-}
+use serde::{Deserialize, Serialize};
 
 /// The newest checkpoint that a rank may be able to read.
 #[derive(Serialize, Deserialize)]
@@ -31,15 +19,6 @@ struct Offer {
     run_id: String,
     /// For messages.
     place: String,
-}
-
-/// How the writer fared.
-#[derive(Clone, Serialize, Deserialize)]
-enum Outcome {
-    /// With what could not be cleared away.
-    Saved(Vec<String>),
-    WrongUse(String),
-    Failed(String),
 }
 
 impl Checkpoints {
@@ -71,50 +50,22 @@ impl Checkpoints {
     /// [`Error::usage`] on every rank if one passes state of another. Errors of the communicator.
     pub fn save_from(&self, comm: &Communicator, checkpoint: &Checkpoint) -> Result<()> {
         self.set_warnings(Vec::new());
-        let own = own_tensors(comm, checkpoint);
-        let outcome = if comm.rank() == WRITER {
-            self.gather_and_write(comm, checkpoint, own.err())?
-        } else {
-            send_tensors(comm, own)?;
-            Outcome::Saved(Vec::new())
-        };
-        match share(comm, WRITER, &outcome)? {
-            Outcome::Saved(warnings) => {
-                self.set_warnings(warnings);
-                Ok(())
+        let gathered = gather_own(comm, own_tensors(comm, checkpoint))?;
+        let outcome: Result<Vec<String>> = match gathered {
+            Err(what) => Err(Error::usage(what)),
+            Ok(_) if comm.rank() != WRITER => Ok(Vec::new()),
+            Ok(gathered) => {
+                let state = State {
+                    world_size: comm.world_size(),
+                    ..checkpoint.state.clone()
+                };
+                let tensors = checkpoint.tensors.iter().chain(&gathered);
+                let tensors = tensors.map(|(name, tensor)| (&**name, tensor));
+                self.write(&state, tensors).map(|()| self.warnings())
             }
-            Outcome::WrongUse(message) => Err(Error::usage(message)),
-            Outcome::Failed(message) => Err(Error::system(message)),
-        }
-    }
-
-    fn gather_and_write(
-        &self,
-        comm: &Communicator,
-        checkpoint: &Checkpoint,
-        mut wrong: Option<String>,
-    ) -> Result<Outcome> {
-        let mut gathered = BTreeMap::new();
-        for rank in (0..comm.world_size()).filter(|rank| *rank != WRITER) {
-            match receive_tensors(comm, rank)? {
-                Ok(tensors) => gathered.extend(tensors),
-                Err(what) => wrong = wrong.or(Some(what)),
-            }
-        }
-        if let Some(what) = wrong {
-            return Ok(Outcome::WrongUse(what));
-        }
-        let state = State {
-            world_size: comm.world_size(),
-            ..checkpoint.state.clone()
         };
-        let tensors = checkpoint.tensors.iter().chain(&gathered);
-        let written = self.write(&state, tensors.map(|(name, tensor)| (&**name, tensor)));
-        Ok(match written {
-            Ok(()) => Outcome::Saved(self.warnings()),
-            Err(error) if error.is_usage() => Outcome::WrongUse(error.to_string()),
-            Err(error) => Outcome::Failed(format!("rank {WRITER}: {error}")),
-        })
+        self.set_warnings(share(comm, WRITER, &outcome)??);
+        Ok(())
     }
 
     /// The newest whole checkpoint that any rank finds, on every rank; every rank calls it, with
@@ -129,16 +80,39 @@ impl Checkpoints {
     /// behind; as [`Checkpoints::latest`] if no rank finds a whole one and some rank finds trouble.
     /// Errors of the communicator.
     pub fn load_and_broadcast(&self, comm: &Communicator) -> Result<Option<Found>> {
+        self.search(comm, Search::new(self))
+    }
+
+    /// As [`Checkpoints::load_and_broadcast`], but the checkpoint of `step`, as rank 0 says it,
+    /// though there may be later ones.
+    ///
+    /// # Errors
+    /// As there; [`Error::system`] on every rank if no rank has a whole one of that step.
+    pub(super) fn load_step(&self, comm: &Communicator, step: u64) -> Result<Found> {
+        let step = share(comm, WRITER, &step)?;
         let mut search = Search::new(self);
+        search.steps.retain(|one| *one == step);
+        let found = self.search(comm, search)?;
+        self.go_behind(step);
+        found.ok_or_else(|| self.no_such_step(step))
+    }
+
+    fn search(&self, comm: &Communicator, mut search: Search<'_>) -> Result<Option<Found>> {
         let found = search.run(comm)?;
         let handed = match found {
             Some((root, loaded)) => Some(hand_out(comm, root, loaded)?),
             None => None,
         };
-        let mut warnings = gather_warnings(comm, &search.warnings)?;
+        let mut warnings = gather_words(comm, &search.warnings)?;
+        let unseen = gather_words(comm, &search.unseen)?;
         let Some((checkpoint, word)) = handed else {
+            if warnings.is_empty() && !unseen.is_empty() {
+                return Err(Error::system(unseen.join("; ")));
+            }
+            warnings.extend(unseen);
             return none_whole(warnings);
         };
+        warnings.extend(unseen);
         warnings.extend(word);
         Ok(Some(Found {
             checkpoint,
@@ -152,19 +126,23 @@ struct Search<'a> {
     checkpoints: &'a Checkpoints,
     /// The steps that this rank has not tried, oldest first.
     steps: Vec<u64>,
+    /// The files that this rank passed over.
     warnings: Vec<String>,
+    /// Why this rank could not look at all.
+    unseen: Vec<String>,
 }
 
 impl<'a> Search<'a> {
     fn new(checkpoints: &'a Checkpoints) -> Self {
-        let (steps, warnings) = match checkpoints.steps() {
+        let (steps, unseen) = match checkpoints.steps() {
             Ok(steps) => (steps.into_iter().collect(), Vec::new()),
             Err(error) => (Vec::new(), vec![error.to_string()]),
         };
         Self {
             checkpoints,
             steps,
-            warnings,
+            warnings: Vec::new(),
+            unseen,
         }
     }
 
@@ -185,8 +163,10 @@ impl<'a> Search<'a> {
             for readers in [first, others] {
                 let reads = readers.contains(&comm.rank());
                 let loaded = reads.then(|| self.load(step)).flatten();
-                let whole = gather_numbers(comm, [u64::from(loaded.is_some())])?;
-                if let Some(root) = whole.iter().position(|is_whole| is_whole[0] == 1) {
+                let mut whole = vec![0u8; comm.world_size()];
+                whole[comm.rank()] = u8::from(loaded.is_some());
+                comm.all_gather(&mut whole)?;
+                if let Some(root) = whole.iter().position(|is_whole| *is_whole == 1) {
                     return Ok(Some((root, loaded)));
                 }
             }
@@ -213,7 +193,7 @@ impl<'a> Search<'a> {
     }
 
     fn load(&mut self, step: u64) -> Option<Checkpoint> {
-        match self.checkpoints.load(step) {
+        match self.checkpoints.read(step) {
             Ok(checkpoint) => Some(checkpoint),
             Err(warning) => {
                 self.warnings.push(warning);
@@ -249,14 +229,15 @@ fn owner(name: &str) -> Option<usize> {
 }
 
 /// The tensors that only this rank has, or what is wrong with them.
-fn own_tensors<'a>(
-    comm: &Communicator,
-    checkpoint: &'a Checkpoint,
-) -> std::result::Result<Vec<(&'a str, &'a Tensor)>, String> {
+fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
     let mut own = Vec::new();
     for (name, tensor) in &checkpoint.tensors {
         match owner(name) {
-            Some(rank) if rank == comm.rank() => own.push((&**name, tensor)),
+            Some(rank) if rank == comm.rank() => own.push(Piece {
+                name,
+                tensor,
+                part_of: None,
+            }),
             Some(_) => {
                 let rank = comm.rank();
                 return Err(format!(
@@ -268,46 +249,6 @@ fn own_tensors<'a>(
         }
     }
     Ok(own)
-}
-
-/// Sends this rank's own tensors to the writer, or what is wrong with them.
-fn send_tensors(
-    comm: &Communicator,
-    own: std::result::Result<Vec<(&str, &Tensor)>, String>,
-) -> Result<()> {
-    let entries: std::result::Result<Vec<Entry>, &String> = match &own {
-        Ok(own) => Ok(own
-            .iter()
-            .map(|(name, tensor)| entry(name, tensor))
-            .collect()),
-        Err(what) => Err(what),
-    };
-    send_bytes(comm, &to_json(&entries), WRITER)?;
-    for (_, tensor) in own.iter().flatten() {
-        if !tensor.bytes().is_empty() {
-            comm.send(tensor.bytes(), WRITER)?;
-        }
-    }
-    Ok(())
-}
-
-type Gathered = std::result::Result<BTreeMap<String, Tensor>, String>;
-
-fn receive_tensors(comm: &Communicator, rank: usize) -> Result<Gathered> {
-    let entries: std::result::Result<Vec<Entry>, String> = from_json(&receive_bytes(comm, rank)?)?;
-    let entries = match entries {
-        Ok(entries) => entries,
-        Err(what) => return Ok(Err(what)),
-    };
-    let mut tensors = BTreeMap::new();
-    for entry in entries {
-        let mut tensor = empty(&entry)?;
-        if !tensor.bytes().is_empty() {
-            comm.recv(tensor.bytes_mut(), rank)?;
-        }
-        tensors.insert(entry.name, tensor);
-    }
-    Ok(Ok(tensors))
 }
 
 /// Gives every rank its part of the checkpoint that `root` has loaded, and a word if the number of
@@ -365,78 +306,4 @@ fn change_of_ranks(comm: &Communicator, state: &State, entries: &[Entry]) -> Opt
         "the checkpoint of step {} was written by {before} ranks and is read by {now}: {what}",
         state.step
     ))
-}
-
-/// Every rank's warnings, on every rank, without duplicates.
-fn gather_warnings(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
-    let mut sayers = BTreeMap::<String, Vec<usize>>::new();
-    let warnings: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
-    for (rank, warnings) in warnings.into_iter().enumerate() {
-        for warning in warnings {
-            sayers.entry(warning).or_default().push(rank);
-        }
-    }
-    let world_size = comm.world_size();
-    let said = sayers.into_iter().map(|(warning, ranks)| match ranks[..] {
-        _ if ranks.len() == world_size => warning,
-        [rank] => format!("{warning} (seen by rank {rank})"),
-        _ => format!(
-            "{warning} (seen by rank {} and {} more)",
-            ranks[0],
-            ranks.len() - 1
-        ),
-    });
-    Ok(said.collect())
-}
-
-/// Every rank's value.
-fn gather_json<T: Serialize + DeserializeOwned>(comm: &Communicator, own: &T) -> Result<Vec<T>> {
-    let texts = all_gather_bytes(comm, to_json(own))?;
-    texts.iter().map(|text| from_json(text)).collect()
-}
-
-/// Every rank's `N` numbers.
-fn gather_numbers<const N: usize>(comm: &Communicator, own: [u64; N]) -> Result<Vec<[u64; N]>> {
-    let mut numbers = vec![0; N * comm.world_size()];
-    numbers[N * comm.rank()..][..N].copy_from_slice(&own);
-    comm.all_gather(&mut numbers)?;
-    let (each, _) = numbers.as_chunks();
-    Ok(each.to_vec())
-}
-
-/// The value that `root` has, on every rank.
-fn share<T: Serialize + DeserializeOwned>(comm: &Communicator, root: usize, own: &T) -> Result<T> {
-    from_json(&broadcast_bytes(comm, to_json(own), root)?)
-}
-
-fn entry(name: &str, tensor: &Tensor) -> Entry {
-    Entry {
-        name: name.to_owned(),
-        dtype: tensor.dtype().code(),
-        shape: tensor.shape().to_vec(),
-    }
-}
-
-/// A tensor of zeros to receive into.
-fn empty(entry: &Entry) -> Result<Tensor> {
-    let dtype = Dtype::from_code(entry.dtype);
-    let tensor = dtype.and_then(|dtype| Tensor::zeros(dtype, entry.shape.clone()));
-    tensor.ok_or_else(|| {
-        let Entry { name, shape, .. } = entry;
-        Error::system(format!(
-            "no memory for the tensor '{name}' of shape {shape:?}"
-        ))
-    })
-}
-
-fn to_json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("invariant: what ranks exchange has only text for keys")
-}
-
-fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
-    serde_json::from_slice(text).map_err(|error| {
-        Error::protocol(format!(
-            "a rank's part in a checkpoint is malformed: {error}"
-        ))
-    })
 }

@@ -1,5 +1,6 @@
 //! The checkpoints of one run: saving the next, finding the newest whole one, dropping old ones.
 
+use super::claim::Claim;
 use super::cleanup::CleanUp;
 use super::manifest::{Manifest, TensorFile, sha256};
 use super::store::Store;
@@ -13,11 +14,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The checkpoints of one run in one place.
 ///
 /// Files there that are called `step-N.json` or `step-N.safetensors` are taken for checkpoints, so
-/// they are removed when they are old; others are left alone. One process writes at a time; any
-/// number may read beside it.
+/// they are removed when they are old; others are left alone. One process writes at a time, and a
+/// second one is refused ([`Store::lock`], [`Checkpoints::save`]); any number may read beside it.
+///
+/// [`Run`](super::Run) uses it for a whole training. By itself it serves who reads checkpoints:
+///
+/// ```
+/// use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
+/// # fn main() -> ringtree::Result<()> {
+/// # let scratch = tempfile::tempdir().expect("a scratch folder");
+/// # let folder = scratch.path();
+/// let checkpoints = Checkpoints::new(Directory::new(folder), 2).keep_best();
+/// for (step, loss) in [(100, 0.5), (200, 0.3), (300, 0.4), (400, 0.6)] {
+///     let state = State { step, loss: Some(loss), ..State::default() };
+///     checkpoints.save(&Checkpoint::new(state))?;
+/// }
+/// let steps: Vec<_> = checkpoints.list()?.iter().map(|state| state.step).collect();
+/// assert_eq!(steps, [200, 300, 400]); // the last two, and the best
+/// let best = checkpoints.best()?.expect("there are some");
+/// assert_eq!(checkpoints.load(best.step)?.state.loss, Some(0.3));
+/// # Ok(()) }
+/// ```
 pub struct Checkpoints {
     store: Box<dyn Store>,
     keep: usize,
+    keeps_best: bool,
+    claim: Mutex<Claim>,
     /// What the last save could not clear away.
     warnings: Mutex<Vec<String>>,
 }
@@ -38,8 +60,31 @@ impl Checkpoints {
         Self {
             store: Box::new(store),
             keep: keep.max(1),
+            keeps_best: false,
+            claim: Mutex::default(),
             warnings: Mutex::default(),
         }
+    }
+
+    /// The checkpoint with the lowest [`State::loss`] stays too, however old it is.
+    #[must_use]
+    pub fn keep_best(mut self) -> Self {
+        self.keeps_best = true;
+        self
+    }
+
+    /// Keeps other writers out from now on; [`Checkpoints::save`] does it otherwise.
+    pub(super) fn claim(&self) -> Result<()> {
+        self.lock_claim().lock(&*self.store)
+    }
+
+    /// The training goes on from `step`; the next save removes the later ones that there are.
+    pub(super) fn go_behind(&self, step: u64) {
+        self.lock_claim().go_behind(step);
+    }
+
+    fn lock_claim(&self) -> MutexGuard<'_, Claim> {
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where they are, for messages.
@@ -68,7 +113,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::system`] if it cannot be written: the older ones are untouched.
-    /// [`Error::usage`] if there are later steps of another run.
+    /// [`Error::usage`] if there are checkpoints that this value has neither loaded nor written, or
+    /// later steps of another run. [`Error::configuration`] if another process saves there.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
         let tensors = checkpoint.tensors.iter();
         self.write(
@@ -84,10 +130,13 @@ impl Checkpoints {
     ) -> Result<()> {
         // A checkpoint that is there must not be reported as failed: clearing away never fails.
         self.set_warnings(Vec::new());
-        let mut cleanup = CleanUp::new(&*self.store);
-        cleanup.clear_leftovers();
+        let mut claim = self.lock_claim();
+        claim.lock(&*self.store)?;
         let present = self.store.list()?;
         self.check_run(state, &present)?;
+        claim.check(&manifest_steps(&present), &*self.store)?;
+        let mut cleanup = CleanUp::new(&*self.store);
+        cleanup.clear_leftovers();
         remove_orphans(&present, &mut cleanup);
 
         let malformed = |what| Error::usage(format!("the checkpoint cannot be written: {what}"));
@@ -111,6 +160,8 @@ impl Checkpoints {
         self.store.write_atomically(file, &parts)?;
         self.store
             .write_atomically(&names::manifest(state.step), &[&encoded])?;
+        claim.wrote(state.step, &encoded);
+        self.remove_left_behind(&mut claim, &mut cleanup);
         self.remove_old(state.step, file, &mut cleanup);
         self.set_warnings(cleanup.warnings());
         Ok(())
@@ -133,11 +184,11 @@ impl Checkpoints {
     /// [`Error::system`] if the place cannot be looked at, or if there are checkpoints and not one
     /// of them is whole: to start again from the beginning is the user's decision.
     pub fn latest(&self) -> Result<Option<Found>> {
-        let mut files = self.files()?;
+        let mut files = self.look()?;
         for _ in 0..CHECKPOINT_LOOKS_MAX {
             let mut warnings = Vec::new();
             for step in manifest_steps(&files).into_iter().rev() {
-                match self.load(step) {
+                match self.read(step) {
                     Ok(checkpoint) => {
                         return Ok(Some(Found {
                             checkpoint,
@@ -147,7 +198,7 @@ impl Checkpoints {
                     Err(warning) => warnings.push(warning),
                 }
             }
-            let again = self.files()?;
+            let again = self.look()?;
             if again == files {
                 return none_whole(warnings);
             }
@@ -159,9 +210,64 @@ impl Checkpoints {
         )))
     }
 
-    /// The steps that there are manifests of.
+    /// The states of the checkpoints whose manifests are whole, oldest first. Tensors are not
+    /// looked at.
+    ///
+    /// # Errors
+    /// [`Error::system`] if the place cannot be looked at.
+    pub fn list(&self) -> Result<Vec<State>> {
+        let steps = manifest_steps(&self.files()?).into_iter();
+        let whole = steps.filter_map(|step| self.manifest(step).ok());
+        Ok(whole.map(|manifest| manifest.state).collect())
+    }
+
+    /// Of the checkpoints that were saved with a [`State::loss`], the state of the one with the
+    /// lowest.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::list`].
+    pub fn best(&self) -> Result<Option<State>> {
+        let states = self.list()?;
+        let best = best(&states);
+        Ok(best.and_then(|step| states.into_iter().find(|state| state.step == step)))
+    }
+
+    /// The checkpoint of `step`.
+    ///
+    /// # Errors
+    /// [`Error::system`] if there is none, or it is damaged.
+    pub fn load(&self, step: u64) -> Result<Checkpoint> {
+        let steps = self.steps()?;
+        if !steps.contains(&step) {
+            return Err(self.no_such_step(step));
+        }
+        self.read(step).map_err(Error::system)
+    }
+
+    pub(super) fn no_such_step(&self, step: u64) -> Error {
+        let states = self.list().unwrap_or_default();
+        let steps: Vec<_> = states.iter().map(|state| state.step.to_string()).collect();
+        let there = match &steps[..] {
+            [] => "there are none".to_owned(),
+            steps => format!("there are those of {}", steps.join(", ")),
+        };
+        Error::system(format!(
+            "there is no checkpoint of step {step} in {}; {there}",
+            self.location()
+        ))
+    }
+
+    /// The steps that there are manifests of, which this value knows from now on.
     pub(super) fn steps(&self) -> Result<BTreeSet<u64>> {
-        Ok(manifest_steps(&self.files()?))
+        Ok(manifest_steps(&self.look()?))
+    }
+
+    /// The files, whose steps this value knows from now on.
+    fn look(&self) -> Result<Vec<String>> {
+        let files = self.files()?;
+        self.lock_claim()
+            .seen(&manifest_steps(&files), &*self.store);
+        Ok(files)
     }
 
     fn files(&self) -> Result<Vec<String>> {
@@ -184,7 +290,7 @@ impl Checkpoints {
     }
 
     /// The checkpoint of `step`, or which file is damaged, and how.
-    pub(super) fn load(&self, step: u64) -> std::result::Result<Checkpoint, String> {
+    pub(super) fn read(&self, step: u64) -> std::result::Result<Checkpoint, String> {
         let Manifest { state, tensors } = self.manifest(step)?;
         let bytes = self.bytes(&tensors.file)?;
         let damaged = |what: String| self.passed_over(&tensors.file, &what);
@@ -237,8 +343,19 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes what is older than the newest `keep` up to `saved`, and what `saved`, whose tensors
-    /// are in `file`, replaced.
+    /// Removes the checkpoints that the training went behind: a restart would take the newest of
+    /// them instead of what was just saved.
+    fn remove_left_behind(&self, claim: &mut Claim, cleanup: &mut CleanUp<'_>) {
+        for step in claim.left_behind().clone() {
+            // Its tensors are an orphan then, which the next save removes.
+            if cleanup.remove(&names::manifest(step)) {
+                claim.forget(step, &*self.store);
+            }
+        }
+    }
+
+    /// Removes what is older than the newest `keep` up to `saved`, but for the best if that is
+    /// kept, and what `saved`, whose tensors are in `file`, replaced.
     fn remove_old(&self, saved: u64, file: &str, cleanup: &mut CleanUp<'_>) {
         let present = match self.store.list() {
             Ok(present) => present,
@@ -248,10 +365,14 @@ impl Checkpoints {
         let newest_first = steps.range(..=saved).rev().copied();
         let whole = newest_first.filter(|step| *step == saved || self.manifest(*step).is_ok());
         let oldest = whole.take(self.keep).last().unwrap_or(saved);
+        let best = self
+            .keeps_best
+            .then(|| best(&self.list().unwrap_or_default()));
+        let best = best.flatten();
         // Manifests first: a reader should not find one whose tensors are gone.
         let old = steps.range(..oldest).copied();
         let stays: BTreeSet<_> = old
-            .filter(|step| !cleanup.remove(&names::manifest(*step)))
+            .filter(|step| Some(*step) == best || !cleanup.remove(&names::manifest(*step)))
             .collect();
         for name in &present {
             let is_stale = match names::step_of_tensors(name) {
@@ -286,6 +407,18 @@ pub(super) fn none_whole<T>(warnings: Vec<String>) -> Result<Option<T>> {
         "there are checkpoints, but none is whole; to start from the beginning, move them away: {}",
         warnings.join("; ")
     )))
+}
+
+/// The step with the lowest loss; of equal ones the latest.
+fn best(states: &[State]) -> Option<u64> {
+    let with_loss = states
+        .iter()
+        .filter_map(|state| Some((state.loss?, state.step)));
+    let best = with_loss.min_by(|one, other| {
+        let by_loss = one.0.total_cmp(&other.0);
+        by_loss.then(other.1.cmp(&one.1))
+    });
+    best.map(|(_, step)| step)
 }
 
 fn manifest_steps(names: &[String]) -> BTreeSet<u64> {

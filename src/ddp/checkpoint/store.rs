@@ -36,6 +36,15 @@ pub trait Store: Send + Sync {
     /// It is there and cannot be removed.
     fn remove(&self, name: &str) -> Result<()>;
 
+    /// Keeps other writers out until the value is dropped, or this process ends in any way. A store
+    /// that knows no such thing returns any value: a second writer is then noticed when it saves.
+    ///
+    /// # Errors
+    /// Another process holds the lock, or the place cannot be written.
+    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+        Ok(Box::new(()))
+    }
+
     /// Removes what writers that were killed left half-written. If this fails, or
     /// [`Store::remove`], the save goes on all the same.
     ///
@@ -65,6 +74,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn remove(&self, name: &str) -> Result<()> {
         (**self).remove(name)
+    }
+
+    fn lock(&self) -> Result<Box<dyn Send + Sync>> {
+        (**self).lock()
     }
 
     fn clear_leftovers(&self) -> Result<()> {

@@ -59,6 +59,12 @@ impl Tensor {
         &self.shape
     }
 
+    /// How many elements there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.bytes.len() / self.dtype.size()
+    }
+
     /// The elements' bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -4,8 +4,8 @@
 //! rank ([`Communicator::block`](crate::Communicator::block)). A rank keeps the optimizer's state
 //! of its blocks alone, updates the weights there, and an all-gather for each bucket gives all
 //! ranks all weights. That moves as many bytes as the all-reduce of the replicated form, and its
-//! two halves are the same, so the weights are the same to the bit as those of a replicated run whose
-//! all-reduce is this reduce-scatter and this all-gather.
+//! two halves are the same, so the weights are the same to the bit as those of a replicated run
+//! whose all-reduce is this reduce-scatter and this all-gather.
 
 mod adamw;
 mod state;

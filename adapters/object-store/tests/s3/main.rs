@@ -47,7 +47,9 @@ fn what_is_saved_small_or_large_another_machine_finds() {
     let server = Server::start();
     for count in [0, FEW, MANY] {
         let saved = checkpoint(count as u64, count);
-        Checkpoints::new(bucket(&server), 1).save(&saved).unwrap();
+        let checkpoints = Checkpoints::new(bucket(&server), 1);
+        checkpoints.latest().unwrap(); // a writer must have seen what is there
+        checkpoints.save(&saved).unwrap();
         // A trailing slash is the same place.
         let elsewhere = Bucket::open_with(&format!("{URL}/"), server.settings()).unwrap();
         let found = Checkpoints::new(elsewhere, 1).latest().unwrap().unwrap();
@@ -139,14 +141,15 @@ fn ranks_share_what_one_of_them_finds_in_the_bucket() {
         };
         let checkpoints = Checkpoints::new(store, 1);
         let mut own = checkpoint(7, FEW);
-        own.insert_hook_state(comm.rank(), &[("error".to_owned(), vec![0.5; comm.rank()])]);
+        let name = format!("rank-{0}/error", comm.rank());
+        own.insert(&name, &[comm.rank()], &vec![0.5_f32; comm.rank()])?;
         checkpoints.save_from(comm, &own)?;
         let found = checkpoints.load_and_broadcast(comm)?.unwrap().checkpoint;
         assert_eq!(found.tensors["model/weights"], own.tensors["model/weights"]);
-        found.hook_state(comm.rank())
+        found.values::<f32>(&name)
     });
     for (rank, end) in ends.into_iter().enumerate() {
-        assert_eq!(end, Ok(vec![("error".to_owned(), vec![0.5; rank])]));
+        assert_eq!(end, Ok(vec![0.5; rank]));
     }
 }
 
@@ -222,8 +225,9 @@ fn child_saves_until_killed() {
         return;
     }
     let checkpoints = Checkpoints::new(Bucket::open(URL).unwrap(), 1);
-    let newest = checkpoints.newest_step().unwrap();
-    for step in newest.map_or(1, |step| step + 1).. {
+    let found = checkpoints.latest().unwrap();
+    let newest = found.map_or(0, |found| found.checkpoint.state.step);
+    for step in newest + 1.. {
         checkpoints.save(&checkpoint(step, MANY / 2)).unwrap();
         let line = format!("saved {step}\n");
         std::io::stderr().write_all(line.as_bytes()).unwrap();

@@ -1,0 +1,483 @@
+//! The parts of a training, named once, in one function that serves saving and loading.
+
+use super::Checkpoint;
+use super::exchange::{Own, Piece, WRITER, Whole};
+use super::tensor::Tensor;
+use crate::dtype::{Dtype, Element};
+use crate::error::{Error, Result};
+use serde::{Serialize, de::DeserializeOwned};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names that a message lists before it only counts.
+const NAMES_LISTED: usize = 5;
+
+/// The parts of a training: tensors and values, each with its name.
+///
+/// The program writes one function that names them all, and passes it to
+/// [`Run::resume`](super::Run::resume) and [`Run::save`](super::Run::save). When a checkpoint is
+/// saved, what the function names is copied; when one is loaded, it is overwritten. So what is
+/// saved cannot be forgotten when the training resumes.
+///
+/// Loading is strict: before anything is overwritten, names, shapes and types are compared, and
+/// what the checkpoint lacks, what it has beyond, and what is different is listed in one error.
+/// The function is called once more for that.
+///
+/// ```
+/// use ringtree::ddp::checkpoint::{Checkpoint, Parts};
+///
+/// fn parts(parts: &mut Parts<'_>, weights: &mut [f32], best: &mut f64) -> ringtree::Result<()> {
+///     parts.tensor("model/weights", &[2, 3], weights)?;
+///     parts.value("best loss", best)
+/// }
+///
+/// let mut checkpoint = Checkpoint::default();
+/// let (mut weights, mut best) = ([1.0; 6], 0.5);
+/// checkpoint.insert_parts(|all| parts(all, &mut weights, &mut best))?;
+/// let (mut weights, mut best) = ([0.0; 6], 9.0);
+/// checkpoint.load_parts("", |all| parts(all, &mut weights, &mut best))?;
+/// assert_eq!((weights, best), ([1.0; 6], 0.5));
+///
+/// let other = checkpoint.load_parts("", |all| all.tensor("model/weights", &[3], &mut [0f32; 3]));
+/// let line = "the checkpoint of step 0 does not fit: it has model/weights as [2, 3] f32 instead \
+///     of [3] f32; it has a part that the program does not name: best loss";
+/// assert_eq!(other.unwrap_err().to_string(), line);
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Parts<'a> {
+    rank: usize,
+    mode: Mode<'a>,
+}
+
+#[derive(Debug)]
+enum Mode<'a> {
+    Saving(&'a mut Contents),
+    Comparing(&'a Checkpoint, Findings),
+    Loading(&'a Checkpoint),
+}
+
+/// What a rank has named for a checkpoint.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// On the writer: all that it has whole.
+    pub(super) tensors: BTreeMap<String, Tensor>,
+    /// Elsewhere: what only this rank has. Everywhere: parts of tensors.
+    own: Vec<(String, Tensor, Option<Whole>)>,
+    pub(super) values: serde_json::Map<String, serde_json::Value>,
+    names: BTreeSet<String>,
+}
+
+impl Contents {
+    /// Names them by `name_all`, on `rank`.
+    pub(super) fn of(
+        rank: usize,
+        name_all: impl FnOnce(&mut Parts<'_>) -> Result<()>,
+    ) -> Result<Self> {
+        let mut contents = Self::default();
+        name_all(&mut Parts {
+            rank,
+            mode: Mode::Saving(&mut contents),
+        })?;
+        Ok(contents)
+    }
+
+    /// What the writer does not have.
+    pub(super) fn own(&self) -> Own<'_> {
+        let own = self.own.iter().map(|(name, tensor, part_of)| Piece {
+            name,
+            tensor,
+            part_of: part_of.as_ref(),
+        });
+        Ok(own.collect())
+    }
+
+    /// Adds a tensor that this rank alone has.
+    pub(super) fn insert_own(&mut self, rank: usize, name: String, tensor: Tensor) {
+        if rank == WRITER {
+            self.tensors.insert(name, tensor);
+        } else {
+            self.own.push((name, tensor, None));
+        }
+    }
+}
+
+/// What was found when names, shapes and types were compared.
+#[derive(Debug, Default)]
+struct Findings {
+    named: BTreeSet<String>,
+    lacking: Vec<String>,
+    different: Vec<String>,
+}
+
+impl Parts<'_> {
+    /// Whether the parts are being overwritten with what a checkpoint holds. A program that copies
+    /// its tensors to name them copies them back then.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        matches!(self.mode, Mode::Loading(_))
+    }
+
+    /// A tensor that is the same on every rank: weights, an optimizer's state. `values` are its
+    /// elements, the last dimension varying fastest. Names are paths, such as `model/weight`.
+    ///
+    /// # Errors
+    /// [`Error::usage`] if the shape has another number of elements, or the name came before.
+    pub fn tensor<T: Element>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: &mut [T],
+    ) -> Result<()> {
+        if name.starts_with("rank-") {
+            return Err(Error::usage(format!(
+                "the tensor '{name}': names that start with 'rank-' are those of `Parts::own`"
+            )));
+        }
+        let rank = self.rank;
+        self.whole(name, shape, values, |contents, tensor| {
+            if rank == WRITER {
+                contents.tensors.insert(name.to_owned(), tensor());
+            }
+        })
+    }
+
+    /// A tensor that this rank alone has, such as the state of its random numbers. A rank that the
+    /// checkpoint has none of, because it was written by fewer ranks, keeps what it has.
+    ///
+    /// # Errors
+    /// As [`Parts::tensor`].
+    pub fn own<T: Element>(&mut self, name: &str, shape: &[usize], values: &mut [T]) -> Result<()> {
+        let rank = self.rank;
+        let name = format!("rank-{rank}/own/{name}");
+        if let Mode::Comparing(checkpoint, _) | Mode::Loading(checkpoint) = &self.mode
+            && rank >= checkpoint.state.world_size
+        {
+            return Ok(());
+        }
+        self.whole(&name, shape, values, |contents, tensor| {
+            contents.insert_own(rank, name.clone(), tensor());
+        })
+    }
+
+    /// A part of a tensor of `shape` that the ranks share out, such as an optimizer's state in
+    /// which each rank has some elements: this rank has `values`, from the element `start` on. The
+    /// parts of all ranks make up the tensor, and it is saved as one, so that another number of
+    /// ranks can load it.
+    ///
+    /// ```
+    /// use ringtree::ddp::checkpoint::{Checkpoints, Directory, Run};
+    /// use ringtree::ddp::{DataParallel, Options, Parameter};
+    /// use ringtree::Dtype;
+    ///
+    /// # let scratch = tempfile::tempdir().expect("a scratch folder");
+    /// # let folder = scratch.path();
+    /// for ranks in [3, 2] {
+    ///     let ends = ringtree::simulate(ranks, |comm| {
+    ///         let mut run = Run::open(comm, Checkpoints::new(Directory::new(folder), 1))?;
+    ///         let parameters = vec![Parameter::new("weight", &[6], Dtype::F32)];
+    ///         let mut model = DataParallel::new(run.comm(), parameters, Options::new())?;
+    ///         let block = comm.block(6); // the elements that are this rank's
+    ///         let mut momentum: Vec<f32> = block.clone().map(|at| at as f32).collect();
+    ///         if ranks == 2 {
+    ///             momentum.fill(-1.0);
+    ///         }
+    ///         run.resume(&mut model, None, |parts| {
+    ///             parts.shard("optimizer/momentum", &[6], block.start, &mut momentum)
+    ///         })?;
+    ///         Ok::<_, ringtree::Error>(momentum)
+    ///     });
+    ///     let all: Vec<f32> = ends.into_iter().flatten().flatten().collect();
+    ///     assert_eq!(all, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Parts::tensor`]; if the parts are not the whole, [`Run::save`](super::Run::save) says
+    /// so.
+    pub fn shard<T: Element>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        start: usize,
+        values: &mut [T],
+    ) -> Result<()> {
+        let all = shape.iter().product::<usize>();
+        let Some(end) = start.checked_add(values.len()).filter(|end| *end <= all) else {
+            return Err(Error::usage(format!(
+                "the part of tensor '{name}' has {} elements from {start} on, and the whole {all}",
+                values.len()
+            )));
+        };
+        match &mut self.mode {
+            Mode::Saving(contents) => {
+                contents.name(name)?;
+                let tensor = Tensor::new(&[values.len()], values).map_err(Error::usage)?;
+                let whole = Whole {
+                    shape: shape.to_vec(),
+                    start,
+                };
+                contents.own.push((name.to_owned(), tensor, Some(whole)));
+            }
+            Mode::Comparing(checkpoint, findings) => {
+                findings.compare(checkpoint, name, shape, T::DTYPE)?;
+            }
+            Mode::Loading(checkpoint) => {
+                let place = start * size_of::<T>()..end * size_of::<T>();
+                copy(checkpoint, name, values, |all| all.get(place))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A value of any type that serde knows: settings, counters, the best loss so far. Numbers
+    /// come back exactly; NaN and infinities have no JSON, so they belong in a tensor.
+    ///
+    /// # Errors
+    /// [`Error::usage`] if it cannot be written as JSON, or the name came before.
+    pub fn value<T: Serialize + DeserializeOwned>(
+        &mut self,
+        name: &str,
+        value: &mut T,
+    ) -> Result<()> {
+        match &mut self.mode {
+            Mode::Saving(contents) => {
+                contents.name(name)?;
+                let json = serde_json::to_value(value)
+                    .map_err(|error| Error::usage(format!("the value '{name}': {error}")))?;
+                contents.values.insert(name.to_owned(), json);
+            }
+            Mode::Comparing(checkpoint, findings) => {
+                findings.name(name)?;
+                match checkpoint.state.user.get(name) {
+                    None => findings.lacking.push(name.to_owned()),
+                    Some(json) => {
+                        if let Err(error) = T::deserialize(json) {
+                            findings.different.push(format!("{name}, but {error}"));
+                        }
+                    }
+                }
+            }
+            Mode::Loading(checkpoint) => *value = checkpoint.value(name)?,
+        }
+        Ok(())
+    }
+
+    fn whole<T: Element>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: &mut [T],
+        save: impl FnOnce(&mut Contents, &dyn Fn() -> Tensor),
+    ) -> Result<()> {
+        let count = shape.iter().product::<usize>();
+        if count != values.len() {
+            return Err(Error::usage(format!(
+                "the tensor '{name}' of shape {shape:?} has {count} elements, and {} were passed",
+                values.len()
+            )));
+        }
+        match &mut self.mode {
+            Mode::Saving(contents) => {
+                contents.name(name)?;
+                let copy = || {
+                    let tensor = Tensor::new(shape, values);
+                    tensor.expect("invariant: the number of elements was compared")
+                };
+                save(contents, &copy);
+            }
+            Mode::Comparing(checkpoint, findings) => {
+                findings.compare(checkpoint, name, shape, T::DTYPE)?;
+            }
+            Mode::Loading(checkpoint) => {
+                copy(checkpoint, name, values, |all| Some(all))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Contents {
+    fn name(&mut self, name: &str) -> Result<()> {
+        once(&mut self.names, name)
+    }
+}
+
+impl Findings {
+    fn name(&mut self, name: &str) -> Result<()> {
+        once(&mut self.named, name)
+    }
+
+    fn compare(
+        &mut self,
+        checkpoint: &Checkpoint,
+        name: &str,
+        shape: &[usize],
+        dtype: Dtype,
+    ) -> Result<()> {
+        self.name(name)?;
+        match checkpoint.tensors.get(name) {
+            None => self.lacking.push(format!("{name} {shape:?} {dtype}")),
+            Some(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => {}
+            Some(tensor) => self.different.push(format!(
+                "{name} as {:?} {} instead of {shape:?} {dtype}",
+                tensor.shape(),
+                tensor.dtype()
+            )),
+        }
+        Ok(())
+    }
+
+    /// One line, if there is anything to say about the parts of `checkpoint` under `prefix`.
+    fn line(self, rank: usize, checkpoint: &Checkpoint, prefix: &str) -> Option<String> {
+        let own = format!("rank-{rank}/own/");
+        let is_ours = |name: &&str| {
+            let is_others = name.starts_with("rank-") && !name.starts_with(&own);
+            let rest = name.strip_prefix(prefix);
+            let is_under = prefix.is_empty() || rest.is_some_and(|rest| rest.starts_with('/'));
+            is_under && !is_others && !self.named.contains(*name)
+        };
+        let values = checkpoint.state.user.as_object();
+        let values = values.into_iter().flatten().map(|(name, _)| name.as_str());
+        let tensors = checkpoint.tensors.keys().map(String::as_str);
+        let beyond: Vec<_> = tensors.chain(values).filter(is_ours).collect();
+        let mut said = Vec::new();
+        if !self.lacking.is_empty() {
+            said.push(format!("it lacks {}", listed(&self.lacking)));
+        }
+        if !self.different.is_empty() {
+            said.push(format!("it has {}", listed(&self.different)));
+        }
+        match &beyond[..] {
+            [] => {}
+            [one] => said.push(format!(
+                "it has a part that the program does not name: {one}"
+            )),
+            some => said.push(format!(
+                "it has parts that the program does not name: {}",
+                listed(some)
+            )),
+        }
+        let step = checkpoint.state.step;
+        (!said.is_empty()).then(|| {
+            format!(
+                "the checkpoint of step {step} does not fit: {}",
+                said.join("; ")
+            )
+        })
+    }
+}
+
+fn once(names: &mut BTreeSet<String>, name: &str) -> Result<()> {
+    match names.insert(name.to_owned()) {
+        true => Ok(()),
+        false => Err(Error::usage(format!(
+            "two parts of the checkpoint are called '{name}'; give each a name of its own"
+        ))),
+    }
+}
+
+fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    let shown: Vec<_> = names.iter().take(NAMES_LISTED).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(NAMES_LISTED) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+impl Checkpoint {
+    /// Adds what `name_all` names, as rank 0 has it.
+    ///
+    /// # Errors
+    /// Those of [`Parts`]; [`Error::usage`] for a part of a tensor.
+    pub fn insert_parts(
+        &mut self,
+        name_all: impl FnOnce(&mut Parts<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let contents = Contents::of(WRITER, name_all)?;
+        if !contents.own.is_empty() {
+            return Err(Error::usage(
+                "parts of tensors are put together by `Run::save`",
+            ));
+        }
+        self.tensors.extend(contents.tensors);
+        if !contents.values.is_empty() {
+            self.state.user = contents.values.into();
+        }
+        Ok(())
+    }
+
+    /// Overwrites what `name_all` names with what this checkpoint holds, as rank 0 does it: in a
+    /// program beside the training that validates or serves the model. The checkpoint may have no
+    /// other part whose name starts with `prefix` and a slash; an empty prefix stands for all.
+    ///
+    /// # Errors
+    /// [`Error::usage`] in one line that lists what is lacking, different and not named; nothing is
+    /// overwritten then. Those of `name_all`.
+    pub fn load_parts(
+        &self,
+        prefix: &str,
+        mut name_all: impl FnMut(&mut Parts<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match self.compare_parts(WRITER, prefix, &mut name_all)? {
+            Some(line) => Err(Error::usage(line)),
+            None => self.overwrite_parts(WRITER, &mut name_all),
+        }
+    }
+
+    /// The value that was saved as `name` by [`Parts::value`].
+    ///
+    /// # Errors
+    /// [`Error::usage`] if there is none, or it is not of that type.
+    pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        self.state.value(name)
+    }
+
+    /// What does not fit in what `name_all` names on `rank`.
+    pub(super) fn compare_parts(
+        &self,
+        rank: usize,
+        prefix: &str,
+        name_all: &mut dyn FnMut(&mut Parts<'_>) -> Result<()>,
+    ) -> Result<Option<String>> {
+        let mut parts = Parts {
+            rank,
+            mode: Mode::Comparing(self, Findings::default()),
+        };
+        name_all(&mut parts)?;
+        match parts.mode {
+            Mode::Comparing(_, findings) => Ok(findings.line(rank, self, prefix)),
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn overwrite_parts(
+        &self,
+        rank: usize,
+        name_all: &mut dyn FnMut(&mut Parts<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mode = Mode::Loading(self);
+        name_all(&mut Parts { rank, mode })
+    }
+}
+
+/// Overwrites `values` with some bytes of a tensor that was compared before.
+fn copy<T: Element>(
+    checkpoint: &Checkpoint,
+    name: &str,
+    values: &mut [T],
+    some: impl FnOnce(&[u8]) -> Option<&[u8]>,
+) -> Result<()> {
+    let values: &mut [u8] = bytemuck::cast_slice_mut(values);
+    let bytes = checkpoint
+        .tensors
+        .get(name)
+        .and_then(|tensor| some(tensor.bytes()));
+    let Some(bytes) = bytes.filter(|bytes| bytes.len() == values.len()) else {
+        return Err(Error::usage(format!(
+            "the tensor '{name}' was named otherwise when it was compared; name the same parts \
+             each time"
+        )));
+    };
+    values.copy_from_slice(bytes);
+    Ok(())
+}

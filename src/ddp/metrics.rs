@@ -1,0 +1,304 @@
+//! What rank 0 writes down about a run: one JSON object a line, under the run's id. A run that
+//! resumes goes on in the same file.
+
+use super::parallel::DataParallel;
+use crate::comm::Communicator;
+use crate::error::{Error, Result};
+use crate::whole_file;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What the program knows of a step; the rest of a [`Line`] is measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// The loss of the step's global batch.
+    pub loss: f64,
+    /// The learning rate of the step.
+    pub learning_rate: f64,
+    /// Samples since the line before, of all ranks.
+    pub samples: u64,
+    /// Tokens since the line before, of all ranks, where samples have tokens.
+    pub tokens: Option<u64>,
+    /// What else there is to say, by name, such as a validation loss or a gradient's norm.
+    pub more: BTreeMap<String, f64>,
+}
+
+impl Measured {
+    /// A step of `samples`, of all ranks.
+    #[must_use]
+    pub fn new(loss: f64, learning_rate: f64, samples: u64) -> Self {
+        Self {
+            loss,
+            learning_rate,
+            samples,
+            ..Self::default()
+        }
+    }
+
+    /// Samples of a step of language models have tokens, of all ranks.
+    #[must_use]
+    pub fn tokens(self, tokens: u64) -> Self {
+        let tokens = Some(tokens);
+        Self { tokens, ..self }
+    }
+
+    /// A further number, by its name.
+    #[must_use]
+    pub fn with(mut self, name: &str, number: f64) -> Self {
+        self.more.insert(name.to_owned(), number);
+        self
+    }
+}
+
+/// A line of the file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The run's id.
+    pub run: String,
+    /// Steps that have ended.
+    pub step: u64,
+    /// The loss of the step's global batch.
+    pub loss: f64,
+    /// The learning rate of the step.
+    pub learning_rate: f64,
+    /// Seconds since the line before, or since the file was opened.
+    pub seconds: f64,
+    /// Samples of all ranks in a second.
+    pub samples_per_s: f64,
+    /// Tokens of all ranks in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_s: Option<f64>,
+    /// Milliseconds of the step's communication that backward did not hide.
+    pub exposed_ms: f64,
+    /// Bytes of the gradients that the step averaged, on each rank.
+    pub bytes: u64,
+    /// Ranks that took part.
+    pub ranks: usize,
+    /// [`Measured::more`].
+    #[serde(flatten)]
+    pub more: BTreeMap<String, f64>,
+}
+
+/// The file of a run's metrics, which rank 0 writes; on other ranks it does nothing.
+///
+/// ```
+/// use ringtree::ddp::{DataParallel, Measured, Metrics, Options, Parameter};
+/// use ringtree::Dtype;
+///
+/// # let scratch = tempfile::tempdir().expect("a scratch folder");
+/// # let path = scratch.path().join("metrics.jsonl");
+/// ringtree::simulate(2, |comm| {
+///     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
+///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
+///     let mut metrics = Metrics::open(comm, path.clone(), "first try", 0)?;
+///     for step in 0..3 {
+///         model.report(0, &[1.0f32])?;
+///         model.wait()?;
+///         let (loss, rate, samples) = (1.0 / f64::from(step + 1), 0.1, 8);
+///         metrics.write(&model, Measured::new(loss, rate, samples).with("gradient norm", 0.3))?;
+///     }
+///     Ok::<_, ringtree::Error>(())
+/// });
+/// let lines = Metrics::read(&path, "first try")?;
+/// assert_eq!(lines.len(), 3);
+/// assert_eq!((lines[1].step, lines[1].loss, lines[1].bytes), (2, 0.5, 4));
+/// assert_eq!(lines[1].more["gradient norm"], 0.3);
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Metrics {
+    run: String,
+    ranks: usize,
+    /// On rank 0.
+    is_told: bool,
+    file: Option<(File, PathBuf)>,
+    since: Instant,
+}
+
+impl Metrics {
+    /// Goes on with the lines of `run` in the file `path` up to `step`: lines beyond are removed,
+    /// for those steps are taken once more, and so is half a line that a kill has left. Lines of
+    /// other runs stay. [`Run::metrics`](super::checkpoint::Run::metrics) does it with the numbers
+    /// of a checkpoint.
+    ///
+    /// With `None` for the path nothing is written, and [`Metrics::write`] only makes the lines.
+    ///
+    /// # Errors
+    /// [`Error::system`] on rank 0 if the file cannot be read or written.
+    pub fn open(
+        comm: &Communicator,
+        path: impl Into<Option<PathBuf>>,
+        run: &str,
+        step: u64,
+    ) -> Result<Self> {
+        let path = path.into().filter(|_| comm.rank() == 0);
+        let open = |path: PathBuf| open(&path, run, step).map(|file| (file, path));
+        Ok(Self {
+            run: run.to_owned(),
+            ranks: comm.world_size(),
+            is_told: comm.rank() == 0,
+            file: path.map(open).transpose()?,
+            since: Instant::now(),
+        })
+    }
+
+    /// Adds a line about the step that `model` has ended. Returns it on rank 0, also for the
+    /// program to print.
+    ///
+    /// # Errors
+    /// [`Error::system`] on rank 0 if it cannot be written.
+    pub fn write(&mut self, model: &DataParallel, measured: Measured) -> Result<Option<Line>> {
+        if !self.is_told {
+            return Ok(None);
+        }
+        let Measured {
+            loss,
+            learning_rate,
+            samples,
+            tokens,
+            more,
+        } = measured;
+        let now = Instant::now();
+        // Never 0: what is divided by it must be finite to be read again.
+        let seconds = (now - self.since).as_secs_f64().max(1e-9);
+        self.since = now;
+        let bytes = model.statistics().iter().map(|bucket| bucket.bytes as u64);
+        let line = Line {
+            run: self.run.clone(),
+            step: model.steps(),
+            loss,
+            learning_rate,
+            seconds,
+            samples_per_s: samples as f64 / seconds,
+            tokens_per_s: tokens.map(|tokens| tokens as f64 / seconds),
+            exposed_ms: model.exposed().as_secs_f64() * 1e3,
+            bytes: bytes.sum(),
+            ranks: self.ranks,
+            more,
+        };
+        if let Some((file, path)) = &mut self.file {
+            let mut text = serde_json::to_string(&line).expect("invariant: a line is plain data");
+            text.push('\n');
+            let written = file.write_all(text.as_bytes());
+            written.map_err(|error| cannot("write", path, &error))?;
+        }
+        Ok(Some(line))
+    }
+
+    /// All lines of `run` in the file `path`; none if there is no such file.
+    ///
+    /// # Errors
+    /// [`Error::system`] if it cannot be read.
+    pub fn read(path: impl AsRef<Path>, run: &str) -> Result<Vec<Line>> {
+        let text = text_of(path.as_ref())?;
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        Ok(lines.filter(|line: &Line| line.run == run).collect())
+    }
+}
+
+/// What says of a line where it belongs.
+#[derive(Deserialize)]
+struct Place {
+    run: String,
+    step: u64,
+}
+
+fn open(path: &Path, run: &str, step: u64) -> Result<File> {
+    let failed = |error: std::io::Error| cannot("write", path, &error);
+    let old = text_of(path)?;
+    let kept: String = old
+        .split_inclusive('\n')
+        .filter(|line| !is_outdated(line, run, step))
+        .flat_map(|line| [line.trim_end_matches('\n'), "\n"])
+        .collect();
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        whole_file::make_folder(folder).map_err(failed)?;
+    }
+    if kept != old {
+        // In one step, so that a kill does not lose what there was.
+        whole_file::replace(path, &[kept.as_bytes()]).map_err(failed)?;
+    }
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).open(path).map_err(failed)
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        // Not as if it were empty: it would be lost.
+        Err(error) => Err(cannot("read", path, &error)),
+    }
+}
+
+fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    Error::io(
+        format_args!("cannot {what} the metrics {}", path.display()),
+        error,
+    )
+}
+
+/// Whether `line` is of `run` and beyond `step`, or all that a kill has left of a line.
+fn is_outdated(line: &str, run: &str, step: u64) -> bool {
+    match serde_json::from_str::<Place>(line) {
+        Ok(place) => place.run == run && place.step > step,
+        Err(_) => line.starts_with('{') && !line.ends_with('\n'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, run: &str, from: u64, steps: &[u64]) -> File {
+        let mut file = open(path, run, from).unwrap();
+        for &step in steps {
+            let run = run.to_owned();
+            let line = Line {
+                run,
+                step,
+                ..Line::default()
+            };
+            writeln!(file, "{}", serde_json::to_string(&line).unwrap()).unwrap();
+        }
+        file
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_where_its_checkpoint_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/metrics.jsonl");
+        let mut first = write(&path, "a", 0, &[1, 2, 3, 4, 5]);
+        // Killed in the middle of a line.
+        write!(first, "{{\"run\":\"a\",\"st").unwrap();
+        write(&path, "a", 3, &[4]);
+        let steps = |run| {
+            let lines = Metrics::read(&path, run).unwrap();
+            lines.iter().map(|line| line.step).collect::<Vec<_>>()
+        };
+        assert_eq!(steps("a"), [1, 2, 3, 4]);
+        // Another run in the same file has its own lines, and leaves those of the first.
+        write(&path, "b", 0, &[1]);
+        write(&path, "a", 2, &[]);
+        assert_eq!((steps("a"), steps("b")), (vec![1, 2], vec![1]));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        fs::write(&path, [0xFF, 0xFE]).unwrap();
+        let message = open(&path, "a", 0).unwrap_err().to_string();
+        assert!(message.starts_with("cannot read the metrics "), "{message}");
+        assert_eq!(fs::read(&path).unwrap(), [0xFF, 0xFE]);
+    }
+}

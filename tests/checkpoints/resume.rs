@@ -1,0 +1,407 @@
+//! A whole training, interrupted: what `Run` promises.
+
+use super::Memory;
+use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run, Store};
+use ringtree::ddp::{DataParallel, DistributedSampler, Options, Parameter, PowerSgd};
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Dtype, Result, TuningOrigin, simulate};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Weights, momentum, the rank's own state, the sampler's place, and a value.
+type Bits = (Vec<u32>, Vec<u32>, u64, u64, u64);
+
+const ROWS: usize = 8;
+const SAMPLES: usize = 50;
+
+/// A model of one matrix, with a lossy hook, momentum and shuffled data.
+struct Trainer {
+    model: DataParallel,
+    sampler: DistributedSampler,
+    weights: Vec<f32>,
+    momentum: Vec<f32>,
+    /// This rank's own.
+    noise: [u64; 1],
+    best: f64,
+}
+
+impl Trainer {
+    fn new(comm: &Communicator) -> Result<Self> {
+        let parameters = vec![Parameter::new("weight", &[ROWS, ROWS], Dtype::F32)];
+        let options = Options::new().hook(PowerSgd::new(1));
+        Ok(Self {
+            model: DataParallel::new(comm, parameters, options)?,
+            sampler: DistributedSampler::new(SAMPLES, 3, comm.rank(), comm.world_size())?,
+            weights: vec![0.5; ROWS * ROWS],
+            momentum: vec![0.0; ROWS * ROWS],
+            noise: [comm.rank() as u64 + 1],
+            best: 1.0,
+        })
+    }
+
+    fn resume(&mut self, run: &mut Run) -> Result<u64> {
+        run.resume(&mut self.model, &mut self.sampler, |all| {
+            parts(
+                all,
+                &mut self.weights,
+                &mut self.momentum,
+                &mut self.noise,
+                &mut self.best,
+            )
+        })
+    }
+
+    fn save(&mut self, run: &mut Run, loss: Option<f64>) -> Result<()> {
+        run.save(&self.model, &self.sampler, loss, |all| {
+            parts(
+                all,
+                &mut self.weights,
+                &mut self.momentum,
+                &mut self.noise,
+                &mut self.best,
+            )
+        })
+    }
+
+    fn step(&mut self) -> Result<()> {
+        if self.sampler.len() == 0 {
+            self.sampler.set_epoch(self.sampler.epoch() + 1);
+        }
+        let sample = self.sampler.next().unwrap() as f32;
+        self.noise[0] = self.noise[0].wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 1;
+        let noise = (self.noise[0] >> 60) as f32;
+        let slopes = self.weights.iter().enumerate();
+        let slopes: Vec<f32> = slopes
+            .map(|(at, weight)| weight * sample * 0.01 + (at as f32).sin() * noise)
+            .collect();
+        self.model.report(0, &slopes)?;
+        self.model.wait()?;
+        let slopes = self.model.gradient::<f32>(0)?.unwrap();
+        for ((weight, momentum), slope) in
+            self.weights.iter_mut().zip(&mut self.momentum).zip(slopes)
+        {
+            *momentum = 0.9 * *momentum + slope;
+            *weight -= 0.001 * *momentum;
+        }
+        self.best = self.best.min(f64::from(self.weights[0]));
+        Ok(())
+    }
+
+    /// Everything that must be as in an undisturbed run.
+    fn bits(&self) -> Bits {
+        let bits = |values: &[f32]| values.iter().map(|one| one.to_bits()).collect();
+        let position = self.sampler.position() + (self.sampler.epoch() << 32);
+        let (weights, momentum) = (bits(&self.weights), bits(&self.momentum));
+        (
+            weights,
+            momentum,
+            self.noise[0],
+            position,
+            self.best.to_bits(),
+        )
+    }
+}
+
+fn parts(
+    all: &mut Parts<'_>,
+    weights: &mut [f32],
+    momentum: &mut [f32],
+    noise: &mut [u64],
+    best: &mut f64,
+) -> Result<()> {
+    all.tensor("model/weight", &[ROWS, ROWS], weights)?;
+    all.tensor("optimizer/momentum", &[ROWS, ROWS], momentum)?;
+    all.own("noise", &[1], noise)?;
+    all.value("best", best)
+}
+
+fn open(comm: &Communicator, store: &(impl Store + Clone + 'static)) -> Result<Run> {
+    Run::open(comm, Checkpoints::new(store.clone(), 3))
+}
+
+/// Trains to `steps`, saving every `every`, from what `store` holds.
+fn train(
+    comm: &Communicator,
+    store: &(impl Store + Clone + 'static),
+    steps: u64,
+    every: u64,
+) -> Result<(u64, Bits)> {
+    let mut run = open(comm, store)?;
+    let mut trainer = Trainer::new(run.comm())?;
+    let began_at = trainer.resume(&mut run)?;
+    while trainer.model.steps() < steps {
+        trainer.step()?;
+        if trainer.model.steps().is_multiple_of(every) {
+            trainer.save(&mut run, None)?;
+        }
+    }
+    run.finish()?;
+    Ok((began_at, trainer.bits()))
+}
+
+#[test]
+fn one_resume_goes_on_with_the_same_bits() {
+    for ranks in [1, 3] {
+        let calm = simulate(ranks, |comm| train(comm, &Memory::default(), 40, 7));
+        let store = Memory::default();
+        let mut began = 0;
+        // Interrupted after the second epoch has begun, and in between.
+        for (until, expected) in [(5, 0), (17, 0), (38, 14), (40, 35)] {
+            let ends = simulate(ranks, |comm| train(comm, &store, until, 7));
+            for (end, calm) in ends.iter().zip(&calm) {
+                let (began_at, bits) = end.as_ref().unwrap();
+                began = *began_at;
+                assert_eq!(began, expected);
+                let (_, undisturbed) = calm.as_ref().unwrap();
+                assert_eq!(bits == undisturbed, until == 40, "until {until}");
+            }
+        }
+        assert_eq!(began, 35);
+    }
+}
+
+#[test]
+fn the_table_of_link_speeds_is_the_one_that_the_checkpoint_was_made_with() {
+    let store = Memory::default();
+    let mut slow = World::new(3);
+    slow.tuning.tcp.alpha_s = 1e-3;
+    let ends = slow.run(|comm| train(comm, &store, 7, 7).map(|(_, bits)| bits));
+    let tables = |ranks: usize| {
+        let tables = simulate(ranks, |comm| {
+            let run = open(comm, &store)?;
+            run.comm().barrier()?;
+            Ok::<_, ringtree::Error>((run.comm().tuning(), run.comm().tuning_origin()))
+        });
+        tables.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+    };
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    assert_eq!(tables(3), vec![(slow.tuning, TuningOrigin::Kept); 3]);
+    // Of another number of ranks it says nothing.
+    assert!(tables(2).iter().all(|(table, _)| *table != slow.tuning));
+}
+
+#[test]
+fn a_save_before_resume_is_refused_and_costs_nothing() {
+    let store = Memory::default();
+    let ends = simulate(2, |comm| {
+        let mut run = open(comm, &store)?;
+        let mut trainer = Trainer::new(run.comm())?;
+        let refused = trainer.save(&mut run, None).unwrap_err();
+        assert!(refused.is_usage() && refused.to_string().contains("call `resume`"));
+        trainer.resume(&mut run)?;
+        trainer.model.report(0, &vec![1.0f32; ROWS * ROWS])?;
+        let refused = trainer.save(&mut run, None).unwrap_err();
+        assert!(refused.is_usage() && refused.to_string().contains("middle of a step"));
+        trainer.model.wait()?;
+        trainer.save(&mut run, None)
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_nothing() {
+    let store = Memory::default();
+    simulate(2, |comm| train(comm, &store, 7, 7).map(drop))
+        .into_iter()
+        .for_each(Result::unwrap);
+    let ends = simulate(2, |comm| {
+        let mut run = open(comm, &store)?;
+        let mut trainer = Trainer::new(run.comm())?;
+        let mut weights = vec![4.0f32; 2 * ROWS];
+        let error = run.resume(&mut trainer.model, &mut trainer.sampler, |all| {
+            all.tensor("model/weight", &[2, ROWS], &mut weights)?;
+            all.tensor("model/bias", &[1], &mut [0.0f64])?;
+            all.own("noise", &[1], &mut [0u64])?;
+            all.value("settings", &mut 3u32)
+        });
+        let error = error.unwrap_err();
+        assert!(error.is_usage());
+        assert_eq!(weights, vec![4.0; 2 * ROWS]);
+        assert_eq!(trainer.model.steps(), 0);
+        Ok::<_, ringtree::Error>(error.to_string())
+    });
+    let expected = "the checkpoint of step 7 does not fit: it lacks model/bias [1] f64, settings; \
+                    it has model/weight as [8, 8] f32 instead of [2, 8] f32; it has parts that the \
+                    program does not name: optimizer/momentum, best";
+    assert_eq!(ends, vec![Ok(expected.to_owned()); 2]);
+    // One rank alone that names other parts is an error on all, with its number.
+    let ends = simulate(2, |comm| {
+        let mut run = open(comm, &store)?;
+        let mut trainer = Trainer::new(run.comm())?;
+        if comm.rank() == 1 {
+            trainer.sampler = DistributedSampler::new(SAMPLES + 1, 3, 1, 2)?;
+        }
+        trainer.resume(&mut run)
+    });
+    for end in ends {
+        let line = end.unwrap_err().to_string();
+        assert!(
+            line.contains("51 samples") && line.contains("had 50"),
+            "{line}"
+        );
+        assert!(line.ends_with("(seen by rank 1)"), "{line}");
+    }
+}
+
+#[test]
+fn more_or_fewer_ranks_share_out_what_was_sharded() {
+    let state = |comm: &Communicator, at: usize| comm.block(10).map(move |one| (one + at) as i64);
+    let (store, names) = (Memory::default(), "optimizer/state");
+    for (ranks, until) in [(3, 1), (2, 2), (4, 3)] {
+        let ends = simulate(ranks, |comm| {
+            let mut run = open(comm, &store)?;
+            let mut trainer = Trainer::new(run.comm())?;
+            let start = comm.block(10).start;
+            let mut own: Vec<_> = match run.state() {
+                None => state(comm, 0).collect(),
+                Some(_) => vec![-1; comm.block(10).len()],
+            };
+            let none: Option<&mut DistributedSampler> = None;
+            run.resume(&mut trainer.model, none, |all| {
+                all.shard(names, &[2, 5], start, &mut own)
+            })?;
+            let expected: Vec<_> = state(comm, until - 1).collect();
+            assert_eq!(own, expected);
+            own.iter_mut().for_each(|one| *one += 1);
+            trainer.step()?;
+            run.save(&trainer.model, None, None, |all| {
+                all.shard(names, &[2, 5], start, &mut own)
+            })?;
+            // What one rank leaves out is noticed.
+            let left_out = run.save(&trainer.model, None, None, |all| match comm.rank() {
+                0 => Ok(()),
+                _ => all.shard(names, &[2, 5], start, &mut own),
+            });
+            assert!(left_out.unwrap_err().to_string().contains("and it has 10"));
+            run.finish()
+        });
+        assert_eq!(ends, vec![Ok(()); ranks]);
+    }
+}
+
+#[test]
+fn going_back_replaces_the_later_ones() {
+    let store = Memory::default();
+    simulate(2, |comm| train(comm, &store, 21, 7).map(drop))
+        .into_iter()
+        .for_each(Result::unwrap);
+    let ends = simulate(2, |comm| {
+        let mut run = Run::open_at(comm, Checkpoints::new(store.clone(), 3), 14)?;
+        let mut trainer = Trainer::new(run.comm())?;
+        assert_eq!(trainer.resume(&mut run)?, 14);
+        trainer.step()?;
+        trainer.save(&mut run, Some(0.5))?;
+        run.finish()
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    let states = Checkpoints::new(store.clone(), 3).list().unwrap();
+    let steps: Vec<_> = states.iter().map(|state| state.step).collect();
+    assert_eq!(steps, [7, 14, 15]);
+    assert_eq!(states[2].loss, Some(0.5));
+    let ends = simulate(2, |comm| {
+        Run::open_at(comm, Checkpoints::new(store.clone(), 3), 9).map(drop)
+    });
+    for end in ends {
+        let line = end.unwrap_err().to_string();
+        assert!(line.contains("no checkpoint of step 9"), "{line}");
+        assert!(line.ends_with("7, 14, 15"), "{line}");
+    }
+}
+
+#[test]
+fn a_second_training_on_the_folder_and_a_file_in_its_place_are_told_on_every_rank() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (folder, file) = (scratch.path().join("run"), scratch.path().join("file"));
+    std::fs::write(&file, "no folder").unwrap();
+    let writer = Checkpoints::new(Directory::new(&folder), 3);
+    writer.save(&super::checkpoint(1, 3)).unwrap();
+    for (place, words) in [(&folder, "another training saves"), (&file, "is no folder")] {
+        let ends = simulate(2, |comm| open(comm, &Directory::new(place)).map(drop));
+        for end in ends {
+            let line = end.unwrap_err().to_string();
+            assert!(line.contains(words), "{line}");
+            assert!(line.contains(place.to_str().unwrap()), "{line}");
+        }
+    }
+}
+
+/// A store whose writes wait until they are let through.
+#[derive(Clone, Default)]
+struct Slow {
+    store: Memory,
+    may_write: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Slow {
+    fn let_through(&self, may: bool) {
+        *self.may_write.0.lock().unwrap() = may;
+        self.may_write.1.notify_all();
+    }
+}
+
+impl Store for Slow {
+    fn location(&self) -> String {
+        self.store.location()
+    }
+    fn list(&self) -> Result<Vec<String>> {
+        self.store.list()
+    }
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.store.read(name)
+    }
+    fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
+        let (may, changed) = &*self.may_write;
+        drop(
+            changed
+                .wait_while(may.lock().unwrap(), |may| !*may)
+                .unwrap(),
+        );
+        self.store.write_atomically(name, parts)
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        self.store.remove(name)
+    }
+}
+
+#[test]
+fn the_training_goes_on_while_a_checkpoint_is_written_and_its_failure_is_told_at_the_next_save() {
+    let slow = Slow::default();
+    slow.let_through(true);
+    let ends = simulate(2, |comm| {
+        let mut run = open(comm, &slow)?;
+        let mut trainer = Trainer::new(run.comm())?;
+        trainer.resume(&mut run)?;
+        slow.let_through(false);
+        trainer.step()?;
+        trainer.save(&mut run, None)?;
+        let saved = trainer.weights.clone();
+        // Were a rank to wait for the write, it would wait for ever.
+        for _ in 0..5 {
+            trainer.step()?;
+        }
+        comm.barrier()?;
+        slow.let_through(true);
+        run.finish()?;
+        // What was saved is the weights as they were, not as they have become.
+        let found = slow.store.files();
+        assert!(found.contains_key("step-00000001.json"));
+        let checkpoint = Checkpoints::new(slow.clone(), 3).load(1)?;
+        assert_eq!(checkpoint.values::<f32>("model/weight")?, saved);
+
+        comm.barrier()?;
+        slow.store.allow_changes(Some(0));
+        trainer.save(&mut run, None)?;
+        trainer.step()?;
+        let told = trainer.save(&mut run, None).unwrap_err();
+        assert!(
+            told.is_system() && told.to_string().contains("the disk is full"),
+            "{told}"
+        );
+        comm.barrier()?;
+        slow.store.allow_changes(None);
+        comm.barrier()?;
+        trainer.save(&mut run, None)?;
+        run.finish()
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    assert_eq!(Checkpoints::new(slow, 3).newest_step(), Ok(Some(7)));
+}
