@@ -19,6 +19,23 @@ pub const NOTICES_DOUBLED_MAX: u32 = 10;
 pub const PEERS_ASKED_MAX: usize = 8;
 /// Questions a rank may leave unanswered before its last answer is forgotten.
 pub const ANSWERS_MISSED_MAX: u32 = 2;
+/// Two looks at ranks that may wait for each other in different communicators are so far apart.
+pub const SNAPSHOTS_APART: Duration = Duration::from_secs(1);
+/// How long rank 0 waits for what these ranks answer at the second look.
+pub const ANSWERS_AWAITED: Duration = Duration::from_secs(2);
+/// Blocked threads, and the communicators that they alone call, that a process tells rank 0 of.
+pub const WAITS_STATED_MAX: usize = 8;
+/// See [`WAITS_STATED_MAX`].
+pub const CALLERS_STATED_MAX: usize = 256;
+/// Bytes of a communicator's name: it is shown in one line beside another one.
+pub const COMMUNICATOR_NAME_BYTES_MAX: usize = 64;
+/// A rank that has waited this long says on standard error for which ranks, and where they are.
+pub const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(30);
+/// Looks at the threads of a process that is asked whether it is settled, and the pause between
+/// them: a thread that wakes to look at its deadline sleeps again at one of them.
+pub const THREAD_LOOKS: u32 = 5;
+/// See [`THREAD_LOOKS`].
+pub const THREAD_LOOKS_APART: Duration = Duration::from_millis(1);
 /// Ranks that a waiting rank says it is held up by.
 pub const PLACES_MAX: usize = 8;
 /// How long a rank that reported an error waits for the first error before it takes its own.

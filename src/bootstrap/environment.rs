@@ -69,6 +69,11 @@ pub const VARIABLES: &[Variable] = &[
         "how long the start, and each call, may take",
     ),
     variable(
+        "RINGTREE_STALL_WARNING_S",
+        "30",
+        "after how many seconds a call that waits is told of on standard error; 0: never",
+    ),
+    variable(
         "RINGTREE_TRANSPORT",
         "auto",
         "tcp, shm, or auto: shared memory within a host, TCP between hosts",

@@ -3,7 +3,7 @@
 use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
 use crate::error::{Error, Result};
-use crate::limits::{DEADLINE_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
+use crate::limits::{DEADLINE_DEFAULT, STALL_WARNING_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
 use crate::named::named;
 use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use std::fs;
@@ -121,6 +121,8 @@ pub struct Settings {
     pub secret: Option<Secret>,
     /// How long the join may take, at most [`TIMEOUT_MAX`].
     pub timeout: Duration,
+    /// After how long a call that waits is told of; never, if that is zero.
+    pub stall_warning: Duration,
     /// Name or address of the interface for data connections, if not the one that routes to the
     /// rendezvous.
     pub interface: Option<String>,
@@ -171,6 +173,7 @@ impl Settings {
             next_port_too: false,
             secret: None,
             timeout: DEADLINE_DEFAULT,
+            stall_warning: STALL_WARNING_DEFAULT,
             interface: None,
             host_id: None,
             transport: TransportChoice::Auto,
@@ -218,6 +221,8 @@ impl Settings {
             optional(&set, "LOCAL_WORLD_SIZE", local)?.unwrap_or(world_size);
         settings.secret = secret(&set)?;
         settings.timeout = timeout(&set)?;
+        let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "seconds, or 0")?;
+        settings.stall_warning = seconds.map_or(STALL_WARNING_DEFAULT, Duration::from_secs);
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");
         settings.transport = transport(&set)?;

@@ -142,6 +142,22 @@ impl Builder {
         self
     }
 
+    /// How long a call waits before this rank says on standard error, in one line, for which ranks
+    /// it waits and where they are: `RINGTREE_STALL_WARNING_S`, 30 s if not set; zero means never.
+    /// A patient call says nothing.
+    ///
+    /// ```no_run
+    /// # fn main() -> ringtree::Result<()> {
+    /// let builder = ringtree::Communicator::builder();
+    /// let comm = builder.stall_warning(std::time::Duration::from_secs(120)).connect()?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn stall_warning(mut self, after: Duration) -> Self {
+        self.settings.stall_warning = after;
+        self
+    }
+
     /// What payload may travel over, the same on all ranks.
     #[must_use]
     pub fn transport(mut self, transport: TransportChoice) -> Self {
@@ -295,6 +311,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         has_own_core: settings.local_world_size <= cores,
     };
     let runtime = Arc::new(Runtime::new(Box::new(host)));
+    runtime.warn_after(settings.stall_warning);
     shared.set_control(membership.control.clone());
     let members = Members::everyone(world_size);
     let (checks, at_most) = (settings.checks_calls, settings.timeout);

@@ -376,11 +376,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for Core {
     fn drop(&mut self) {
         let Parts {
+            rank,
+            members,
             runtime,
             group,
             timeout,
             ..
         } = &self.parts;
+        if std::thread::panicking() {
+            let who = members.name(*rank);
+            let why = format!("{who} panicked; look at its last output and restart the job");
+            runtime.fail(*group, &Error::peer_lost(*rank, why));
+        }
         runtime.leave(*group, *timeout);
     }
 }

@@ -114,12 +114,13 @@ impl Communicator {
     ///     match comm.with_tuning(&record)? {
     ///         Adoption::Adopted(as_then) => {
     ///             as_then.barrier()?;
-    ///             Ok((as_then.tuning().tcp.alpha_s, as_then.tuning_origin()))
+    ///             let alpha_s = as_then.tuning().tcp.alpha_s;
+    ///             Ok::<_, ringtree::Error>((alpha_s, as_then.tuning_origin()))
     ///         }
     ///         Adoption::Refused(why) => panic!("{why}"),
     ///     }
     /// });
-    /// assert_eq!(ends, vec![Ok::<_, ringtree::Error>((1e-3, TuningOrigin::Kept)); 3]);
+    /// assert_eq!(ends, vec![Ok((1e-3, TuningOrigin::Kept)); 3]);
     /// ```
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Handles of one communicator whose calls have different deadlines.
 
 use super::Communicator;
-use crate::limits::{PATIENT, TIMEOUT_MAX};
+use crate::engine::group::Group;
+use crate::limits::{COMMUNICATOR_NAME_BYTES_MAX, PATIENT, TIMEOUT_MAX};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,54 @@ impl Communicator {
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self(Arc::clone(&self.0), timeout.min(TIMEOUT_MAX))
+    }
+
+    /// This communicator, which messages call `name` from now on: errors, the warning of a call
+    /// that waits long, the story of a deadlock. Each rank should give the same name. Names end
+    /// after [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The trainer names its own communicators
+    /// "gradients", a trace "trace".
+    ///
+    /// Ranks that wait for each other in different communicators are told so within seconds:
+    ///
+    /// ```
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let losses = comm.duplicate()?.named("losses");
+    ///     losses.barrier()?;
+    ///     match comm.rank() {
+    ///         0 => losses.barrier(), // a call that rank 1 does not make
+    ///         _ => comm.barrier(),
+    ///     }
+    /// });
+    /// let text = ends[0].clone().unwrap_err().to_string();
+    /// assert!(text.contains(r#"rank 0 waits in barrier #2 of 1 u8, by flat, on "losses""#));
+    /// assert!(text.contains("rank 1 waits in barrier #2 of 1 u8"), "{text}");
+    /// assert_eq!(ends[1], ends[0]);
+    /// ```
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let fits = |at: &usize| *at <= COMMUNICATOR_NAME_BYTES_MAX && name.is_char_boundary(*at);
+        let end = (0..=name.len()).rev().find(fits).unwrap_or(0);
+        let parts = &self.0.parts;
+        parts
+            .runtime
+            .with_group(parts.group, |group| group.rename(name[..end].to_owned()));
+        self
+    }
+
+    /// What [`Communicator::named`] called it.
+    ///
+    /// ```
+    /// let names = ringtree::simulate(2, |comm| {
+    ///     let losses = comm.duplicate()?.named("losses");
+    ///     Ok::<_, ringtree::Error>((comm.name(), losses.name()))
+    /// });
+    /// assert_eq!(names[0], Ok((None, Some("losses".to_owned()))));
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        let parts = &self.0.parts;
+        let name = |group: &mut Group| group.title().map(str::to_owned);
+        parts.runtime.with_group(parts.group, name).flatten()
     }
 
     /// The same communicator, with the same order of calls, as a handle whose calls start no

@@ -170,9 +170,8 @@ impl DataParallel {
             clip,
             is_sharded,
         } = options;
-        let stages = hook.stages().max(1);
-        let comms = (0..stages)
-            .map(|_| comm.duplicate())
+        let comms = (0..hook.stages().max(1))
+            .map(|stage| own_comm(comm, stage))
             .collect::<Result<Vec<_>>>()?;
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
         let limits = size.limits(total_bytes, |bytes| {
@@ -421,6 +420,15 @@ impl DataParallel {
     pub fn statistics(&self) -> &[BucketStatistics] {
         &self.statistics
     }
+}
+
+/// The communicator of a hook's stage.
+fn own_comm(comm: &Communicator, stage: usize) -> Result<Communicator> {
+    let name = match stage {
+        0 => "gradients".to_owned(),
+        later => format!("gradients, stage {later}"),
+    };
+    Ok(comm.duplicate()?.named(&name))
 }
 
 fn check_options(options: &Options, is_carried: bool) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::control::message::{Relay, decode, encode};
 use crate::control::peer::{Peer, Place};
 use crate::control::process::Process;
 use crate::error::Error;
-use crate::launch::cause::{Cause, Remedy};
+use crate::launch::cause::{Cause, Remedy, Standing};
 use crate::launch::message::{Join, Message as LaunchMessage, Start};
 use crate::protocol::hand_over::{TOKEN_BYTES, Token};
 use serde::Serialize;
@@ -136,7 +136,7 @@ fn launch_messages() -> Vec<LaunchMessage> {
     let text = || "rank 3 was killed by SIGKILL".to_owned();
     let cause = Cause {
         text: text(),
-        original: true,
+        standing: Standing::Original,
         remedy: Remedy::Restart,
     };
     let start = Start {
@@ -152,7 +152,10 @@ fn launch_messages() -> Vec<LaunchMessage> {
         LaunchMessage::Start(start),
         LaunchMessage::Failed(cause),
         LaunchMessage::Finished,
-        LaunchMessage::End { text: text() },
+        LaunchMessage::End {
+            text: text(),
+            remedy: Remedy::Correction,
+        },
         LaunchMessage::Done,
         LaunchMessage::Restart { text: text() },
         LaunchMessage::Stopped,

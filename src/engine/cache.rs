@@ -12,7 +12,7 @@ use crate::plan::ir::Request;
 use crate::plan::select::{self, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
-use crate::protocol::call::{Call, Split};
+use crate::protocol::call::{Call, Needs, Split};
 use crate::reduce::Kernel;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,6 +43,17 @@ pub enum MessageEnd {
     From(usize),
     /// It receives from the first rank of so many that sends.
     FromAny(usize),
+}
+
+impl MessageEnd {
+    /// The ranks without which it cannot end here. Links may hold what is sent.
+    #[must_use]
+    pub fn needs(self) -> Needs {
+        match self {
+            MessageEnd::From(peer) => Needs::Rank(peer),
+            MessageEnd::To(_) | MessageEnd::FromAny(_) => Needs::Unknown,
+        }
+    }
 }
 
 /// What a program depends on, beside what a communicator's cache knows.

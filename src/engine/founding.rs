@@ -35,7 +35,7 @@ pub(super) struct Founding {
 }
 
 impl Founding {
-    fn say(&mut self, to: To, notice: &Notice) {
+    pub(super) fn say(&mut self, to: To, notice: &Notice) {
         self.outbox.push_back((PROCESSES, to, notice.encode()));
     }
 
@@ -138,6 +138,7 @@ impl Founding {
                 return None;
             }
             Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => return None,
+            Notice::Stands(..) | Notice::Asks(_) | Notice::Deadlock { .. } => return None,
         };
         let mut asked = self.asked.iter_mut();
         if let Some(asked) = asked.find(|one| one.serial == serial) {

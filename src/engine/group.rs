@@ -5,6 +5,7 @@ use super::matching::Numbers;
 use super::medium::host::Links;
 pub use super::queue::{End, Memory, Order, Start};
 use super::queue::{Queue, Slot, medium};
+use super::standing::{Alarm, Callers};
 use crate::error::Result;
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::members::Members;
@@ -18,6 +19,8 @@ pub struct Group {
     pub(super) collectives: Queue,
     pub(super) pairs: Queue,
     pub(super) numbers: Numbers,
+    pub(super) callers: Callers,
+    pub(super) alarm: Alarm,
 }
 
 impl Group {
@@ -37,6 +40,8 @@ impl Group {
             collectives: Queue::new(Order::Collectives, collectives, rank, count),
             pairs: Queue::new(Order::Pairs, pairs, rank, count),
             numbers: Numbers::default(),
+            callers: Callers::default(),
+            alarm: Alarm::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! and remembers programs; [`bind`] makes one of a plan; [`run`](self) is the interpreter, over a
 //! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of
 //! ranks, [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups;
-//! `watch` keeps deadlines and tells of failures.
+//! `watch` keeps deadlines and tells of failures, `standing` where threads are blocked.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a program, so a segment is
@@ -28,6 +28,7 @@ pub mod program;
 mod queue;
 mod reservations;
 mod run;
+mod standing;
 mod watch;
 
 use crate::error::{Error, Result};
@@ -37,6 +38,7 @@ use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use founding::Founding;
 use group::{Group, Order};
+use standing::Standings;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -49,6 +51,7 @@ pub struct Engine {
     first_failed: Option<Error>,
     /// Ranks of the world that are gone, and why: groups that come later are told.
     lost: BTreeMap<usize, String>,
+    standings: Standings,
 }
 
 /// Names an operation that was started and not yet taken.
@@ -73,6 +76,7 @@ impl Engine {
                 group.control_lost(peer, why);
             }
         }
+        self.standings.prepare(&mut group);
         self.groups.push((number, group));
         for (_, from, payload) in self.founding.take_early(number) {
             self.control(number, from, &payload);
@@ -191,13 +195,17 @@ impl Engine {
     /// Lets time pass: notices, deadlines, pending errors that stand. `now` never goes back.
     pub fn tick(&mut self, now: Duration) {
         self.groups().for_each(|group| group.tick(now));
+        self.look_at_waits(now);
     }
 
     /// A control message came for a group from a rank of the world.
     pub fn control(&mut self, number: u32, from: usize, payload: &[u8]) {
         if number == PROCESSES {
-            let notice = Notice::decode(payload);
-            let lost = notice.and_then(|notice| self.founding.receive(from, notice));
+            let Some(notice) = Notice::decode(payload) else {
+                return;
+            };
+            self.noticed(from, notice.clone());
+            let lost = self.founding.receive(from, notice);
             if let Some((rank, why)) = lost {
                 let why = format!("rank {RELAY} of the world says: {why}");
                 self.lost(rank, &why);
@@ -206,12 +214,13 @@ impl Engine {
             }
             return;
         }
+        let elsewhere = self.elsewhere(number);
         let Some(group) = self.group(number) else {
             return self.founding.keep(number, from, payload);
         };
         let from = group.members().rank_of(from);
         if let (Some(from), Some(message)) = (from, Message::decode(payload)) {
-            group.control(from, message);
+            group.control(from, message, elsewhere);
         }
     }
 
@@ -228,6 +237,7 @@ impl Engine {
 
     fn lost(&mut self, rank: usize, why: &str) {
         self.lost.insert(rank, why.to_owned());
+        self.forget_standing(rank);
         self.with_member(rank, |group, peer| group.control_lost(peer, why));
     }
 

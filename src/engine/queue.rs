@@ -91,6 +91,8 @@ pub(super) struct Slot {
     pub(super) notices: u32,
     /// How long it had waited when the last of these notices was due.
     pub(super) noticed_at: Duration,
+    /// Whether the user was warned that it waits.
+    pub(super) is_warned_of: bool,
     pub(super) is_abandoned: bool,
     pub(super) result: Option<Result<()>>,
     /// When it ended, once a clock was looked at.
@@ -110,6 +112,7 @@ impl Slot {
         self.since = None;
         self.notices = 0;
         self.noticed_at = Duration::ZERO;
+        self.is_warned_of = false;
         self.is_abandoned = false;
         self.result = None;
         self.ended_at = None;

@@ -5,6 +5,7 @@ use super::cache::MessageEnd;
 use super::group::{Group, Order};
 use super::medium::Broken;
 use super::queue::{Queue, Slot};
+use super::standing::Alarm;
 use crate::error::Error;
 use crate::limits::{
     NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER,
@@ -13,7 +14,7 @@ use crate::link::LinkError;
 use crate::link::frame::Header;
 use crate::protocol::call::Call;
 use crate::protocol::members::Name;
-use crate::protocol::message::{Clock, Message, PairPlace};
+use crate::protocol::message::{Clock, Elsewhere, Message, PairPlace};
 use crate::protocol::session::{Agreement, Session, To};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Group {
         }
         let rank = self.rank;
         for queue in [&mut self.collectives, &mut self.pairs] {
-            look_at_the_clock(rank, queue, &mut self.session, now);
+            look_at_the_clock(rank, queue, (&mut self.session, &mut self.alarm), now);
         }
     }
 
@@ -114,6 +115,12 @@ impl Group {
         self.settle();
     }
 
+    /// This rank fails with an error that says more than one of its own.
+    pub(super) fn explain(&mut self, cause: Error) {
+        self.session.explained(cause);
+        self.settle();
+    }
+
     /// This rank has completed everything up to `number`; see [`Session::mark`].
     pub fn mark(&mut self, number: u64) {
         self.session.mark(number);
@@ -131,15 +138,15 @@ impl Group {
         self.session.agreement()
     }
 
-    pub(super) fn control(&mut self, from: usize, message: Message) {
-        self.tell_session_where_we_are();
+    pub(super) fn control(&mut self, from: usize, message: Message, elsewhere: Option<Elsewhere>) {
+        self.tell_session_where_we_are(elsewhere);
         self.session.receive(from, message);
         self.miss_the_departed();
         self.settle();
     }
 
     /// So that the session can answer where this rank is.
-    fn tell_session_where_we_are(&mut self) {
+    fn tell_session_where_we_are(&mut self, elsewhere: Option<Elsewhere>) {
         let oldest = [&self.collectives, &self.pairs].map(|queue| queue.operations().next());
         let session = &self.session;
         let awaited = oldest.iter().flatten();
@@ -157,7 +164,7 @@ impl Group {
                 sequence: call.sequence,
             })
         });
-        self.session.stands(awaited, pair);
+        self.session.stands(awaited, pair, elsewhere);
     }
 
     /// Fails the oldest call if it waits for a rank that left before making it.
@@ -317,9 +324,15 @@ impl Slot {
     }
 }
 
-/// Ends the first operation that is overdue; tells peers of the others that have waited long.
-fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now: Duration) {
-    for index in &queue.order {
+/// Ends the first operation that is overdue; tells peers of the others that have waited long, and
+/// raises the alarm for the oldest.
+fn look_at_the_clock(
+    rank: usize,
+    queue: &mut Queue,
+    (session, alarm): (&mut Session, &mut Alarm),
+    now: Duration,
+) {
+    for (place, index) in queue.order.iter().enumerate() {
         let slot = &mut queue.slots[*index];
         slot.since.get_or_insert(now);
         let Some(call) = slot.call() else {
@@ -344,6 +357,15 @@ fn look_at_the_clock(rank: usize, queue: &mut Queue, session: &mut Session, now:
         }
         if slot.timeout == PATIENT && !call.is_pair() {
             session.is_patient_in(call.sequence);
+        }
+        if slot.timeout != PATIENT {
+            alarm.is_due = true;
+            // The peers that were asked before have answered.
+            let is_late = !alarm.after.is_zero() && waited >= alarm.after && slot.notices > 0;
+            if is_late && place == 0 && !slot.is_warned_of {
+                slot.is_warned_of = true;
+                alarm.line = Some(stalled(rank, &call, slot, (&awaited, waited), session));
+            }
         }
         session.waited(&call, &awaited, slot.notices as usize);
         slot.notices += 1;
@@ -375,8 +397,27 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
         }
     };
     let name = session.name(rank);
-    let error = Error::deadline(format!("{name} gave up on {call} {deadline}: {why}"));
+    let on = session.on();
+    let error = Error::deadline(format!("{name} gave up on {call}{on} {deadline}: {why}"));
     call.mark(error.with_missing(missing).with_rank(rank))
+}
+
+/// The warning of an operation that has waited for long: which ranks are missing, and where.
+fn stalled(
+    rank: usize,
+    call: &Call,
+    slot: &Slot,
+    (awaited, waited): (&[usize], Duration),
+    session: &Session,
+) -> String {
+    let (who, _) = held_up(slot, awaited, session);
+    format!(
+        "{} has waited {:.0} s in {call}{}: {who}; its timeout is {:.0} s",
+        session.name(rank),
+        waited.as_secs_f64(),
+        session.on(),
+        slot.timeout.as_secs_f64()
+    )
 }
 
 fn in_send(circle: &[usize], session: &Session) -> String {

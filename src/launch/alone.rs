@@ -1,7 +1,7 @@
 //! A job of one host.
 
 use super::attempt::Attempt;
-use super::cause::Cause;
+use super::cause::{Cause, Standing};
 use super::event::{Heard, Peers, Status};
 use super::restarts::Restarts;
 use super::tuning::Tuning;
@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How long a better cause may arrive after the first failure.
 const CAUSE_GRACE: Duration = Duration::from_millis(30);
+/// The same after one that another rank's end has led to: that rank ends soon.
+const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 
 /// Stands for the other launchers of a job that has none.
 pub(super) struct Alone {
@@ -32,8 +34,12 @@ impl Alone {
 impl Peers for Alone {
     fn failed(&mut self, _: &Cause) {}
 
-    fn settling_time(&self) -> Duration {
-        CAUSE_GRACE
+    fn settling_time(&self, cause: &Cause, is_last: bool) -> Duration {
+        match cause.standing {
+            _ if is_last => Duration::ZERO,
+            Standing::Consequence => CONSEQUENCE_GRACE,
+            _ => CAUSE_GRACE,
+        }
     }
 
     fn settled(&mut self, cause: &Cause) -> Status {

@@ -1,5 +1,6 @@
 //! Why a job ended, in words.
 
+use super::words::{Words, blame_another};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -9,17 +10,32 @@ const QUOTE_CHARACTERS_MAX: usize = 300;
 
 /// The exit code by which a program says that it was called wrongly.
 const WRONG_USAGE: i32 = 2;
+/// The exit code of a Rust program whose main thread panicked.
+const PANICKED: i32 = 101;
 
 /// What ended a job, or one attempt of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cause {
     /// One line.
     pub(crate) text: String,
-    /// Whether this cannot be the consequence of another rank's end. A rank that lost its peer
-    /// exits by itself; a rank that is killed, or whose launcher is gone, does not.
-    pub(crate) original: bool,
+    /// How likely it is that nothing else was the cause of this.
+    pub(crate) standing: Standing,
     /// What may help.
     pub(crate) remedy: Remedy,
+}
+
+/// How likely it is that a failure is the first, and not the consequence of another one. A better
+/// one replaces the cause that is known, for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Standing {
+    /// The rank's own words say that another rank is gone, left or panicked.
+    Consequence,
+    /// A rank exited by itself.
+    Exit,
+    /// A rank panicked, and its words blame no other rank.
+    Panic,
+    /// A rank was killed, or a launcher is gone: no other rank's end does that.
+    Original,
 }
 
 /// What may help against a failure.
@@ -38,18 +54,26 @@ impl Cause {
     pub(super) fn last(text: String) -> Self {
         Cause {
             text,
-            original: true,
+            standing: Standing::Original,
             remedy: Remedy::Nothing,
         }
     }
 
     /// Whether it forbids the restart that another failure has led to.
     pub(super) fn forbids_restart(&self) -> bool {
-        self.original && self.remedy == Remedy::Nothing
+        self.standing == Standing::Original && self.remedy == Remedy::Nothing
     }
 
-    /// The end of the rank called `name`, which was not a success.
-    pub(super) fn of_rank(name: &str, status: ExitStatus, last_output: &[u8]) -> Self {
+    /// The exit code of a launcher whose job ended so.
+    pub(super) fn exit_code(&self) -> i32 {
+        match self.remedy {
+            Remedy::Correction => WRONG_USAGE,
+            Remedy::Restart | Remedy::Nothing => 1,
+        }
+    }
+
+    /// The end of the rank `rank` called `name`, which was not a success.
+    pub(super) fn of_rank(rank: usize, name: &str, status: ExitStatus, words: &Words) -> Self {
         let how = match status.signal() {
             Some(signal) => format!("was killed by {}", signal_name(signal)),
             None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
@@ -58,14 +82,28 @@ impl Cause {
             Some(WRONG_USAGE) => Remedy::Correction,
             _ => Remedy::Restart,
         };
-        let quote = printable(last_output);
-        let said = match quote.as_str() {
-            "" => "it wrote nothing".to_owned(),
-            quote => format!("its last output: {quote}"),
+        let has_panicked = [status.code(), status.signal()]
+            .iter()
+            .any(|end| [Some(PANICKED), Some(libc::SIGABRT)].contains(end));
+        let panic = words.panic().filter(|_| has_panicked).map(printable);
+        let last = printable(words.last());
+        let text = match (&panic, last.as_str()) {
+            (Some(panic), _) => format!("{name} {how}; it {panic}"),
+            (None, "") => format!("{name} {how}; it wrote nothing"),
+            (None, last) => format!("{name} {how}; its last output: {last}"),
+        };
+        let standing = if status.signal().is_some() {
+            Standing::Original
+        } else if blame_another(panic.as_ref().unwrap_or(&last), rank) {
+            Standing::Consequence
+        } else if panic.is_some() {
+            Standing::Panic
+        } else {
+            Standing::Exit
         };
         Cause {
-            text: format!("{name} {how}; {said}"),
-            original: status.signal().is_some(),
+            text,
+            standing,
             remedy,
         }
     }
@@ -79,10 +117,9 @@ impl Cause {
     }
 }
 
-/// `bytes` as one line of text that cannot confuse a terminal.
-pub(super) fn printable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes)
-        .trim()
+/// `text` as one line that cannot confuse a terminal.
+fn printable(text: &str) -> String {
+    text.trim()
         .chars()
         .map(|character| {
             if character.is_control() {
@@ -127,22 +164,59 @@ fn signal_name(signal: i32) -> String {
 mod tests {
     use super::*;
 
+    fn end(status: i32, told: &str) -> Cause {
+        let mut words = Words::default();
+        let now = std::time::Instant::now();
+        told.lines()
+            .for_each(|line| words.told(line.as_bytes(), now));
+        Cause::of_rank(3, "rank 3", ExitStatus::from_raw(status), &words)
+    }
+
     #[test]
     fn an_end_is_told_in_one_line() {
-        let killed = Cause::of_rank("rank 3", ExitStatus::from_raw(9), b"step\t\x1b[31m4\n");
+        let killed = end(9, "step\t\x1b[31m4\n");
         assert_eq!(
             killed.text,
             "rank 3 was killed by SIGKILL; its last output: step  [31m4"
         );
-        assert!(killed.original);
-        let failed = Cause::of_rank("rank 0", ExitStatus::from_raw(7 << 8), b"");
+        assert_eq!(killed.standing, Standing::Original);
+        let failed = end(7 << 8, "");
         assert_eq!(
             failed.text,
-            "rank 0 ended with exit code 7; it wrote nothing"
+            "rank 3 ended with exit code 7; it wrote nothing"
         );
-        assert!(!failed.original);
-        assert_eq!(failed.remedy, Remedy::Restart);
-        let misused = Cause::of_rank("rank 0", ExitStatus::from_raw(2 << 8), b"");
-        assert_eq!(misused.remedy, Remedy::Correction);
+        assert_eq!(
+            (failed.standing, failed.remedy),
+            (Standing::Exit, Remedy::Restart)
+        );
+        let misused = end(2 << 8, "");
+        assert_eq!(
+            (misused.remedy, misused.exit_code()),
+            (Remedy::Correction, 2)
+        );
+    }
+
+    #[test]
+    fn a_panic_is_told_and_weighs_more_than_what_it_led_to() {
+        let panic =
+            "thread 'main' panicked at a.rs:1:2:\nno data\nnote: run with `RUST_BACKTRACE=1`";
+        let panicked = end(101 << 8, panic);
+        let text = "rank 3 ended with exit code 101; it panicked at a.rs:1:2: no data";
+        assert_eq!(
+            (panicked.text.as_str(), panicked.standing),
+            (text, Standing::Panic)
+        );
+        // Told by a thread whose panic was caught, it is not the last word.
+        let caught = end(1 << 8, &format!("{panic}\ngoing on\nno disk"));
+        assert!(
+            caught.text.ends_with("its last output: no disk"),
+            "{}",
+            caught.text
+        );
+        let led_to = "thread 'main' panicked at a.rs:3:4:\nrank 1 panicked; look there";
+        for (status, words) in [(101 << 8, led_to), (1 << 8, "rank 1 left after call #4")] {
+            assert_eq!(end(status, words).standing, Standing::Consequence);
+        }
+        assert!(Standing::Consequence < Standing::Exit && Standing::Panic < Standing::Original);
     }
 }

@@ -64,8 +64,8 @@ pub(super) trait Peers {
     /// called again with a better cause.
     fn failed(&mut self, cause: &Cause);
 
-    /// How long a better cause may arrive after the first.
-    fn settling_time(&self) -> Duration;
+    /// How long a better cause may arrive after `cause`. `is_last`: no rank of this host is left.
+    fn settling_time(&self, cause: &Cause, is_last: bool) -> Duration;
 
     /// No better cause came: `cause` stands. What follows, if that is decided here.
     fn settled(&mut self, cause: &Cause) -> Status;

@@ -1,6 +1,6 @@
 //! What launchers say to each other.
 
-use super::cause::Cause;
+use super::cause::{Cause, Remedy};
 use crate::limits::RANKS_PER_HOST_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +114,8 @@ pub(crate) enum Message {
     End {
         /// One line.
         text: String,
+        /// What would help: the launchers' exit code says that.
+        remedy: Remedy,
     },
     /// From the coordinator: all ranks of all hosts ended well.
     Done,

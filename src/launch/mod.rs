@@ -26,6 +26,7 @@ mod secret;
 mod streams;
 mod supervise;
 mod tuning;
+mod words;
 
 pub use job::{Job, Meeting, Output};
 pub use run::{run, spawn_self};

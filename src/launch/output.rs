@@ -1,12 +1,14 @@
 //! What ranks write, passed on in whole lines.
 
 use super::streams::{self, Target};
+use super::words::{Words, blame_another};
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Read};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,69 +16,95 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 64 << 10;
 /// A longer line is passed on in pieces, so that memory is bounded.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Of a rank's last line this much is kept to be quoted.
-const LAST_LINE_BYTES_MAX: usize = 1 << 10;
-/// Lines on the two streams that come within this time count as written together.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// What ranks say after another one's end comes within this time.
+const ECHO: Duration = Duration::from_secs(2);
+/// So many different lines of that kind are remembered, and none that is longer.
+const ECHOES_MAX: usize = 8;
+const ECHO_BYTES_MAX: usize = 4 << 10;
 
-/// The last line that a rank wrote, on either stream.
+/// What a rank wrote last, as both of its streams' threads note it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastLine(Arc<Mutex<[Option<Written>; 2]>>);
+pub(super) struct Heard(Arc<Mutex<Words>>);
+
+impl Heard {
+    /// The words as they stand.
+    pub(super) fn words(&self) -> MutexGuard<'_, Words> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, stream: Target, line: &[u8]) {
+        let now = Instant::now();
+        match stream {
+            Target::Stdout => self.words().printed(line, now),
+            Target::Stderr => self.words().told(line, now),
+        }
+    }
+}
+
+/// Of several ranks that say in the same words that another rank is gone, one is heard: a line on
+/// standard error that another rank of the job wrote just before is not passed on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Echoes(Arc<Mutex<VecDeque<Told>>>);
 
 #[derive(Debug)]
-struct Written {
+struct Told {
     line: Vec<u8>,
     at: Instant,
 }
 
-impl LastLine {
-    /// The line as it stands. The streams' order is known only as well as it could be seen, and
-    /// errors are more telling: of two lines that came together it is that of standard error.
-    pub(super) fn get(&self) -> Vec<u8> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = match &*last {
-            [Some(stdout), Some(stderr)] if stdout.at > stderr.at + TOGETHER => Some(stdout),
-            [_, Some(stderr)] => Some(stderr),
-            [stdout, None] => stdout.as_ref(),
-        };
-        written
-            .map(|written| written.line.clone())
-            .unwrap_or_default()
-    }
-
-    fn set(&self, stream: Target, line: &[u8]) {
-        let line = line[..line.len().min(LAST_LINE_BYTES_MAX)].to_vec();
-        let at = Instant::now();
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last[stream as usize] = Some(Written { line, at });
+impl Echoes {
+    /// Whether this line of rank `own` says what another rank has just said.
+    fn repeat(&self, line: &[u8], own: usize) -> bool {
+        if line.len() > ECHO_BYTES_MAX || !blame_another(&String::from_utf8_lossy(line), own) {
+            return false;
+        }
+        let now = Instant::now();
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|known| now.duration_since(known.at) < ECHO);
+        let is_known = told.iter().any(|known| known.line == line);
+        if !is_known {
+            let line = line.to_vec();
+            told.push_back(Told { line, at: now });
+            if told.len() > ECHOES_MAX {
+                told.pop_front();
+            }
+        }
+        is_known
     }
 }
 
 /// The output of a rank, passed on by threads of its own. When this is dropped, what they could not
 /// pass on by then is dropped too.
 pub(super) struct Passing {
-    /// The last line.
-    pub(super) last_line: LastLine,
+    /// What it wrote last.
+    pub(super) heard: Heard,
     /// Disconnected when both streams have ended.
     ended: Receiver<Infallible>,
     is_abandoned: Arc<AtomicBool>,
 }
 
 impl Passing {
-    /// Passes on those of `child`'s two streams that are pipes, with `prefix` before each line, or
-    /// unchanged without one.
-    pub(super) fn start(child: &mut Child, prefix: Option<&str>) -> io::Result<Self> {
+    /// Passes on those of the two streams of `child`, rank `rank`, that are pipes: with `prefix`
+    /// before each line and without `echoes` of other ranks, or unchanged where there is no prefix.
+    pub(super) fn start(
+        (rank, child): (usize, &mut Child),
+        prefix: Option<&str>,
+        echoes: &Echoes,
+    ) -> io::Result<Self> {
         let (alive, ended) = channel::bounded(0);
         let passing = Passing {
-            last_line: LastLine::default(),
+            heard: Heard::default(),
             ended,
             is_abandoned: Arc::default(),
         };
         if let Some(stdout) = child.stdout.take() {
-            passing.forward(stdout, Target::Stdout, prefix, alive.clone())?;
+            let lines = Lines::new(prefix, Target::Stdout, passing.heard.clone());
+            passing.forward(stdout, lines, alive.clone())?;
         }
         if let Some(stderr) = child.stderr.take() {
-            passing.forward(stderr, Target::Stderr, prefix, alive)?;
+            let mut lines = Lines::new(prefix, Target::Stderr, passing.heard.clone());
+            lines.echoes = Some((rank, echoes.clone()));
+            passing.forward(stderr, lines, alive)?;
         }
         Ok(passing)
     }
@@ -90,16 +118,12 @@ impl Passing {
     fn forward(
         &self,
         mut source: impl Read + Send + 'static,
-        target: Target,
-        prefix: Option<&str>,
+        mut lines: Lines,
         alive: Sender<Infallible>,
     ) -> io::Result<()> {
-        let prefix = prefix.map(str::to_owned);
         let is_abandoned = Arc::clone(&self.is_abandoned);
-        let last_line = self.last_line.clone();
+        let (target, is_plain) = (lines.stream, lines.prefix.is_none());
         let pass = move || {
-            let open = prefix.as_deref().unwrap_or("");
-            let mut lines = Lines::new(open.as_bytes(), target, last_line);
             let mut buffer = vec![0; READ_BYTES];
             let mut ready = Vec::new();
             loop {
@@ -110,13 +134,13 @@ impl Passing {
                     Err(_) => break,
                 };
                 lines.feed(&buffer[..count], &mut ready);
-                if prefix.is_none() {
+                if is_plain {
                     ready = buffer[..count].to_vec();
                 }
                 streams::pass_on(target, std::mem::take(&mut ready), &is_abandoned);
             }
             lines.finish(&mut ready);
-            if prefix.is_some() {
+            if !is_plain {
                 streams::pass_on(target, ready, &is_abandoned);
             }
             drop(alive);
@@ -135,22 +159,25 @@ impl Drop for Passing {
 }
 
 /// Cuts a stream into lines. A carriage return ends one too, so that a progress bar moves on.
-struct Lines<'a> {
-    prefix: &'a [u8],
+struct Lines {
+    prefix: Option<Vec<u8>>,
     stream: Target,
     pending: Vec<u8>,
     after_return: bool,
-    last_line: LastLine,
+    heard: Heard,
+    /// The rank's number, and what others have said on standard error.
+    echoes: Option<(usize, Echoes)>,
 }
 
-impl<'a> Lines<'a> {
-    fn new(prefix: &'a [u8], stream: Target, last_line: LastLine) -> Self {
+impl Lines {
+    fn new(prefix: Option<&str>, stream: Target, heard: Heard) -> Self {
         Lines {
-            prefix,
+            prefix: prefix.map(|prefix| prefix.as_bytes().to_vec()),
+            echoes: None,
             stream,
             pending: Vec::new(),
             after_return: false,
-            last_line,
+            heard,
         }
     }
 
@@ -184,11 +211,12 @@ impl<'a> Lines<'a> {
     }
 
     fn complete(&mut self, ready: &mut Vec<u8>) {
-        ready.extend_from_slice(self.prefix);
-        ready.extend_from_slice(&self.pending);
-        let line = self.pending.trim_ascii();
-        if !line.is_empty() {
-            self.last_line.set(self.stream, line);
+        self.heard.note(self.stream, &self.pending);
+        let line = &self.pending;
+        let is_echo = |(own, echoes): &(usize, Echoes)| echoes.repeat(line, *own);
+        if !self.echoes.as_ref().is_some_and(is_echo) {
+            ready.extend_from_slice(self.prefix.as_deref().unwrap_or_default());
+            ready.extend_from_slice(line);
         }
         self.pending.clear();
     }
@@ -199,8 +227,8 @@ mod tests {
     use super::*;
 
     fn passed(pieces: &[&[u8]]) -> (String, Vec<u8>) {
-        let last_line = LastLine::default();
-        let mut lines = Lines::new(b"[7]: ", Target::Stdout, last_line.clone());
+        let heard = Heard::default();
+        let mut lines = Lines::new(Some("[7]: "), Target::Stdout, heard.clone());
         let mut ready = Vec::new();
         for piece in pieces {
             lines.feed(piece, &mut ready);
@@ -208,7 +236,7 @@ mod tests {
         lines.finish(&mut ready);
         (
             String::from_utf8_lossy(&ready).into_owned(),
-            last_line.get(),
+            heard.words().last().as_bytes().to_vec(),
         )
     }
 
@@ -231,19 +259,22 @@ mod tests {
     }
 
     #[test]
-    fn the_later_stream_is_quoted_and_errors_when_both_are() {
-        let last_line = LastLine::default();
-        last_line.set(Target::Stderr, b"warning");
-        last_line.set(Target::Stdout, b"step 1");
-        assert_eq!(last_line.get(), b"warning");
-        thread::sleep(2 * TOGETHER);
-        last_line.set(Target::Stdout, b"step 2");
-        assert_eq!(last_line.get(), b"step 2");
+    fn what_several_ranks_say_of_another_is_passed_on_once() {
+        let echoes = Echoes::default();
+        let of = |own, line: &str| echoes.repeat(line.as_bytes(), own);
+        assert!(!of(0, "train: rank 1 panicked; look there\n"));
+        assert!(of(2, "train: rank 1 panicked; look there\n"));
+        assert!(
+            !of(1, "train: rank 1 panicked; look there\n"),
+            "its own words"
+        );
+        assert!(!of(2, "train: rank 1 is gone\n"));
+        assert!(!of(0, "step 4\n") && !of(2, "step 4\n"));
     }
 
     #[test]
     fn an_endless_line_is_passed_on_in_pieces() {
-        let mut lines = Lines::new(b"", Target::Stdout, LastLine::default());
+        let mut lines = Lines::new(Some(""), Target::Stdout, Heard::default());
         let mut ready = Vec::new();
         for _ in 0..40 {
             lines.feed(&[b'x'; READ_BYTES], &mut ready);

@@ -60,12 +60,13 @@ fn pause_before(attempt: u16) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cause::Standing;
     use super::*;
 
     fn cause(remedy: Remedy) -> Cause {
         Cause {
             text: "rank 1 failed".to_owned(),
-            original: false,
+            standing: Standing::Exit,
             remedy,
         }
     }

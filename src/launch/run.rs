@@ -18,7 +18,8 @@ use std::env;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Runs a job to its end and returns its exit code: 0, or 1 when it failed, after one line on
-/// standard error has said why.
+/// standard error has said why; 2 when the rank that failed said with that code that it was called
+/// wrongly.
 ///
 /// When a rank fails, all ranks of all hosts are stopped. While restarts are left they are then
 /// started again, as a new attempt with a fresh rendezvous; whatever is left of an earlier attempt
@@ -153,7 +154,7 @@ fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<
             }
             Ok(End::Failed(cause)) => {
                 streams::tell(&cause.text);
-                return Ok(1);
+                return Ok(cause.exit_code());
             }
             Ok(End::Again(next)) => attempt = next,
             Err(error) => {
@@ -191,7 +192,7 @@ fn start(
         }
         let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
         let name = placement.rank_name(rank);
-        supervisor.spawn(name, command, &inherited, prefix.as_deref())?;
+        supervisor.spawn((rank, name), command, &inherited, prefix.as_deref())?;
     }
     Ok(())
 }

@@ -6,9 +6,9 @@
 //! number is never used after the kernel may have given it to another process.
 
 use super::attempt::Attempt;
-use super::cause::{Cause, Remedy};
+use super::cause::{Cause, Remedy, Standing};
 use super::event::{Event, Events, Peers, Status, spawn_thread};
-use super::output::Passing;
+use super::output::{Echoes, Passing};
 use super::streams;
 use crate::error::{Error, Result};
 use crate::sys::process::{Watchdog, is_ignored, suspend};
@@ -22,8 +22,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// After a failure the other ranks have this long to end by themselves.
-const FAILURE_GRACE: Duration = Duration::from_secs(1);
+/// After a failure the other ranks have this long to end by themselves, from the signal on.
+const FAILURE_GRACE: Duration = Duration::from_millis(900);
+/// After a rank's own failure the others are not signalled for so long: each may be about to say
+/// what it knows.
+const LAST_WORDS_GRACE: Duration = Duration::from_millis(30);
+/// The same where a rank's words blame another one, which is still ending: unwinding, for instance.
+const BLAMED_GRACE: Duration = Duration::from_secs(1);
 /// After a signal to the launcher its ranks have this long, for instance to write a checkpoint.
 const SIGNAL_GRACE: Duration = Duration::from_secs(5);
 /// How long the output of ranks that have ended is waited for: a descendant that left its process
@@ -34,6 +39,7 @@ const RESTART_GRACE: Duration = Duration::from_secs(15);
 
 /// One rank of this host.
 struct Rank {
+    number: usize,
     name: String,
     child: Child,
     running: bool,
@@ -54,6 +60,7 @@ impl Rank {
 pub(super) struct Supervisor {
     name: String,
     ranks: Vec<Rank>,
+    echoes: Echoes,
     watchdog: Watchdog,
     sender: Sender<Event>,
     events: Receiver<Event>,
@@ -78,7 +85,11 @@ enum State {
 struct Ending {
     cause: Cause,
     decision: Decision,
-    /// When the ranks that still run are killed.
+    /// The signal that tells the ranks which still run to end, and when they get it.
+    signal: Option<(Signal, Instant)>,
+    /// How long after it those that still run are killed.
+    grace: Duration,
+    /// When that is.
     kill_at: Option<Instant>,
 }
 
@@ -133,6 +144,7 @@ impl Supervisor {
         Ok(Supervisor {
             name,
             ranks: Vec::new(),
+            echoes: Echoes::default(),
             watchdog,
             sender,
             events,
@@ -144,11 +156,11 @@ impl Supervisor {
         })
     }
 
-    /// Starts `command` as the next rank, called `name` in messages, with the descriptors
-    /// `inherited`. Its streams, where they are pipes, are passed on with `prefix`.
+    /// Starts `command` as the next rank, which has this number and this name in messages, with the
+    /// descriptors `inherited`. Its streams, where they are pipes, are passed on with `prefix`.
     pub(super) fn spawn(
         &mut self,
-        name: String,
+        (number, name): (usize, String),
         command: Command,
         inherited: &[BorrowedFd<'_>],
         prefix: Option<&str>,
@@ -159,10 +171,11 @@ impl Supervisor {
         })?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
-        let output = Passing::start(&mut child, prefix);
+        let output = Passing::start((number, &mut child), prefix, &self.echoes);
         let output = output
             .map_err(|error| Error::io("cannot start a thread for a rank's output", &error))?;
         self.ranks.push(Rank {
+            number,
             name,
             child,
             running: true,
@@ -203,6 +216,7 @@ impl Supervisor {
             ranks.iter().all(|rank| rank.output.has_ended(left()))
         });
         drop(ranks);
+        self.echoes = Echoes::default();
         self.output_grace = OUTPUT_GRACE;
         let ending = self.ending.take();
         match std::mem::replace(&mut self.state, State::Running) {
@@ -247,7 +261,9 @@ impl Supervisor {
             } if self.is_empty() => Some(at),
             Decision::Restart { until, .. } => Some(until),
         };
-        let next = [decides_at, ending.kill_at].into_iter().flatten().min();
+        let signals_at = ending.signal.map(|(_, at)| at);
+        let next = [decides_at, signals_at, ending.kill_at];
+        let next = next.into_iter().flatten().min();
         next.map_or(idle, |at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -258,8 +274,11 @@ impl Supervisor {
         let Some(ending) = &mut self.ending else {
             return;
         };
-        if ending.kill_at.is_some_and(|at| now >= at) {
-            ending.kill_at = None;
+        if let Some((signal, _)) = ending.signal.take_if(|(_, at)| now >= *at) {
+            ending.kill_at = Some(now + ending.grace);
+            self.ranks.iter().for_each(|rank| rank.signal(signal));
+        }
+        if ending.kill_at.take_if(|at| now >= *at).is_some() {
             self.ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
         }
         match &mut ending.decision {
@@ -296,7 +315,9 @@ impl Supervisor {
             let began = Instant::now();
             rank.output.has_ended(self.output_grace);
             self.output_grace = self.output_grace.saturating_sub(began.elapsed());
-            let cause = Cause::of_rank(&rank.name, status, &rank.output.last_line.get());
+            let words = rank.output.heard.words();
+            let cause = Cause::of_rank(rank.number, &rank.name, status, &words);
+            drop(words);
             if !self.is_own_doing(status.signal()) {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
@@ -304,13 +325,27 @@ impl Supervisor {
             let status = self.peers.finished();
             self.take(status);
         }
+        self.hasten();
+    }
+
+    /// Without a rank of this host left, no better cause comes from here.
+    fn hasten(&mut self) {
+        let is_empty = self.is_empty();
+        if let Some(Ending {
+            cause,
+            decision: Decision::Open { until },
+            ..
+        }) = &mut self.ending
+        {
+            *until = (*until).min(Instant::now() + self.peers.settling_time(cause, is_empty));
+        }
     }
 
     /// Whether a rank that was killed by `signal` was killed by this launcher.
     fn is_own_doing(&self, signal: Option<i32>) -> bool {
         self.ending.as_ref().is_some_and(|ending| match signal {
-            Some(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => true,
-            Some(libc::SIGKILL) => ending.kill_at.is_none(),
+            Some(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => ending.signal.is_none(),
+            Some(libc::SIGKILL) => ending.signal.is_none() && ending.kill_at.is_none(),
             _ => false,
         })
     }
@@ -366,7 +401,7 @@ impl Supervisor {
             None => true,
             Some(ending) => match ending.decision {
                 Decision::Open { .. } => {
-                    cause.original && !ending.cause.original
+                    cause.standing > ending.cause.standing
                         || cause.forbids_restart() && !ending.cause.forbids_restart()
                 }
                 Decision::Restart { .. } => cause.forbids_restart(),
@@ -375,7 +410,7 @@ impl Supervisor {
         };
         if replaces {
             self.peers.failed(&cause);
-            let until = Instant::now() + self.peers.settling_time();
+            let until = Instant::now() + self.peers.settling_time(&cause, self.is_empty());
             self.stop(grace, signal, cause, Decision::Open { until });
         }
     }
@@ -396,28 +431,44 @@ impl Supervisor {
         };
         let cause = Cause {
             text,
-            original: true,
+            standing: Standing::Original,
             remedy: Remedy::Restart,
         };
         self.stop(FAILURE_GRACE, Signal::TERM, cause, decision);
     }
 
-    /// Notes why the attempt ends and what follows; signals the ranks the first time.
+    /// Notes why the attempt ends and what follows. The ranks are signalled once: now or, where the
+    /// cause is a rank's own end, after a moment in which the others may say what they know.
     fn stop(&mut self, grace: Duration, signal: Signal, cause: Cause, decision: Decision) {
+        let now = Instant::now();
+        let is_open = matches!(decision, Decision::Open { .. });
+        let at = match cause.standing {
+            Standing::Consequence if is_open => now + BLAMED_GRACE,
+            Standing::Exit | Standing::Panic if is_open => now + LAST_WORDS_GRACE,
+            _ => now,
+        };
         match &mut self.ending {
             Some(ending) => {
                 ending.cause = cause;
                 ending.decision = decision;
+                if let Some((first, due)) = ending.signal {
+                    // A user's signal goes before the launcher's own.
+                    let signal = if first == Signal::TERM { signal } else { first };
+                    ending.signal = Some((signal, due.min(at)));
+                    ending.grace = ending.grace.max(grace);
+                }
             }
             None => {
                 self.ending = Some(Ending {
                     cause,
                     decision,
-                    kill_at: Some(Instant::now() + grace),
+                    signal: Some((signal, at)),
+                    grace,
+                    kill_at: None,
                 });
-                self.signal_all(signal);
             }
         }
+        self.keep_time();
     }
 }
 

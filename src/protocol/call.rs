@@ -56,6 +56,17 @@ pub enum Split {
     Counts,
 }
 
+/// The ranks without which a call cannot end on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Needs {
+    /// Each of the others.
+    All,
+    /// This one, and maybe others.
+    Rank(usize),
+    /// That depends on what the links hold, or on the lengths of blocks.
+    Unknown,
+}
+
 /// A call, as far as all ranks must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
@@ -200,6 +211,29 @@ impl Call {
     #[must_use]
     pub fn is_pair(&self) -> bool {
         self.kind == Kind::SendRecv
+    }
+
+    /// The ranks without which the collective cannot end on `rank` of `ranks`, whatever else has
+    /// come: it needs something from them that they cannot have sent before they make the call.
+    /// A rank that only sends needs none, because links hold some of what is sent.
+    #[must_use]
+    pub fn needs(&self, rank: usize, ranks: usize) -> Needs {
+        let is_root = rank == self.root;
+        // Without that, some blocks may be empty.
+        let has_all_blocks = self.split == Split::Even && self.count >= ranks;
+        match self.collective() {
+            _ if self.medium == Medium::Device => Needs::Unknown,
+            Some(Collective::AllReduce | Collective::Barrier) => Needs::All,
+            Some(Collective::Broadcast | Collective::Scatter) if !is_root => Needs::Rank(self.root),
+            Some(Collective::Reduce) if is_root => Needs::All,
+            Some(Collective::Gather) if is_root && has_all_blocks => Needs::All,
+            Some(Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll)
+                if has_all_blocks =>
+            {
+                Needs::All
+            }
+            _ => Needs::Unknown,
+        }
     }
 
     /// Whether two ranks alone know how much one of them sends the other.

@@ -1,5 +1,6 @@
 //! Which ranks of the world a group has, and how messages name them.
 
+use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
@@ -85,6 +86,18 @@ impl Members {
             Some(ranks) => ranks.iter().position(|each| *each == world_rank),
             None => (world_rank < self.count).then_some(world_rank),
         }
+    }
+
+    /// An error whose text numbers ranks as the world does, with the group's numbers in its fields.
+    #[must_use]
+    pub fn of_the_world(&self, error: Error) -> Error {
+        if (0..self.count).all(|rank| self.world_rank(rank) == rank) {
+            return error.within(self.count);
+        }
+        error.renumbered(
+            |rank| self.rank_of(rank),
+            " (these are the world's numbers)",
+        )
     }
 
     /// The group's rank `rank` as messages name it: also by its number in the world, where that is

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Where a rank is in a group's order of collectives, and in its sends and receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The rank.
     pub rank: u32,
@@ -20,6 +20,23 @@ pub struct Place {
     pub pair_calls: u64,
     /// The oldest of them that is still under way.
     pub pair: Option<PairPlace>,
+    /// The call of another group in which a thread of the rank is blocked.
+    pub elsewhere: Option<Box<Elsewhere>>,
+}
+
+/// A call of another group. Ranks have the world's numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// The communicator, in words.
+    pub title: String,
+    /// The call.
+    pub call: Call,
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}, on {}", self.call, self.title)
+    }
 }
 
 /// A send or a receive that is under way.
@@ -151,8 +168,16 @@ impl Message {
     ///
     /// ```
     /// use ringtree::protocol::message::{Message, Place};
-    /// let place = Place { rank: 3, calls: 1 << 40, inside: true, pair_calls: 0, pair: None };
-    /// let message = Message::Position { place, held_up_by: vec![place; 2] };
+    /// let place = Place {
+    ///     rank: 3,
+    ///     calls: 1 << 40,
+    ///     inside: true,
+    ///     pair_calls: 0,
+    ///     pair: None,
+    ///     elsewhere: None,
+    /// };
+    /// let held_up_by = vec![place.clone(); 2];
+    /// let message = Message::Position { place, held_up_by };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
     /// let failed_beside = Some(ringtree::Error::system("the disk is full"));
     /// let goodbye = Message::Goodbye { calls: 1 << 40, failed_beside };

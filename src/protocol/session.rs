@@ -10,7 +10,7 @@ mod places;
 use super::call::Call;
 use super::founding::RELAY;
 use super::members::{Members, Name};
-use super::message::{Clock, Message, PairPlace};
+use super::message::{Clock, Elsewhere, Message, PairPlace};
 use crate::error::Error;
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
@@ -82,6 +82,10 @@ pub struct Session {
     awaited: Vec<usize>,
     /// The oldest send or receive under way.
     pair: Option<PairPlace>,
+    /// The call of another group in which a thread of this rank is blocked.
+    elsewhere: Option<Box<Elsewhere>>,
+    /// What the program calls the communicator.
+    name: Option<String>,
     /// The calls that peers said they wait in and that this rank has not made yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
@@ -128,6 +132,8 @@ impl Session {
             inside: false,
             awaited: Vec::new(),
             pair: None,
+            elsewhere: None,
+            name: None,
             announced: BTreeMap::new(),
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
@@ -214,11 +220,41 @@ impl Session {
         }
     }
 
-    /// What this rank would say of itself: the ranks that it waits for, and its oldest send or
-    /// receive under way.
-    pub fn stands(&mut self, awaited: Vec<usize>, pair: Option<PairPlace>) {
+    /// What this rank would say of itself: the ranks that it waits for, its oldest send or receive
+    /// under way, and the call of another group in which one of its threads is blocked.
+    pub fn stands(
+        &mut self,
+        awaited: Vec<usize>,
+        pair: Option<PairPlace>,
+        elsewhere: Option<Elsewhere>,
+    ) {
         self.awaited = awaited;
         self.pair = pair;
+        self.elsewhere = elsewhere.map(Box::new);
+    }
+
+    /// From now on messages call the communicator so.
+    pub fn rename(&mut self, name: String) {
+        self.name = Some(name);
+    }
+
+    /// What the program calls the communicator.
+    #[must_use]
+    pub fn title(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The communicator's name behind a call, such as `, on "gradients"`; empty without one.
+    #[must_use]
+    pub fn on(&self) -> String {
+        let name = self.name.as_ref();
+        name.map_or_else(String::new, |name| format!(", on {name:?}"))
+    }
+
+    /// Collectives that this rank has made, and its sends and receives that have a number.
+    #[must_use]
+    pub fn calls_made(&self) -> (u64, u64) {
+        (self.made, self.pairs_made)
     }
 
     /// The link to `peer` is gone, which `call` still needs.

@@ -175,21 +175,10 @@ impl Runtime {
         let handed = self
             .host
             .exchange(group_and_number, &others, file, bytes, at_most);
-        let handed = handed.map_err(|error| of_the_world(error, &members))?;
+        let handed = handed.map_err(|error| members.of_the_world(error))?;
         let in_group = |(rank, file)| Some((members.rank_of(rank)?, file));
         let mut handed: Vec<_> = handed.into_iter().filter_map(in_group).collect();
         handed.sort_by_key(|(rank, _)| *rank);
         Ok(handed)
     }
-}
-
-/// The error of a group whose text numbers ranks as the world does.
-fn of_the_world(error: Error, members: &Members) -> Error {
-    if (0..members.count()).all(|rank| members.world_rank(rank) == rank) {
-        return error;
-    }
-    error.renumbered(
-        |rank| members.rank_of(rank),
-        " (these are the world's numbers)",
-    )
 }

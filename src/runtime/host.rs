@@ -51,6 +51,14 @@ pub(crate) trait Host: Send + Sync {
         }
     }
 
+    /// Whether every thread of this rank waits for something, and none for a time of its own.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Shows the program's user one line. In virtual time no user waits.
+    fn warn(&self, _line: &str) {}
+
     /// Ends a sleep in `give_way` early.
     fn wake(&self);
 

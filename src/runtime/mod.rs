@@ -29,7 +29,8 @@ use crate::limits::{BACKGROUND_PASSES, IDLE_SLEEP, PATIENT_SLEEP, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
 use crate::protocol::session::Agreement;
 use host::{Host, Waited};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use wakers::{Locked, Watched};
@@ -46,7 +47,22 @@ pub(crate) struct Runtime {
     /// Threads that want the engine or the token while another polls.
     others: AtomicUsize,
     unfinished: AtomicBool,
+    /// Threads that let time pass without a call.
+    passing: AtomicUsize,
     host: Box<dyn Host>,
+}
+
+/// The number of this thread, from 1.
+#[inline]
+fn own_thread() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    if NUMBER.get() == 0 {
+        NUMBER.set(NUMBERS.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    NUMBER.get()
 }
 
 /// Holding the token.
@@ -72,6 +88,7 @@ impl Runtime {
             token: AtomicBool::new(false),
             others: AtomicUsize::new(0),
             unfinished: AtomicBool::new(false),
+            passing: AtomicUsize::new(0),
             host,
         }
     }
@@ -117,6 +134,11 @@ impl Runtime {
                 Some(Agreement::Pending | Agreement::Unreachable) | None => Some(None),
             }
         })
+    }
+
+    /// From now on calls that have waited so long are warned of; never, if that is zero.
+    pub(crate) fn warn_after(&self, time: Duration) {
+        self.lock_beside_poller().warn_after(time);
     }
 
     /// This rank has completed everything up to `number`.
@@ -187,7 +209,9 @@ impl Runtime {
             engine.stamp(|| self.host.now());
             let awaits_gate = !advanced && engine.awaits_gate();
             let at_most = sleep_of(&engine);
+            let warning = engine.take_warning();
             drop(engine);
+            self.warn(warning);
             self.let_others_look();
             if advanced {
                 self.host.disarm();
@@ -247,8 +271,17 @@ impl Runtime {
         self.unfinished.store(is_unfinished, Ordering::Relaxed);
         engine.tick(self.host.now());
         self.send_controls(&mut engine);
+        let warning = engine.take_warning();
         drop(engine);
         drop(token);
+        self.warn(warning);
+    }
+
+    /// Shows a warning, with the engine unlocked: a reader that is slow holds up this thread alone.
+    fn warn(&self, warning: Option<String>) {
+        if let Some(line) = warning {
+            self.host.warn(&line);
+        }
     }
 
     /// Waits until `is_so`, which a device's stream brings about, for `at_most`; says whether it
@@ -269,6 +302,7 @@ impl Runtime {
     /// Lets time pass without a call; what is under way goes on, peers are answered.
     pub(crate) fn pass_time(&self, time: Duration) {
         let end = self.host.now().saturating_add(time);
+        self.passing.fetch_add(1, Ordering::Relaxed);
         while self.host.now() < end {
             self.hear(&mut self.lock_beside_poller());
             self.poll_in_background();
@@ -278,6 +312,7 @@ impl Runtime {
                 self.host.give_way(u32::MAX, at_most.min(left));
             }
         }
+        self.passing.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether operations are under way and no thread polls.
@@ -390,6 +425,13 @@ impl Runtime {
         }
     }
 
+    /// Whether, as far as this rank can tell, no thread or task of it is about to make a call but
+    /// those that are blocked in one.
+    fn is_settled(&self, engine: &Locked<'_>) -> bool {
+        let is_passing = self.passing.load(Ordering::Relaxed) > 0;
+        !is_passing && !engine.awaits_task() && self.host.is_settled()
+    }
+
     /// Takes in what a host without a control thread has for the engine.
     fn hear(&self, engine: &mut Engine) {
         while let Some((group, from, payload)) = self.host.receive_control() {
@@ -400,7 +442,11 @@ impl Runtime {
         }
     }
 
-    fn send_controls(&self, engine: &mut Engine) {
+    fn send_controls(&self, engine: &mut Locked<'_>) {
+        if engine.owes_standing() {
+            let is_settled = engine.is_asked() && self.is_settled(engine);
+            engine.tell_standing(is_settled);
+        }
         while let Some((group, to, payload)) = engine.next_control() {
             self.host.send_control(to, group, &payload);
         }

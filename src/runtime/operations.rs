@@ -1,6 +1,6 @@
 //! Single operations: how they are started, waited for and let go of.
 
-use super::Runtime;
+use super::{Runtime, own_thread};
 use crate::engine::group::{End, Memory, Order, Start};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
@@ -16,6 +16,7 @@ impl Runtime {
     pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
+        found.called_by(own_thread());
         let slot = found.post(order, start)?;
         engine.poll();
         engine.stamp(|| self.host.now());
@@ -38,6 +39,7 @@ impl Runtime {
             |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
+        found.called_by(own_thread());
         let order = Order::Collectives;
         let slot = found.run(start, &mut keeps_spinning)?;
         if slot.is_none() && found.has_control() {
@@ -53,6 +55,7 @@ impl Runtime {
     pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
+        found.called_by(own_thread());
         let order = Order::Pairs;
         let slot = found.post(order, start)?;
         Ok(Ticket { group, order, slot })
@@ -73,18 +76,23 @@ impl Runtime {
 
     /// Waits for an operation; returns by its deadline.
     pub(crate) fn wait(&self, ticket: Ticket) -> End {
-        self.wait_for(|engine| take(engine, ticket))
+        let thread = own_thread();
+        self.wait_for(|engine| {
+            let end = take(engine, ticket);
+            engine.waits_in(thread, ticket, end.is_none());
+            end
+        })
     }
 
     /// Waits for a receive; also says from which rank the message came.
     pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
-        self.wait_for(|engine| match engine.group(ticket.group) {
-            Some(group) => {
-                let sender = group.sender(ticket.slot);
-                let end = group.take(ticket.order, ticket.slot);
-                end.map(|end| (end, sender))
-            }
-            None => Some(((Memory::default(), Err(closed())), None)),
+        let thread = own_thread();
+        self.wait_for(|engine| {
+            let group = engine.group(ticket.group);
+            let sender = group.and_then(|group| group.sender(ticket.slot));
+            let end = take(engine, ticket);
+            engine.waits_in(thread, ticket, end.is_none());
+            end.map(|end| (end, sender))
         })
     }
 

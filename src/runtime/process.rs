@@ -7,7 +7,8 @@ use crate::control::{ControlHandle, Handler};
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::limits::{
-    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, IDLE_SLEEP, SPIN_PASSES, YIELD_PASSES,
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, IDLE_SLEEP, SPIN_PASSES, THREAD_LOOKS,
+    THREAD_LOOKS_APART, YIELD_PASSES,
 };
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -15,7 +16,9 @@ use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
+use crate::sys::threads;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -223,6 +226,20 @@ impl Host for ProcessHost {
             self.shared.reactor.find_cuts();
             Waited::Asleep
         }
+    }
+
+    fn is_settled(&self) -> bool {
+        (0..THREAD_LOOKS).any(|look| {
+            if look > 0 {
+                std::thread::sleep(THREAD_LOOKS_APART);
+            }
+            threads::others_wait()
+        })
+    }
+
+    fn warn(&self, line: &str) {
+        // A rank without standard error goes on.
+        let _ = writeln!(std::io::stderr(), "ringtree: {line}");
     }
 
     fn wake(&self) {

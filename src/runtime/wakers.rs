@@ -62,6 +62,12 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// Whether a task waits for an operation.
+    pub(super) fn awaits_task(&self) -> bool {
+        let watched = self.0.as_ref();
+        watched.is_some_and(|watched| !watched.wakers.is_empty())
+    }
+
     /// From now on `waker` is rung when the operation has ended, instead of any other; none is, if
     /// there is none.
     pub(super) fn watch(&mut self, ticket: Ticket, waker: Option<&Waker>) {

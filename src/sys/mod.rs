@@ -21,3 +21,4 @@ pub mod process;
 pub mod shared;
 pub(crate) mod simd;
 pub mod tcp;
+pub mod threads;

@@ -6,6 +6,7 @@ mod one_host;
 mod restarts;
 mod several_hosts;
 mod terminal;
+mod words;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -109,7 +109,7 @@ fn a_job_that_always_fails_ends_with_the_last_cause() {
 #[test]
 fn wrong_usage_is_not_tried_again() {
     let end = one_host("2", &RESTARTS, "echo unknown flag >&2; exit 2");
-    assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
     assert!(
         end.told()[0].contains("exit code 2; its last output: unknown flag; no restart"),
         "{end:?}"

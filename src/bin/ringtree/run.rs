@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 /// Runs the job; the exit code is the job's.
 pub(crate) fn execute(arguments: Arguments) -> ExitCode {
     let code = match job(arguments).and_then(|job| launch::run(&job)) {
-        Ok(code) => u8::from(code != 0),
+        Ok(code) => u8::try_from(code).unwrap_or(1),
         Err(error) => {
             launch::tell(&error.to_string());
             match error.is_usage() || error.is_configuration() {

@@ -144,8 +144,11 @@ impl Run {
             None => share(comm, WRITER, &new_id()?)?,
         };
         let comm = with_table_of(comm, state)?;
+        let channel = comm.duplicate()?.named("checkpoint");
+        // Once it was used, a save on some ranks alone is told as a deadlock.
+        channel.barrier()?;
         Ok(Self {
-            channel: comm.duplicate()?,
+            channel,
             comm,
             checkpoints: checkpoints.map(Arc::new),
             id,

@@ -77,7 +77,7 @@ impl Trace {
     /// # Errors
     /// Any of [`Error`].
     pub fn new(comm: &Communicator) -> Result<Self> {
-        let comm = comm.duplicate()?;
+        let comm = comm.duplicate()?.named("trace");
         let begin = clock::read_all(&comm)?;
         Ok(Self(Some(Active {
             comm,

@@ -3,7 +3,7 @@
 use super::links::Links;
 use crate::error::Result;
 use crate::launch::attempt::Attempt;
-use crate::launch::cause::{Cause, Remedy};
+use crate::launch::cause::{Cause, Remedy, Standing};
 use crate::launch::event::{Heard, Peers, Status};
 use crate::launch::message::{Join, Message};
 use crate::launch::restarts::Restarts;
@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// After the first failure, how long a better cause may arrive from any host.
 const CAUSE_GRACE: Duration = Duration::from_millis(200);
+/// The same after one that another rank's end has led to: that rank ends soon.
+const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 
 /// A member, as the coordinator sees it.
 pub(super) struct Node {
@@ -142,8 +144,11 @@ impl Coordinator {
 impl Peers for Coordinator {
     fn failed(&mut self, _: &Cause) {}
 
-    fn settling_time(&self) -> Duration {
-        CAUSE_GRACE
+    fn settling_time(&self, cause: &Cause, _: bool) -> Duration {
+        match cause.standing {
+            Standing::Consequence => CONSEQUENCE_GRACE,
+            _ => CAUSE_GRACE,
+        }
     }
 
     fn settled(&mut self, cause: &Cause) -> Status {
@@ -155,9 +160,10 @@ impl Peers for Coordinator {
         self.restarting = matches!(status, Status::Restart { .. });
         match &status {
             Status::Restart { text, .. } => self.tell_all(&Message::Restart { text: text.clone() }),
-            Status::Final(Cause { text, .. }) => {
-                self.tell_all(&Message::End { text: text.clone() });
-            }
+            Status::Final(cause) => self.tell_all(&Message::End {
+                text: cause.text.clone(),
+                remedy: cause.remedy,
+            }),
             _ => {}
         }
         status

@@ -102,7 +102,10 @@ fn printable(message: Message) -> Message {
             ..cause
         }),
         Message::Refused(why) => Message::Refused(text(why)),
-        Message::End { text: why } => Message::End { text: text(why) },
+        Message::End { text: why, remedy } => Message::End {
+            text: text(why),
+            remedy,
+        },
         Message::Restart { text: why } => Message::Restart { text: text(why) },
         Message::Again {
             attempt,

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// After a failure on this host, how long the coordinator may take to say what the cause was.
-const END_GRACE: Duration = Duration::from_millis(800);
+const END_GRACE: Duration = Duration::from_millis(1800);
 /// The same in a job that may be restarted: a member that gives up waiting gives up the job.
 const DECISION_GRACE: Duration = Duration::from_secs(10);
 
@@ -144,7 +144,7 @@ impl Peers for Member {
         self.tell(&Message::Failed(cause.clone()));
     }
 
-    fn settling_time(&self) -> Duration {
+    fn settling_time(&self, _: &Cause, _: bool) -> Duration {
         if self.may_restart {
             DECISION_GRACE
         } else {
@@ -181,7 +181,10 @@ impl Peers for Member {
     fn handle(&mut self, heard: Heard) -> Status {
         match heard {
             Heard::Said(_, Message::Done) => Status::Succeeded,
-            Heard::Said(_, Message::End { text }) => Status::Final(Cause::last(text)),
+            Heard::Said(_, Message::End { text, remedy }) => Status::Final(Cause {
+                remedy,
+                ..Cause::last(text)
+            }),
             Heard::Said(_, Message::Restart { text }) => Status::Restart {
                 text,
                 pause: Duration::ZERO,

@@ -142,7 +142,7 @@ impl Session {
         match ours.map(|(_, ours)| *ours) {
             Some(ours) if ours != theirs => {
                 let error = self.different(&ours, peer, &theirs);
-                self.named(error);
+                self.explained(error);
             }
             Some(_) => self.answer(peer),
             None => {
@@ -161,7 +161,7 @@ impl Session {
         match ours {
             Some((_, ours)) if *ours != theirs => {
                 let error = self.different(ours, peer, &theirs);
-                self.named(error);
+                self.explained(error);
             }
             None if self.announced_pairs.len() < CALLS_REMEMBERED => {
                 self.announced_pairs.push((peer, theirs));
@@ -176,12 +176,13 @@ impl Session {
         let ours = self.calls.numbered(theirs.sequence);
         if let Some(ours) = ours.filter(|ours| *ours != theirs) {
             let error = self.different(&ours, peer, &theirs);
-            self.named(error);
+            self.explained(error);
         }
     }
 
-    /// Both calls of a mismatch are known: this error says more than the pending one.
-    fn named(&mut self, error: Error) {
+    /// What is wrong is known, such as both calls of a mismatch: this error says more than a
+    /// pending one.
+    pub fn explained(&mut self, error: Error) {
         if self.pending.as_ref().is_some_and(|one| !one.reported) {
             self.pending = None;
         }
@@ -195,8 +196,9 @@ impl Session {
             false => ((peer, theirs), (self.rank, ours)),
         };
         let error = Error::mismatch(format!(
-            "the ranks made different calls: {} {call}; {} {other}; all ranks must make the same \
-             calls in the same order",
+            "the ranks made different calls{}: {} {call}; {} {other}; all ranks must make the \
+             same calls in the same order",
+            self.on(),
             self.name(low),
             self.name(high)
         ));
@@ -208,7 +210,7 @@ impl Session {
         match ours.filter(|ours| *ours != theirs) {
             Some(ours) => {
                 let error = self.different(&ours, peer, &theirs);
-                self.named(error);
+                self.explained(error);
             }
             None => {
                 self.answer(peer);

@@ -177,6 +177,7 @@ mod tests {
             inside: false,
             pair_calls: 0,
             pair: None,
+            elsewhere: None,
         };
         let position = |rank, held_up_by: Vec<Place>| Message::Position {
             place: place(rank),

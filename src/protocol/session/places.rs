@@ -70,7 +70,7 @@ impl Session {
             let place = places.get(&rank);
             place.is_some_and(|place| place.calls != Place::UNKNOWN)
         };
-        places.values().partition(|one| {
+        places.values().cloned().partition(|one| {
             let is_in_same_call = one.inside && self.inside && one.calls == self.made;
             is_in_same_call || one.pair.and_then(|pair| pair.peer).is_some_and(is_known)
         })
@@ -81,8 +81,8 @@ impl Session {
         let mut places: BTreeMap<u32, Place> = BTreeMap::new();
         let mut note = |told: Place| {
             let rank = told.rank as usize;
-            let own = self.positions.get(&rank).map(|one| one.place);
-            let place = places.entry(told.rank).or_insert(told);
+            let own = self.positions.get(&rank).map(|one| one.place.clone());
+            let place = places.entry(told.rank).or_insert_with(|| told.clone());
             *place = match own {
                 Some(own) => own,
                 None if place.calls == Place::UNKNOWN => told,
@@ -92,7 +92,7 @@ impl Session {
         for peer in awaited {
             note(unknown(*peer));
             let beyond = self.positions.get(peer).map(|one| &one.held_up_by);
-            beyond.into_iter().flatten().for_each(|one| note(*one));
+            beyond.into_iter().flatten().cloned().for_each(&mut note);
         }
         // If the coordinator is silent, others may be because it does not relay their answers.
         if self.has_asked_coordinator
@@ -134,10 +134,14 @@ impl Session {
             inside,
             pair_calls,
             pair,
+            ref elsewhere,
         } = *place;
         let name = self.name(rank as usize);
         if let Some(departed) = self.departed.get(&(rank as usize)) {
             return format!("{name} left after call #{}", departed.calls);
+        }
+        if let (false, None, Some(elsewhere)) = (inside, pair, elsewhere) {
+            return format!("{name} waits in {elsewhere}");
         }
         match (calls, inside, pair) {
             (Place::UNKNOWN, ..) => format!("{name} has not said where it is"),
@@ -166,10 +170,11 @@ impl Session {
             inside: self.inside,
             pair_calls: self.pairs_made,
             pair: self.pair,
+            elsewhere: self.elsewhere.clone(),
         };
         // In a circle of sends every rank waits, so those are told too.
         let (waiting, mut held_up_by) = self.waiting_and_blamed(&self.awaited);
-        held_up_by.extend(waiting.iter().filter(|one| one.pair.is_some()));
+        held_up_by.extend(waiting.iter().filter(|one| one.pair.is_some()).cloned());
         if held_up_by.is_empty() {
             held_up_by = waiting;
         }
@@ -187,5 +192,6 @@ fn unknown(rank: usize) -> Place {
         inside: false,
         pair_calls: 0,
         pair: None,
+        elsewhere: None,
     }
 }

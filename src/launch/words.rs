@@ -1,0 +1,297 @@
+//! Of what a rank wrote, the words that say most about its end.
+//!
+//! The last line often says nothing: a panic ends with a note about backtraces, a backtrace with
+//! its deepest frame, a parser of arguments with a hint at `--help`.
+
+use std::time::{Duration, Instant};
+
+/// Of a line this much is kept to be quoted.
+const WORDS_BYTES_MAX: usize = 1 << 10;
+/// Lines that come within this time belong together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// A panic so soon after another one is its consequence, and an indented line belongs to the line
+/// before it.
+const SOON: Duration = Duration::from_secs(1);
+/// What the first line of a panic contains, between the thread's name and the place in the source.
+const PANICKED: &str = " panicked at ";
+
+/// Lines that tell how to learn more, or open a list of frames.
+const NOTES: [&str; 5] = [
+    "note: run with `RUST_BACKTRACE",
+    "note: Some details are omitted",
+    "For more information, try '",
+    "stack backtrace:",
+    "Stack backtrace:",
+];
+
+/// What a rank wrote last, on both streams.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    /// The last line of standard output.
+    printed: Option<Said>,
+    /// The last line of standard error that says something.
+    told: Option<Said>,
+    panic: Option<Said>,
+    /// Whether the next line is the message of a panic.
+    awaits_message: bool,
+    /// Whether the lines up to a note are a parser's hints.
+    is_in_usage: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Said {
+    words: String,
+    at: Instant,
+}
+
+impl Words {
+    /// A line of standard output.
+    pub(super) fn printed(&mut self, line: &[u8], at: Instant) {
+        if let Some(words) = text(line) {
+            let words = words.trim().to_owned();
+            self.printed = Some(Said { words, at });
+        }
+    }
+
+    /// A line of standard error.
+    pub(super) fn told(&mut self, line: &[u8], at: Instant) {
+        let Some(line) = text(line) else {
+            return;
+        };
+        if self.awaits_message {
+            self.awaits_message = false;
+            return self.end_panic(line.trim(), at);
+        }
+        if let Some((thread, place)) = line.split_once(PANICKED)
+            && thread.starts_with("thread '")
+        {
+            return self.begin_panic(place.trim(), at);
+        }
+        let is_soon = self.told.as_ref().is_some_and(|told| told.is_soon(at));
+        let is_detail = self.is_in_usage || line.starts_with("Caused by:");
+        if NOTES.iter().any(|note| line.starts_with(note)) {
+            self.is_in_usage = false;
+        } else if is_detail || line.starts_with(' ') && is_soon {
+            self.add(&line, at);
+        } else {
+            self.is_in_usage = line.starts_with("error: ");
+            let words = line.trim().to_owned();
+            self.told = Some(Said { words, at });
+            return;
+        }
+        // What was told stays the last that was.
+        if let Some(told) = &mut self.told {
+            told.at = at;
+        }
+    }
+
+    /// An indented line: of what was told if that announces it, as `left:` does after an assertion.
+    fn add(&mut self, line: &str, at: Instant) {
+        let Some(told) = &mut self.told else {
+            let words = line.trim().to_owned();
+            self.told = Some(Said { words, at });
+            return;
+        };
+        let is_announced = told.words.ends_with(':') || told.words.contains(": assertion `left ");
+        if is_announced && told.words.len() + line.len() < WORDS_BYTES_MAX {
+            told.words = format!("{} {}", told.words, line.trim());
+            if let Some(panic) = self
+                .panic
+                .as_mut()
+                .filter(|panic| told.words.starts_with(&panic.words))
+            {
+                panic.words.clone_from(&told.words);
+            }
+        }
+    }
+
+    fn begin_panic(&mut self, place: &str, at: Instant) {
+        let words = format!("panicked at {place}");
+        self.awaits_message = place.ends_with(':');
+        self.is_in_usage = false;
+        let is_first = !self.panic.as_ref().is_some_and(|first| first.is_soon(at));
+        self.told = Some(Said { words, at });
+        if is_first {
+            self.panic = self.told.clone();
+        }
+    }
+
+    fn end_panic(&mut self, message: &str, at: Instant) {
+        let Some(told) = &mut self.told else {
+            return;
+        };
+        let is_first = self
+            .panic
+            .as_ref()
+            .is_some_and(|first| first.words == told.words);
+        *told = Said {
+            words: format!("{} {message}", told.words),
+            at,
+        };
+        if is_first {
+            self.panic = Some(told.clone());
+        }
+    }
+
+    /// What it panicked with, if it did.
+    pub(super) fn panic(&self) -> Option<&str> {
+        self.panic.as_ref().map(|panic| panic.words.as_str())
+    }
+
+    /// What it wrote last. The streams' order is known only as well as it could be seen, and errors
+    /// are more telling: of two lines that came together it is that of standard error.
+    pub(super) fn last(&self) -> &str {
+        let last = match (&self.printed, &self.told) {
+            (Some(printed), Some(told)) if printed.at > told.at + TOGETHER => Some(printed),
+            (_, Some(told)) => Some(told),
+            (printed, None) => printed.as_ref(),
+        };
+        last.map_or("", |said| said.words.as_str())
+    }
+}
+
+impl Said {
+    fn is_soon(&self, at: Instant) -> bool {
+        at.saturating_duration_since(self.at) < SOON
+    }
+}
+
+/// A line as text without its end, unless it is blank.
+fn text(line: &[u8]) -> Option<String> {
+    let line = line.trim_ascii_end();
+    let line = String::from_utf8_lossy(&line[..line.len().min(WORDS_BYTES_MAX)]);
+    (!line.is_empty()).then(|| line.into_owned())
+}
+
+/// Whether these words of rank `own` say that another rank is at fault: that it is gone, left or
+/// panicked, as this library's errors do.
+pub(super) fn blame_another(words: &str, own: usize) -> bool {
+    let mut rest = words;
+    while let Some((_, after)) = rest.split_once("rank ") {
+        rest = after;
+        let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, then) = after.split_at(digits);
+        // `rank 1 (world rank 5)` is rank 5 of the launcher's.
+        let (number, then) = match then.strip_prefix(" (world rank ") {
+            Some(world) => world.split_once(')').unwrap_or((number, then)),
+            None => (number, then),
+        };
+        let is_end = [" left after ", " has left", " is gone", " panicked"]
+            .iter()
+            .any(|end| then.starts_with(end));
+        if is_end && number.parse().is_ok_and(|rank: usize| rank != own) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Words {
+        let mut words = Words::default();
+        let at = Instant::now();
+        text.lines()
+            .for_each(|line| words.told(line.as_bytes(), at));
+        words
+    }
+
+    #[test]
+    fn a_panic_is_quoted_and_not_its_note_or_frames() {
+        let opening = "thread 'main' (4211) panicked at src/main.rs:9:5:\nno such sample\n";
+        let note = "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace";
+        let frames = "stack backtrace:\n   0: __rustc::rust_begin_unwind\n             at \
+                      /rustc/5/panicking.rs:689:5\n  19: _start\nnote: Some details are omitted, \
+                      run with `RUST_BACKTRACE=full`";
+        for end in [note, frames] {
+            let words = told(&format!("step 4\n{opening}{end}"));
+            assert_eq!(words.last(), "panicked at src/main.rs:9:5: no such sample");
+            assert_eq!(words.panic(), Some(words.last()));
+        }
+        // A thread's panic, which its owner's follows; an older form of the line.
+        let second = "thread 'main' panicked at 'a thread panicked: Any', src/main.rs:20:1\n";
+        let words = told(&format!("{opening}{note}\n{second}"));
+        assert_eq!(
+            words.panic(),
+            Some("panicked at src/main.rs:9:5: no such sample")
+        );
+        let assertion = "thread 'main' panicked at a.rs:1:1:\nassertion `left == \
+                         right` failed\n  left: 1\n right: 2\n";
+        let whole = "panicked at a.rs:1:1: assertion `left == right` failed left: 1 right: 2";
+        assert_eq!(told(&format!("{assertion}{note}")).panic(), Some(whole));
+    }
+
+    #[test]
+    fn errors_are_quoted_and_not_what_stands_below_them() {
+        let parser = [
+            "error: unexpected argument '--stepz' found\n",
+            "  tip: a similar argument exists: '--steps'\n",
+            "Usage: mingpt [OPTIONS]\n",
+            "For more information, try '--help'.",
+        ];
+        let missing = [
+            "error: the following required arguments were not provided:",
+            "  --text <FILE>\n",
+            "Usage: mingpt --text <FILE>\n",
+            "For more information, try '--help'.",
+        ];
+        let candle = [
+            "Error: shape mismatch in matmul",
+            "   0: candle_core::error::Error::bt",
+            "             at /candle/error.rs:264:25",
+            "  19: _start",
+        ];
+        let chain = [
+            "Error: cannot read the data\n",
+            "Caused by:",
+            "    0: no such file",
+            "    1: data.bin\n",
+            "Stack backtrace:",
+            "   0: anyhow::error",
+        ];
+        let python = [
+            "Traceback (most recent call last):",
+            "  File \"a.py\", line 3, in <module>",
+            "    f()",
+            "ValueError: no data",
+        ];
+        let last = |lines: &[&str]| told(&lines.join("\n")).last().to_owned();
+        assert_eq!(last(&parser), "error: unexpected argument '--stepz' found");
+        let whole = "error: the following required arguments were not provided: --text <FILE>";
+        assert_eq!(last(&missing), whole);
+        assert_eq!(last(&candle), "Error: shape mismatch in matmul");
+        assert_eq!(last(&chain), "Error: cannot read the data");
+        assert_eq!(last(&python), "ValueError: no data");
+        assert_eq!(told("   0: only this").last(), "0: only this");
+    }
+
+    #[test]
+    fn the_later_stream_is_quoted_and_errors_when_both_are() {
+        let mut words = told("warning");
+        let now = Instant::now();
+        words.printed(b"step 1\n", now);
+        assert_eq!(words.last(), "warning");
+        words.printed(b"step 2\n", now + 2 * TOGETHER);
+        assert_eq!(words.last(), "step 2");
+    }
+
+    #[test]
+    fn words_that_blame_another_rank_are_known() {
+        let blames = |words| blame_another(words, 2);
+        assert!(blames(
+            "train: rank 1 left after call #63, but rank 0 still needs it"
+        ));
+        assert!(blames(
+            "rank 0 (world rank 5) is gone during all-reduce #4, seen by rank 2: reset"
+        ));
+        assert!(blames("rank 11 panicked; look at its last output"));
+        assert!(!blames("rank 2 panicked; look at its last output"));
+        assert!(!blames("rank 1 (world rank 2) is gone"));
+        assert!(!blames(
+            "rank 2 gave up on barrier #1: rank 0 has made no call after #5"
+        ));
+        assert!(!blames("the rank of this matrix panicked; rank is gone"));
+    }
+}

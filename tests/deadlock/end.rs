@@ -1,0 +1,43 @@
+//! Programs in which no call can end, beside the usual mistakes.
+
+use ringtree::{Communicator, ReduceOp, Result};
+
+/// Four ranks in a circle of groups of two: each waits in one group for the next rank, which waits
+/// in another.
+pub(crate) fn grid(comm: &Communicator) -> Result<()> {
+    let (rank, count) = (comm.rank(), comm.world_size());
+    let (before, after) = ((rank + count - 1) % count, (rank + 1) % count);
+    let mut pairs = [[before, rank], [rank, after]];
+    pairs.iter_mut().for_each(|pair| pair.sort_unstable());
+    pairs.sort_unstable();
+    let mut groups = Vec::new();
+    for pair in pairs {
+        let name = format!("{}-{}", pair[0], pair[1]);
+        let group = comm.subgroup(&pair)?.named(&name);
+        group.barrier()?;
+        groups.push((pair, group));
+    }
+    let (_, group) = groups
+        .iter()
+        .find(|(pair, _)| *pair == sorted(rank, after))
+        .expect("it is one of two");
+    group.barrier()
+}
+
+fn sorted(one: usize, other: usize) -> [usize; 2] {
+    [one.min(other), one.max(other)]
+}
+
+/// Rank 0 receives a message on one communicator, which rank 1 sends after a call on another one,
+/// whose buffer it has lent out.
+pub(crate) fn message(comm: &Communicator) -> Result<()> {
+    let other = comm.duplicate()?.named("sums");
+    other.barrier()?;
+    let mut own = [1.0f32; 8];
+    if comm.rank() == 0 {
+        comm.recv(&mut own, 1)?;
+        return other.all_reduce(&mut own, ReduceOp::Sum);
+    }
+    other.scope(|scope| scope.all_reduce(&mut own, ReduceOp::Sum)?.wait().map(drop))?;
+    comm.send(&own, 0)
+}

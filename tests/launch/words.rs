@@ -1,0 +1,132 @@
+//! What a launcher says of a rank that fails, and which rank it names.
+
+use super::several_hosts::Hosts;
+use super::*;
+use ringtree::{Communicator, ReduceOp};
+
+/// The program of the ranks below: this very file. Rank 1 fails in the way that the test names,
+/// while the others wait for it in a call.
+#[test]
+fn rank() {
+    let Ok(role) = std::env::var("WORDS_TEST") else {
+        return;
+    };
+    let ends = std::thread::Builder::new().name("training".to_owned());
+    let trained = ends.spawn(move || train(&role)).unwrap().join();
+    // As in a program whose main function trains.
+    std::process::exit(match trained {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => {
+            eprintln!("train: {error}");
+            1
+        }
+        Err(_) => 101,
+    });
+}
+
+fn train(role: &str) -> ringtree::Result<()> {
+    let _slow = (role == "unwinds slowly").then_some(Slow);
+    let comm = Communicator::from_env()?;
+    for step in 0..100 {
+        if comm.rank() == 1 && step == 3 {
+            match role {
+                "panics" | "unwinds slowly" => panic!("no sample {step}"),
+                _ => return Err(ringtree::Error::system("no data")),
+            }
+        }
+        let summed = comm.all_reduce(&mut [1.0f32; 64], ReduceOp::Sum);
+        match role {
+            "fails among ranks that unwrap" => summed.unwrap(),
+            _ => summed?,
+        }
+    }
+    Ok(())
+}
+
+/// Something whose drop takes its time, after the communicator's.
+struct Slow;
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        thread::sleep(Duration::from_millis(300));
+    }
+}
+
+fn script(role: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    format!(
+        "export WORDS_TEST='{role}'; exec '{}' --exact words::rank --nocapture",
+        program.display()
+    )
+}
+
+/// What the launcher of four ranks says at the end.
+fn last_words(role: &str, backtrace: &str) -> (String, End) {
+    let mut line = launcher(&["--nproc-per-node", "4"], &script(role));
+    let end = wait(line.env("RUST_BACKTRACE", backtrace).spawn().unwrap());
+    assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+    (end.told()[0].to_owned(), end)
+}
+
+#[test]
+fn a_panic_is_quoted_and_no_other_rank_is_blamed() {
+    for backtrace in ["0", "1"] {
+        for role in ["panics", "unwinds slowly"] {
+            let (line, end) = last_words(role, backtrace);
+            let named = "ringtree: rank 1 ended with exit code 101; it panicked at ";
+            assert!(line.starts_with(named), "{end:?}");
+            assert!(line.ends_with(": no sample 3"), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn the_others_are_told_that_it_panicked_and_the_user_once() {
+    let (_, end) = last_words("panics", "0");
+    let said = end
+        .stderr
+        .lines()
+        .filter(|line| line.contains("rank 1 panicked; look at"));
+    assert_eq!(said.count(), 1, "{end:?}");
+}
+
+#[test]
+fn ranks_that_panic_because_another_has_left_are_not_blamed() {
+    for backtrace in ["0", "1"] {
+        let (line, end) = last_words("fails among ranks that unwrap", backtrace);
+        let expected = "ringtree: rank 1 ended with exit code 1; its last output: train: no data";
+        assert_eq!(line, expected, "{end:?}");
+    }
+}
+
+#[test]
+fn a_panic_on_another_host_is_told_on_all() {
+    let hosts = Hosts::new(2);
+    let script = script("unwinds slowly");
+    let job = [1, 2].map(|ranks| stand_by(&mut hosts.launcher(ranks, &[], &script)));
+    for end in job.map(|end| end.join().unwrap()) {
+        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        let line = end.told()[0];
+        assert!(
+            line.contains("rank 1 (node ") && line.ends_with(": no sample 3"),
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_argument_is_quoted_and_its_exit_code_is_the_launchers() {
+    let usage = "printf \"error: unexpected argument '--stepz' found\\n\\n  tip: try \
+                 '--steps'\\n\\nUsage: train [OPTIONS]\\n\\nFor more information, try \
+                 '--help'.\\n\" >&2; exit 2";
+    let end = run(&["--nproc-per-node", "2"], usage);
+    assert_eq!(end.code, Some(2), "{end:?}");
+    let quote = "its last output: error: unexpected argument '--stepz' found";
+    assert!(end.told()[0].ends_with(quote), "{end:?}");
+
+    let hosts = Hosts::new(2);
+    let job = [1, 1].map(|ranks| stand_by(&mut hosts.launcher(ranks, &[], "exit 2")));
+    for end in job.map(|end| end.join().unwrap()) {
+        assert_eq!(end.code, Some(2), "{end:?}");
+    }
+}
