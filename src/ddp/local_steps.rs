@@ -99,7 +99,7 @@ impl LocalSteps {
         compare(comm, &lines)?;
         let count = parameters.iter().map(Parameter::count).sum();
         let mut this = Self {
-            comm: comm.duplicate()?,
+            comm: comm.duplicate()?.named("local steps"),
             parameters: parameters.to_vec(),
             outer,
             common: vec![0.0; count],
