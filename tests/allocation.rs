@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/address.rs"]
+mod address;
+
+use address::free_address;
 use ringtree::limits::CALLS_REMEMBERED;
 use ringtree::{Communicator, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::net::TcpListener;
 
 struct Counting;
 
@@ -95,9 +98,7 @@ fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> 
 
 /// The allocations of each rank.
 fn allocations(calls: Calls) -> [ringtree::Result<usize>; RANKS] {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let rendezvous = free.local_addr().unwrap().to_string();
-    drop(free);
+    let rendezvous = free_address();
     std::thread::scope(|scope| {
         let ranks = [0, 1, 2].map(|number| {
             let rendezvous = &rendezvous;

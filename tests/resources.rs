@@ -3,10 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/address.rs"]
+mod address;
+
+use address::free_address;
 use ringtree::{Communicator, ReduceOp, Result};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,9 +68,7 @@ fn work(role: &str) -> Result<u64> {
 
 /// Starts a rank for each of `roles`; what they say, when all have ended.
 fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let rendezvous = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    let rendezvous = free_address();
     let folder = tempfile::tempdir().unwrap();
     let full = folder.path().join("full");
     let start = |(rank, role): (usize, &&str)| {

@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/address.rs"]
+mod address;
+
+use address::free_address;
 use ringtree::plan::calibration::{LinkClass, probes};
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Collective, Hosts, Topology};
 use ringtree::sim::network::Network;
 use ringtree::sim::simulate::World;
 use ringtree::{Adoption, Communicator, Dtype, Result, TuningRecord};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
@@ -93,9 +96,7 @@ fn a_slow_network_is_asked_only_a_few_times() {
 
 /// Runs `code` on ranks that are threads of this process.
 fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let rendezvous = free.local_addr().unwrap().to_string();
-    drop(free);
+    let rendezvous = free_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         code(builder.rendezvous(&rendezvous).connect().unwrap())
@@ -303,9 +304,7 @@ fn a_setting_goes_before_a_kept_table() {
     slow.hosts = Hosts::each(2);
     slow.tuning.tcp.alpha_s = 1e-2;
     let kept = slow.run(|comm| comm.tuning_record()).remove(0);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let rendezvous = free.local_addr().unwrap().to_string();
-    drop(free);
+    let rendezvous = free_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(2);
         let builder = builder.tuning(&TuningTable::default());

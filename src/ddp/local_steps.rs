@@ -56,7 +56,7 @@ impl Default for Outer {
 ///     let mut weights = vec![vec![8.0f32]];
 ///     let outer = Outer { every: 10, ..Outer::default() };
 ///     let mut local = LocalSteps::new(comm, &parameters, &mut weights[..], outer)?;
-///     for _step in 0..200 {
+///     for _step in 0..600 {
 ///         // Each rank's loss has its minimum elsewhere: at 0, 1, 2 and 3.
 ///         weights[0][0] -= 0.02 * (weights[0][0] - comm.rank() as f32);
 ///         local.step(&mut weights[..])?; // every tenth time, the ranks meet

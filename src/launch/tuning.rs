@@ -4,7 +4,6 @@
 //! algorithms that sum in another order. So rank 0 leaves its table in a file that it inherits from
 //! its launcher, and all ranks of later attempts find it in their environment.
 
-use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::pread;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,16 +23,16 @@ pub(super) enum Tuning {
     Awaited(Arc<OwnedFd>),
     /// The ranks get it.
     Known(String),
-    /// The launcher of rank 0 does not know it either.
+    /// The launcher of rank 0 does not know it either, or never will.
     Elsewhere,
 }
 
 impl Tuning {
-    /// Before the first attempt, on the host of rank 0.
-    pub(super) fn awaited() -> Result<Self> {
-        let file = memfd_create("ringtree-tuning", MemfdFlags::CLOEXEC)
-            .map_err(|error| Error::io("cannot make a file for rank 0's table", &error.into()))?;
-        Ok(Self::Awaited(Arc::new(file)))
+    /// Before the first attempt, on the host of rank 0. Where the system refuses the file, every
+    /// attempt finds its own table, as rank 0 says where one is measured.
+    pub(super) fn awaited() -> Self {
+        let file = memfd_create("ringtree-tuning", MemfdFlags::CLOEXEC);
+        file.map_or(Self::Elsewhere, |file| Self::Awaited(Arc::new(file)))
     }
 
     /// What is known by now: for the next attempt.
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_table_is_known_once_it_was_left() {
-        let tuning = Tuning::awaited().unwrap();
+        let tuning = Tuning::awaited();
         assert!(tuning.by_now().table().is_none() && tuning.by_now().file().is_some());
         let Tuning::Awaited(file) = &tuning else {
             panic!("{tuning:?}");

@@ -68,7 +68,7 @@ impl TuningTable {
     }
 
     /// The table with the network's numbers rounded to the nearest of steps around the built-in
-    /// ones, each 16 times the one before, and with the built-in numbers of shared memory. A
+    /// ones, each 16 times the one before, at least a sixteenth, and with the built-in numbers of shared memory. A
     /// choice between algorithms seldom needs more, and two measurements of the same network round
     /// alike unless they differ by much or are near the middle between two steps.
     ///
@@ -89,7 +89,9 @@ impl TuningTable {
             while found > near * STEP.sqrt() {
                 near *= STEP;
             }
-            while found < near / STEP.sqrt() {
+            // No network is more than a step faster than loopback. Where cores are busy, a
+            // difference of two measured times may say so nevertheless.
+            if found < near / STEP.sqrt() {
                 near /= STEP;
             }
             near

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../support/address.rs"]
+mod address;
 mod broken;
 mod cases;
 #[path = "../device/driver.rs"]

@@ -1,11 +1,11 @@
 //! Ranks as processes on the pretended driver: this test binary starts itself.
 
+use crate::address::free_address;
 use crate::driver;
 use ringtree::comm::builder::Builder;
 use ringtree::device::{Device, Stream};
 use ringtree::{Communicator, Result};
 use std::io::Read;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -81,9 +81,7 @@ impl World {
 
     /// What each rank says.
     pub(crate) fn run(&self, role: &str) -> Vec<String> {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let rendezvous = listener.local_addr().unwrap().to_string();
-        drop(listener);
+        let rendezvous = free_address();
         let start = |rank: usize| {
             let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
             let sizes = [("WORLD_SIZE", self.ranks), ("LOCAL_WORLD_SIZE", self.ranks)];

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../support/address.rs"]
+mod address;
 mod one_host;
 mod restarts;
 mod several_hosts;

@@ -1,5 +1,6 @@
 //! Jobs of several hosts, all of them this one.
 
+use super::address::free_address;
 use super::*;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::collections::VecDeque;
@@ -16,12 +17,8 @@ pub(crate) struct Hosts {
 
 impl Hosts {
     pub(crate) fn new(nodes: usize) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
         Hosts {
-            endpoint: free.to_string(),
+            endpoint: free_address(),
             nodes: nodes.to_string(),
         }
     }

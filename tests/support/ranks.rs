@@ -1,10 +1,12 @@
 //! Ranks as real processes: a test binary starts itself, and the environment turns the copy's
 //! `child_entry` into a rank.
 
+mod address;
+
+pub(crate) use address::free_address;
 use ringtree::Result;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -33,12 +35,6 @@ pub(crate) fn exit(end: Result<String>) -> ! {
 pub(crate) struct Ranks {
     children: Vec<Child>,
     heard: Receiver<(usize, Instant, String)>,
-}
-
-/// An address at which no process listens.
-pub(crate) fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
 }
 
 /// What ranks talk over.
@@ -99,6 +95,8 @@ impl Ranks {
                 .env("LOCAL_WORLD_SIZE", world_size.to_string())
                 .env("RINGTREE_RENDEZVOUS", &rendezvous)
                 .envs(links.settings(rank))
+                // Nothing is measured, so nothing is said of it.
+                .env("RINGTREE_TUNING", "built-in")
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped());
             settings(rank, &mut command);

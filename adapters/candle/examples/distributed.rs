@@ -38,7 +38,8 @@ fn batch(number: usize, rank: usize, ranks: usize) -> candle_core::Result<(Tenso
 /// Starts from the same weights each time; candle draws other ones.
 fn seed(varmap: &VarMap) -> candle_core::Result<()> {
     for (name, var) in varmap.data().lock().expect("nothing panics with it").iter() {
-        let wave = |at: usize| ((at + name.len()) as f32 * 7.3).sin() * 0.5;
+        let start: usize = name.bytes().map(usize::from).sum();
+        let wave = |at: usize| ((at + start) as f32 * 7.3).sin() * 0.5;
         let values: Vec<f32> = (0..var.elem_count()).map(wave).collect();
         var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
     }

@@ -139,7 +139,7 @@ fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away
 /// Gives out the places and lets all launchers start.
 fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAddr) -> Result<Met> {
     arrivals.sort_by_key(|arrival| arrival.join.node_rank);
-    let tuning = Tuning::awaited()?;
+    let tuning = Tuning::awaited();
     let attempt = Attempt::at(0, address, tuning.clone())?;
     let world_size = arrivals.iter().map(|arrival| arrival.join.ranks).sum();
     let placement = Placement {
