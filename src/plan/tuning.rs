@@ -68,9 +68,10 @@ impl TuningTable {
     }
 
     /// The table with the network's numbers rounded to the nearest of steps around the built-in
-    /// ones, each 16 times the one before, at least a sixteenth, and with the built-in numbers of shared memory. A
-    /// choice between algorithms seldom needs more, and two measurements of the same network round
-    /// alike unless they differ by much or are near the middle between two steps.
+    /// ones, each 16 times the one before, at least a sixteenth, and with the built-in numbers of
+    /// shared memory. A choice between algorithms seldom needs more, and two measurements of the
+    /// same network round alike unless they differ by much or are near the middle between two
+    /// steps.
     ///
     /// ```
     /// use ringtree::TuningTable;
