@@ -48,8 +48,8 @@
 //! "gradients", and [`checkpoint::Run`] has "checkpoint". Ranks may come to wait for each other in
 //! different ones, as after `if rank == 0 { comm.all_reduce(&mut loss, op)? }`, a save on one rank
 //! or a step that one rank leaves out: then all of these calls end within seconds, with one error
-//! that says who waits where ([`Communicator::named`](crate::Communicator::named) gives the
-//! program's own communicators names for it). A rank that is merely late is told of in one line on
+//! that says which rank waits in which call of which communicator
+//! ([`Communicator::named`](crate::Communicator::named) gives the program's own ones names for it). A rank that is merely late is told of in one line on
 //! standard error after 30 s (`RINGTREE_STALL_WARNING_S`), and ends the call at its deadline, after
 //! five minutes unless set otherwise.
 //!

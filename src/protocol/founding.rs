@@ -77,7 +77,7 @@ pub enum Notice {
     Deadlock {
         /// The numbers of the groups.
         groups: Vec<u32>,
-        /// Who waits where.
+        /// Says of each rank of the circle in which call of which group it waits.
         error: Error,
     },
 }
