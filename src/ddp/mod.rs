@@ -49,8 +49,8 @@
 //! different ones, as after `if rank == 0 { comm.all_reduce(&mut loss, op)? }`, a save on one rank
 //! or a step that one rank leaves out: then all of these calls end within seconds, with one error
 //! that says which rank waits in which call of which communicator
-//! ([`Communicator::named`](crate::Communicator::named) gives the program's own ones names for it). A rank that is merely late is told of in one line on
-//! standard error after 30 s (`RINGTREE_STALL_WARNING_S`), and ends the call at its deadline, after
+//! ([`Communicator::named`](crate::Communicator::named) names the program's own). A rank that is
+//! merely late is told of in one line on standard error after 30 s (`RINGTREE_STALL_WARNING_S`), and ends the call at its deadline, after
 //! five minutes unless set otherwise.
 //!
 //! Ranks that have different numbers of batches call [`DataParallel::join`] when they have run out,
