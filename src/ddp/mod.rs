@@ -50,8 +50,8 @@
 //! or a step that one rank leaves out: then all of these calls end within seconds, with one error
 //! that says which rank waits in which call of which communicator
 //! ([`Communicator::named`](crate::Communicator::named) names the program's own). A rank that is
-//! merely late is told of in one line on standard error after 30 s (`RINGTREE_STALL_WARNING_S`), and ends the call at its deadline, after
-//! five minutes unless set otherwise.
+//! merely late is told of in one line on standard error after 30 s (`RINGTREE_STALL_WARNING_S`),
+//! and ends the call at its deadline, after five minutes unless set otherwise.
 //!
 //! Ranks that have different numbers of batches call [`DataParallel::join`] when they have run out,
 //! with [`Options::uneven_data`]. After an error in a step no average can be read on any rank; end
