@@ -80,6 +80,7 @@ fn run(algorithm: Option<Algorithm>) -> Result<(f64, Lanes), String> {
     world.tuning = TuningTable {
         tcp: LinkCost {
             alpha_s: LATENCY.as_secs_f64(),
+            overhead_s: 0.0,
             beta_s_per_byte: 1.0 / LINK_BYTES_PER_S,
             gamma_s_per_byte: 0.0,
         },

@@ -67,6 +67,7 @@ fn cost(request: &Request) -> Cost {
     let exchanged = (rows - 1 + n / rows - 1) as f64;
     Cost {
         rounds: usize::from(rows > 1) + usize::from(n / rows > 1),
+        hops: (usize::from(rows > 1) + usize::from(n / rows > 1)) as f64,
         messages_on_path: exchanged,
         volume_on_path: exchanged,
         folded_on_path: exchanged,
@@ -89,7 +90,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("proven for {RANKS} ranks\n");
 
     let link = LinkCost {
-        alpha_s: 20e-6,
+        alpha_s: 10e-6,
+        overhead_s: 5e-6,
         beta_s_per_byte: 0.8e-9,
         gamma_s_per_byte: 0.1e-9,
     };

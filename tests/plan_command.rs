@@ -361,11 +361,18 @@ fn the_links_set_the_price() {
         let line = format!("broadcast --algorithm binomial --ranks 8 --bytes 1M {flags}");
         objects(&line)[0]["time_us"].as_f64().unwrap()
     };
-    // Three rounds of 1,048,576 bytes each; the time is printed to 0.1 ns.
+    // Three rounds of 1,048,576 bytes each, which o is paid for at both ends; the time is printed
+    // to 0.1 ns.
     for (flags, round_us) in [
-        ("--alpha 10us --bandwidth 8Gbit", 10.0 + 1048.576),
-        ("--alpha 0s --bandwidth 8Mbit", 1_048_576.0),
-        ("--alpha 1ms --bandwidth 8Tbit", 1000.0 + 1.048_576),
+        (
+            "--alpha 4us --overhead 3us --bandwidth 8Gbit",
+            10.0 + 1048.576,
+        ),
+        ("--alpha 0s --overhead 0s --bandwidth 8Mbit", 1_048_576.0),
+        (
+            "--alpha 1ms --overhead 0s --bandwidth 8Tbit",
+            1000.0 + 1.048_576,
+        ),
     ] {
         assert!((time_us(flags) - 3.0 * round_us).abs() < 1e-4, "{flags}");
     }
@@ -485,11 +492,11 @@ fn a_tuning_file_sets_the_links_and_flags_override_it() {
     };
     std::fs::write(
         &path,
-        r#"{"tcp": {"alpha_s": 5e-6, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}}"#,
+        r#"{"tcp": {"alpha_s": 3e-6, "overhead_s": 1e-6, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}}"#,
     )
     .unwrap();
     assert_eq!(time_us(&run(&[])), 15.0);
-    assert_eq!(time_us(&run(&["--alpha", "1us"])), 3.0);
+    assert_eq!(time_us(&run(&["--alpha", "1us", "--overhead", "0s"])), 3.0);
 
     std::fs::write(&path, "nonsense").unwrap();
     let refused = run(&[]);
@@ -553,6 +560,7 @@ const REFUSED: &str = "
     broadcast --algorithm auto --ranks 8 --bytes -1 => is no size
     broadcast --algorithm auto --ranks 8 --chunks 0 => --chunks must be
     broadcast --algorithm auto --ranks 8 --alpha 20 => is no time
+    broadcast --algorithm auto --ranks 8 --overhead 20 => is no time
     broadcast --algorithm auto --ranks 8 --bandwidth 10GB => is no rate
     broadcast --algorithm auto --ranks 8 --bandwidth 0Gbit => is no rate
     broadcast --algorithm auto --ranks 8 --ranks-per-host 3 => must divide the ranks

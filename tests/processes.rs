@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, exit, free_address};
-use ringtree::plan::REGISTRY;
+use ringtree::plan::{REGISTRY, algorithms};
 use ringtree::{Algorithm, Communicator, Dtype, ReduceOp, Result, Work};
 use rustix::process::Signal;
 use std::future::Future;
@@ -50,13 +50,7 @@ fn child_entry() {
 /// Many random cases, the same on all ranks.
 fn cases() -> Result<String> {
     let comm = Communicator::from_env()?;
-    let pairs: Vec<_> = REGISTRY
-        .iter()
-        .flat_map(|one| {
-            let forms = one.forms(&[2, 3]).into_iter();
-            forms.flat_map(|form| one.collectives.iter().map(move |each| (*each, form)))
-        })
-        .collect();
+    let pairs = algorithms::pairs(&[2, 3]);
     let strategy = (
         prop::sample::select(pairs),
         prop::sample::select(Dtype::ALL),

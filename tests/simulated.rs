@@ -7,18 +7,14 @@ mod checked;
 use checked::{Case, check};
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY};
+use ringtree::plan::{Algorithm, Collective, Hosts, algorithms};
 use ringtree::sim::faults::Faults;
 use ringtree::sim::simulate::World;
 use ringtree::{Dtype, Error, ReduceOp};
 use std::time::Duration;
 
 fn pairs() -> Vec<(Collective, Algorithm)> {
-    let all = REGISTRY.iter().flat_map(|entry| {
-        let forms = entry.forms(&[2, 3]).into_iter();
-        forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
-    });
-    all.collect()
+    algorithms::pairs(&[2, 3])
 }
 
 /// Hosts of equally many ranks, and ranks that take turns on hosts of others.

@@ -60,6 +60,7 @@ impl Link {
         TuningTable {
             tcp: LinkCost {
                 alpha_s: self.alpha.as_secs_f64(),
+                overhead_s: 0.0,
                 beta_s_per_byte: 1.0 / self.bytes_per_s,
                 gamma_s_per_byte: 0.0,
             },

@@ -30,6 +30,7 @@ use std::time::Duration;
 /// The links that are simulated: 1 Gbit/s and 0.25 ms.
 const LINK: LinkCost = LinkCost {
     alpha_s: 0.25e-3,
+    overhead_s: 0.0,
     beta_s_per_byte: 8e-9,
     gamma_s_per_byte: 0.0,
 };

@@ -236,11 +236,13 @@ pub(super) fn measured(
 /// Leaves the table with the launcher, for later attempts, and tells the user what depends on it.
 fn tell(record: &TuningRecord, settings: &Settings) {
     let link = record.table().tcp;
-    let (alpha_us, beta_ns) = (link.alpha_s * 1e6, link.beta_s_per_byte * 1e9);
+    let (alpha_us, overhead_us) = (link.alpha_s * 1e6, link.overhead_s * 1e6);
+    let beta_ns = link.beta_s_per_byte * 1e9;
     if !settings.is_reproducible {
         eprintln!(
-            "ringtree: algorithms are chosen for a network of {alpha_us:.3} µs a message and \
-             {beta_ns:.3} ns a byte, as measured and rounded; a start that measures another may \
+            "ringtree: algorithms are chosen for a network of {alpha_us:.3} µs on the way, \
+             {overhead_us:.3} µs a message and {beta_ns:.3} ns a byte, as measured and rounded; \
+             a start that measures another may \
              end with other bits; RINGTREE_TUNING=FILE keeps the table"
         );
     }

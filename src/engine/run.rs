@@ -105,7 +105,14 @@ impl Run {
         let mut done = from;
         while done < limit {
             let piece = rest(&step.pieces, done, limit - done);
-            let bytes = self.part(step, medium, done, piece)?;
+            let bytes = match &step.action {
+                // What lies in several places is written at once.
+                Action::Send { to, exposed: None } if piece.bytes < limit - done => {
+                    let part = part_of(step, done);
+                    medium.send_pieces(to, part, &step.pieces, limit - done)?
+                }
+                _ => self.part(step, medium, done, piece)?,
+            };
             done += bytes;
             // A link that took less than it was offered is full; one that gave less than a
             // reduction wanted may have more.
@@ -131,11 +138,7 @@ impl Run {
         offset: usize,
         piece: Piece,
     ) -> Moved {
-        let part = Part {
-            message_bytes: step.bytes,
-            offset,
-            salt: step.salt,
-        };
+        let part = part_of(step, offset);
         match &step.action {
             Action::Send { to, exposed } => medium.send(to, part, piece, exposed.is_some()),
             Action::Store(one) => medium.store(*one, part, piece),
@@ -202,6 +205,16 @@ impl Run {
             Action::Copy(_) | Action::Fold { .. } => self.local_at += 1,
             Action::Complete { .. } => {}
         }
+    }
+}
+
+/// What follows byte `offset` of a step.
+#[inline]
+fn part_of(step: &ProgramStep, offset: usize) -> Part {
+    Part {
+        message_bytes: step.bytes,
+        offset,
+        salt: step.salt,
     }
 }
 

@@ -33,11 +33,15 @@ pub struct Message {
     pub bytes: usize,
 }
 
+/// Parts of a message that lie apart and are offered at once, at most.
+pub const PARTS_AT_ONCE: usize = 32;
+
 /// What a link is given to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Bytes that the link copies.
-    Bytes(&'a [u8]),
+    /// Bytes that the link copies: of these parts, one after another. A link may take no more than
+    /// the first.
+    Bytes(&'a [&'a [u8]]),
     /// A segment that was written once for several peers.
     Staged(shm::local::Staged),
     /// Memory that the peer reads where it lies. It must not change before

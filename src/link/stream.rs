@@ -8,7 +8,7 @@
 //! the link's buffer, a long one straight into place, with the next header behind it.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::{Link, LinkError, Message, Payload};
+use super::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
 use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, SEGMENT_BYTES};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 
@@ -79,11 +79,12 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
         payload: Payload<'_>,
     ) -> Result<usize, LinkError> {
         // Only links to the same host are given other payloads.
-        let Payload::Bytes(data) = payload else {
+        let Payload::Bytes(parts) = payload else {
             return Ok(0);
         };
+        let offered: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
-        while taken < data.len() {
+        while taken < offered {
             let header = self.header(message, offset + taken);
             let Some(open) = self.open() else {
                 break;
@@ -91,7 +92,7 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
             if open.outgoing.is_between_frames() {
                 open.outgoing.begin(header);
             }
-            match open.write(&data[taken..])? {
+            match open.write(parts, taken)? {
                 0 => break,
                 written => taken += written,
             }
@@ -258,24 +259,20 @@ impl<S: Read + Write> Open<S> {
         }
     }
 
-    /// Writes the rest of the header and what it can of `payload`; returns the payload taken: 0
-    /// only when the stream takes nothing now.
-    fn write(&mut self, payload: &[u8]) -> Result<usize, LinkError> {
+    /// Writes the rest of the header and what it can of the frame's payload, which is in `parts`
+    /// from byte `skip` on; returns the payload taken: 0 only when the stream takes nothing now.
+    fn write(&mut self, parts: &[&[u8]], skip: usize) -> Result<usize, LinkError> {
         loop {
             let Outgoing {
                 header,
                 header_left,
                 payload_left,
             } = &self.outgoing;
-            let payload = &payload[..payload.len().min(*payload_left)];
-            let written = if *header_left > 0 {
-                let header = &header[HEADER_BYTES - header_left..];
-                self.stream
-                    .write_vectored(&[IoSlice::new(header), IoSlice::new(payload)])
-            } else {
-                self.stream.write(payload)
-            };
-            match written {
+            let mut slices = [IoSlice::new(&[]); 1 + PARTS_AT_ONCE];
+            slices[0] = IoSlice::new(&header[HEADER_BYTES - header_left..]);
+            let first = usize::from(*header_left == 0);
+            let end = 1 + gather(parts, skip, *payload_left, &mut slices[1..]);
+            match self.stream.write_vectored(&slices[first..end]) {
                 Ok(bytes) => match self.outgoing.advance(bytes) {
                     0 if bytes > 0 => {}
                     taken => return Ok(taken),
@@ -404,6 +401,28 @@ impl<S: Read + Write> Open<S> {
         }
         Err(ended())
     }
+}
+
+/// Puts the parts from byte `skip` on, `most` bytes at most, into as many slices as there are;
+/// returns how many it needed.
+fn gather<'a>(
+    parts: &[&'a [u8]],
+    mut skip: usize,
+    mut most: usize,
+    slices: &mut [IoSlice<'a>],
+) -> usize {
+    let mut used = 0;
+    for part in parts {
+        let begin = skip.min(part.len());
+        skip -= begin;
+        let bytes = (part.len() - begin).min(most);
+        if bytes > 0 && used < slices.len() {
+            slices[used] = IoSlice::new(&part[begin..begin + bytes]);
+            used += 1;
+            most -= bytes;
+        }
+    }
+    used
 }
 
 fn ended() -> LinkError {

@@ -4,8 +4,9 @@
 //! prices that plans are chosen by. A price is linear in each number: subtract from the measured
 //! time what the other numbers explain, and divide the rest by how often the number is paid. That
 //! is repeated, as the Gauss-Seidel method solves linear equations, until the prices of all calls
-//! are the times they took. So a number stands for whatever makes calls take as long as they do:
-//! cores that are fewer than ranks, caches that are shared, a network's queues.
+//! are the times they took. L and o, of which both probes contain both, are solved together. So a
+//! number stands for whatever makes calls take as long as they do: cores that are fewer than ranks,
+//! caches that are shared, a network's queues.
 //!
 //! On one host the calls are the two plans between which an all-reduce chooses most often, so the
 //! size at which it changes over is where their times meet.
@@ -43,8 +44,10 @@ pub enum LinkClass {
 /// A number of a [`LinkCost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// Seconds a message or a hand-over.
+    /// L: seconds on the way, or a hand-over.
     Alpha,
+    /// o: seconds a message, at each of its ends. In shared memory it is a quarter of a hand-over.
+    Overhead,
     /// Seconds a byte moved.
     Beta,
     /// Seconds a byte folded.
@@ -84,6 +87,10 @@ const fn probe(exercise: Exercise, bytes: usize, class: LinkClass, number: Numbe
     }
 }
 
+/// A barrier in which a rank sends up to seven messages at once: enough to tell o from L, over not
+/// many more links than by radix 2.
+const BURST: Algorithm = Algorithm::Dissemination.with_known_radix(8);
+
 /// One host: with all its ranks at once, so that the numbers contain what they do to each other.
 const ONE_HOST: &[Probe] = &{
     use Exercise::Call;
@@ -97,18 +104,23 @@ const ONE_HOST: &[Probe] = &{
     ]
 };
 
-/// No two ranks share memory. Both plans use ⌈log₂ n⌉ links a rank. In the barrier all ranks wait
-/// for all; in the exchange no pair of ranks shares a link with another. Where n is no power of two
-/// some ranks of the exchange only contribute and wait, so that consecutive calls overlap: β comes
-/// out up to a third too low.
+/// No two ranks share memory. In a barrier all ranks wait for all. By radix 2 each round has one
+/// message, so latency counts most; by radix 8 it has up to seven, and o counts. Between two ranks
+/// the two are the same, but then no choice depends on which of L and o a message pays.
+///
+/// In the exchange no pair of ranks shares a link with another. Where n is no power of two some
+/// ranks of the exchange only contribute and wait, so that consecutive calls overlap: G comes out up
+/// to a third too low.
 const APART: &[Probe] = &{
     use Exercise::{Call, Fold};
     use LinkClass::Tcp;
     let signal = Call(Collective::Barrier, Algorithm::Dissemination);
+    let burst = Call(Collective::Barrier, BURST);
     let exchange = Call(Collective::AllReduce, Algorithm::RecursiveDoubling);
     [
         probe(Fold, BOUNCE_BYTES, Tcp, Number::Gamma),
         probe(signal, 0, Tcp, Number::Alpha),
+        probe(burst, 0, Tcp, Number::Overhead),
         probe(exchange, NETWORK_BYTES, Tcp, Number::Beta),
     ]
 };
@@ -118,12 +130,14 @@ const SEVERAL_HOSTS: &[Probe] = &{
     use Exercise::{Call, Fold, Pair};
     use LinkClass::{Shm, Tcp};
     let between = Call(Collective::AllReduce, Algorithm::Hierarchical);
+    let burst = Call(Collective::Barrier, BURST);
     [
         probe(Fold, BOUNCE_BYTES, Tcp, Number::Gamma),
         probe(Fold, BOUNCE_BYTES, Shm, Number::Gamma),
         probe(Pair, SHORT_BYTES, Shm, Number::Alpha),
         probe(Pair, SHARED_BYTES, Shm, Number::Beta),
         probe(between, SHORT_BYTES, Tcp, Number::Alpha),
+        probe(burst, 0, Tcp, Number::Overhead),
         probe(between, NETWORK_BYTES, Tcp, Number::Beta),
     ]
 };
@@ -173,9 +187,25 @@ pub fn probes(topology: &Topology) -> &'static [Probe] {
 pub fn table_from(topology: &Topology, times_s: &[f64]) -> Result<TuningTable, String> {
     let built_in = TuningTable::default();
     let mut table = built_in;
+    let timed: Vec<(&Probe, f64)> = probes(topology)
+        .iter()
+        .zip(times_s.iter().copied())
+        .collect();
+    let overhead = timed
+        .iter()
+        .find(|(probe, _)| probe.number == Number::Overhead);
     for _ in 0..SWEEPS {
-        for (probe, time_s) in probes(topology).iter().zip(times_s) {
-            *probe.place(&mut table) = probe.number(topology, *time_s, &table)?;
+        for one in &timed {
+            match (one.0.number, overhead) {
+                (Number::Overhead, _) => {}
+                (Number::Alpha, Some(other)) if other.0.class == one.0.class => {
+                    set_both(topology, *one, *other, &mut table)?;
+                }
+                _ => {
+                    let found = one.0.number(topology, one.1, &table)?;
+                    one.0.set(&mut table, found);
+                }
+            }
         }
     }
     for probe in probes(topology) {
@@ -193,6 +223,64 @@ pub fn table_from(topology: &Topology, times_s: &[f64]) -> Result<TuningTable, S
     Ok(table)
 }
 
+/// Makes L and o those with which two exercises, `alpha` and `overhead`, take the times that they
+/// took. Where both pay them alike, they keep their proportion; where one would be negative, it is
+/// next to nothing.
+fn set_both(
+    topology: &Topology,
+    (alpha, alpha_s): (&Probe, f64),
+    (overhead, overhead_s): (&Probe, f64),
+    table: &mut TuningTable,
+) -> Result<(), String> {
+    let usual = *overhead.class.link(&mut TuningTable::default());
+    let usual = (usual.alpha_s, usual.overhead_s);
+    // What a probe's time contains of L and of o, as the built-in table has them, and what is left
+    // of the measured time when the rest is taken away.
+    let parts = |probe: &Probe, time_s: f64| {
+        let price_s = |(l, o): (f64, f64)| {
+            let mut table = *table;
+            let link = probe.class.link(&mut table);
+            (link.alpha_s, link.overhead_s) = (l, o);
+            probe.price_s(topology, &table)
+        };
+        let rest_s = price_s((0.0, 0.0))?;
+        let of_l_s = price_s((usual.0, 0.0))? - rest_s;
+        let of_o_s = price_s((0.0, usual.1))? - rest_s;
+        Ok::<_, String>((of_l_s, of_o_s, time_s - rest_s))
+    };
+    let (a_l, a_o, a_s) = parts(alpha, alpha_s)?;
+    let (b_l, b_o, b_s) = parts(overhead, overhead_s)?;
+    let (straight, crossed) = (a_l * b_o, a_o * b_l);
+    let (l, o) = match straight - crossed {
+        difference if difference.abs() < ALIKE * straight.max(crossed) => {
+            let both = a_s / (a_l + a_o);
+            (both, both)
+        }
+        difference => (
+            (a_s * b_o - b_s * a_o) / difference,
+            (b_s * a_l - a_s * b_l) / difference,
+        ),
+    };
+    let (l, o) = match (l < TUNING_FACTOR_MIN, o < TUNING_FACTOR_MIN) {
+        (true, _) => (TUNING_FACTOR_MIN, b_s / b_o),
+        (_, true) => (a_s / a_l, TUNING_FACTOR_MIN),
+        _ => (l, o),
+    };
+    // Max takes the other one of a pair that is no number.
+    let sane = |factor: f64| {
+        factor
+            .max(TUNING_FACTOR_MIN)
+            .min(f64::MAX / usual.0.max(1.0))
+    };
+    let link = overhead.class.link(table);
+    link.alpha_s = three_digits(usual.0 * sane(l));
+    link.overhead_s = three_digits(usual.1 * sane(o));
+    Ok(())
+}
+
+/// Below this share of it, a difference says nothing about L and o.
+const ALIKE: f64 = 0.02;
+
 /// Copying a byte and folding one of an operand cost about the same; measured far apart, one has
 /// got what the other lacks. They keep their product, and the larger is at most so many times the
 /// smaller.
@@ -206,6 +294,9 @@ fn balance(shm: &mut LinkCost) {
     shm.beta_s_per_byte = beta.clamp(least, most);
     shm.gamma_s_per_byte = gamma.clamp(least, most);
 }
+
+/// A look for one more message, as a share of a hand-over.
+const SHM_LOOK_SHARE: f64 = 0.25;
 
 /// How many times more a byte copied can cost than a byte folded, or the other way round.
 const SHM_IMBALANCE_MAX: f64 = 4.0;
@@ -234,8 +325,17 @@ impl Probe {
         let link = self.class.link(table);
         match self.number {
             Number::Alpha => &mut link.alpha_s,
+            Number::Overhead => &mut link.overhead_s,
             Number::Beta => &mut link.beta_s_per_byte,
             Number::Gamma => &mut link.gamma_s_per_byte,
+        }
+    }
+
+    /// Makes the number in question this one.
+    fn set(&self, table: &mut TuningTable, number: f64) {
+        *self.place(table) = number;
+        if (self.class, self.number) == (LinkClass::Shm, Number::Alpha) {
+            table.shm.overhead_s = number * SHM_LOOK_SHARE;
         }
     }
 
@@ -244,7 +344,7 @@ impl Probe {
         let usual = *self.place(&mut TuningTable::default());
         let price_s = |number: f64| {
             let mut table = *table;
-            *self.place(&mut table) = number;
+            self.set(&mut table, number);
             self.price_s(topology, &table)
         };
         let others_s = price_s(0.0)?;
@@ -309,14 +409,18 @@ mod tests {
     /// From a fifth of the built-in numbers to 50 times as much, each class by itself.
     fn tables() -> impl Strategy<Value = TuningTable> {
         let factor = || 0.2..50.0;
-        let factors = prop::array::uniform6(factor());
+        let factors = prop::array::uniform7(factor());
         factors.prop_map(|factors| {
             let mut table = TuningTable::default();
             let mut factors = factors.into_iter();
             for class in [LinkClass::Tcp, LinkClass::Shm] {
-                for number in [Number::Alpha, Number::Beta, Number::Gamma] {
-                    let place = probe(Exercise::Fold, 0, class, number);
-                    *place.place(&mut table) *= factors.next().unwrap();
+                for number in NUMBERS {
+                    if (class, number) == (LinkClass::Shm, Number::Overhead) {
+                        continue;
+                    }
+                    let one = probe(Exercise::Fold, 0, class, number);
+                    let usual = *one.place(&mut table);
+                    one.set(&mut table, usual * factors.next().unwrap());
                 }
             }
             table
@@ -332,10 +436,14 @@ mod tests {
         })
     }
 
-    fn numbers(table: &TuningTable) -> [f64; 6] {
-        let of = |link: &LinkCost| [link.alpha_s, link.beta_s_per_byte, link.gamma_s_per_byte];
-        let ([a, b, c], [d, e, f]) = (of(&table.tcp), of(&table.shm));
-        [a, b, c, d, e, f]
+    const NUMBERS: [Number; 4] = [Number::Alpha, Number::Overhead, Number::Beta, Number::Gamma];
+
+    fn numbers(table: &TuningTable) -> Vec<f64> {
+        let classes = [LinkClass::Tcp, LinkClass::Shm].into_iter();
+        let all = classes.flat_map(|class| {
+            NUMBERS.map(|number| *probe(Exercise::Fold, 0, class, number).place(&mut table.clone()))
+        });
+        all.collect()
     }
 
     proptest! {
@@ -360,7 +468,7 @@ mod tests {
 
         #[test]
         fn whatever_the_times_the_numbers_are_sane(
-            (topology, times_s) in (worlds(), prop::array::uniform6(prop::num::f64::ANY))
+            (topology, times_s) in (worlds(), prop::array::uniform7(prop::num::f64::ANY))
         ) {
             let found = table_from(&topology, &times_s).unwrap();
             for (found, usual) in numbers(&found).iter().zip(numbers(&TuningTable::default())) {

@@ -4,13 +4,17 @@
 use super::spec::Collective;
 use serde::{Deserialize, Serialize};
 
-/// What one link costs: a message of m bytes takes α + β·m, folding m bytes γ·m.
+/// What one link costs, in the LogGP model ([`super::cost`] has it): a message of m bytes keeps its
+/// sender's port busy for o + m·G, is on its way for L, and keeps its receiver's port busy for
+/// m·G + o. Folding m bytes takes m·γ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {
-    /// Seconds a message.
+    /// L: seconds on the way, which messages that do not wait for each other spend at once.
     pub alpha_s: f64,
-    /// Seconds a byte on the wire.
+    /// o: seconds a message keeps its sender busy, and then its receiver.
+    pub overhead_s: f64,
+    /// G: seconds a byte at a port.
     pub beta_s_per_byte: f64,
     /// Seconds a byte folded.
     pub gamma_s_per_byte: f64,
@@ -21,7 +25,10 @@ pub struct LinkCost {
 pub struct Cost {
     /// Rounds with messages.
     pub rounds: usize,
-    /// α terms on the critical path (one-ported: a rank that sends k messages in a round pays k).
+    /// Messages on the longest path that wait for one another: each is paid L, and o where it
+    /// arrives.
+    pub hops: f64,
+    /// Messages that pass the busiest port on that path one after the other: each is paid o.
     pub messages_on_path: f64,
     /// Fraction of m that passes the busiest port on the critical path.
     pub volume_on_path: f64,
@@ -32,7 +39,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Seconds for a buffer of `bytes`: α·messages + bytes·(β·volume + γ·folded).
+    /// Seconds for a buffer of `bytes`: L·hops + o·(messages + hops) + bytes·(G·volume + γ·folded).
     ///
     /// ```
     /// use ringtree::plan::price::{Cost, LinkCost};
@@ -40,19 +47,27 @@ impl Cost {
     /// // A binomial broadcast over 8 ranks: three rounds, each carrying the whole buffer.
     /// let cost = Cost {
     ///     rounds: 3,
+    ///     hops: 3.0,
     ///     messages_on_path: 3.0,
     ///     volume_on_path: 3.0,
     ///     folded_on_path: 0.0,
     ///     max_sent_per_rank: 3.0,
     /// };
-    /// let link = LinkCost { alpha_s: 0.0, beta_s_per_byte: 1e-6, gamma_s_per_byte: 0.0 };
-    /// assert_eq!(cost.time_s(5_000_000, &link), 15.0);
+    /// let link = LinkCost {
+    ///     alpha_s: 0.01,
+    ///     overhead_s: 0.0,
+    ///     beta_s_per_byte: 1e-6,
+    ///     gamma_s_per_byte: 0.0,
+    /// };
+    /// assert_eq!(cost.time_s(5_000_000, &link), 15.03);
     /// ```
     #[must_use]
     pub fn time_s(&self, bytes: usize, link: &LinkCost) -> f64 {
         let per_byte = link.beta_s_per_byte * self.volume_on_path
             + link.gamma_s_per_byte * self.folded_on_path;
-        link.alpha_s * self.messages_on_path + bytes as f64 * per_byte
+        link.alpha_s * self.hops
+            + link.overhead_s * (self.messages_on_path + self.hops)
+            + bytes as f64 * per_byte
     }
 }
 

@@ -153,6 +153,12 @@ pub fn choose_in_rank_order(
 /// took 1.4 times as long, of which the model knows nothing.
 const LONG_MESSAGES: f64 = 0.5;
 
+/// Radixes that `auto` looks at. Few ranks have few different plans, and among many the price
+/// changes little from one of these to the next.
+const RADIXES: &[usize] = &[
+    2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 128,
+];
+
 /// Predictions that differ by no more than this share of the least are equal but for rounding.
 const A_TIE: f64 = 1e-4;
 
@@ -328,9 +334,23 @@ impl<'a> Offers<'a> {
             .filter(|entry| entry.collectives.contains(&offer.collective))
             .filter(|entry| (entry.is_offered)(&offer))
             .filter(is_allowed)
-            .map(|entry| self.of(entry, entry.algorithm))
+            .flat_map(|entry| self.forms(entry).into_iter().map(move |form| (entry, form)))
+            .map(|(entry, form)| self.of(entry, form))
             .filter(|choice| choice.as_ref().map_or(true, has_room))
             .collect()
+    }
+
+    /// With which radixes `entry` is considered: in shared memory messages do not wait for a port,
+    /// and flat plans do what a larger radix would.
+    fn forms(&self, entry: &Entry) -> Vec<Algorithm> {
+        let has_radix = (entry.has_radix)(self.question.collective);
+        if !has_radix || self.topology.sharing() == Sharing::All {
+            return vec![entry.algorithm];
+        }
+        let ranks = self.topology.world_size.max(2);
+        let mut forms = entry.forms(RADIXES);
+        forms.retain(|form| form.radix() <= ranks);
+        forms
     }
 
     /// What `entry` would make of it as `algorithm`, which has a radix.

@@ -1,6 +1,6 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
-use super::algorithms::own;
+use super::algorithms::{Entry, own};
 use crate::limits::RADIX_MAX;
 use crate::named::named;
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,11 @@ impl Algorithm {
         self.radix as usize
     }
 
+    /// The same with a radix that it is known to have.
+    pub(super) const fn with_known_radix(self, radix: u8) -> Self {
+        Self { radix, ..self }
+    }
+
     /// The same with the radix `radix`.
     ///
     /// # Errors
@@ -120,7 +125,7 @@ impl Algorithm {
             radix: radix as u8,
             ..self
         };
-        let has_radix = own::entry_of(self).is_some_and(|entry| entry.has_radix);
+        let has_radix = own::entry_of(self).is_some_and(Entry::has_any_radix);
         if !has_radix && wanted != Self::numbered(self.number) {
             return Err(format!("{} has no radix", self.name()));
         }

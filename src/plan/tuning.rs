@@ -4,17 +4,20 @@ use super::price::LinkCost;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A message over loopback TCP between two processes of one host; a byte of it; a byte of f32
-/// summed from cache.
+/// A message over loopback TCP between two processes of one host, on its way and at each end; a
+/// byte of it; a byte of f32 summed from cache.
 const TCP: LinkCost = LinkCost {
-    alpha_s: 12e-6,
+    alpha_s: 6e-6,
+    overhead_s: 3e-6,
     beta_s_per_byte: 0.35e-9,
     gamma_s_per_byte: 0.06e-9,
 };
-/// A cache line handed from one core to another; a byte copied into or out of a segment that stays
+/// A cache line handed from one core to another; a look at one that another peer hands over beside
+/// it; a byte copied into or out of a segment that stays
 /// in cache; a byte of an operand folded there.
 const SHM: LinkCost = LinkCost {
     alpha_s: 0.15e-6,
+    overhead_s: 0.0375e-6,
     beta_s_per_byte: 0.03e-9,
     gamma_s_per_byte: 0.03e-9,
 };
@@ -37,8 +40,8 @@ const STEP: f64 = 16.0;
 pub struct TuningTable {
     /// Connections over TCP: between hosts, and wherever memory cannot be shared.
     pub tcp: LinkCost,
-    /// Memory that the ranks of a host share: α a hand-over, β a byte copied, γ a byte of an
-    /// operand folded.
+    /// Memory that the ranks of a host share: L a hand-over, o a look for one more message, G a
+    /// byte copied, γ a byte of an operand folded.
     #[serde(default = "shm")]
     pub shm: LinkCost,
 }
@@ -55,8 +58,8 @@ impl Default for TuningTable {
 
 impl TuningTable {
     /// The table written as JSON, one object a class of link:
-    /// `{"tcp": {"alpha_s": 12e-6, "beta_s_per_byte": 0.35e-9, "gamma_s_per_byte": 0.06e-9}}`,
-    /// and likewise `shm`; without it, the built-in numbers stand.
+    /// `{"tcp": {"alpha_s": 6e-6, "overhead_s": 3e-6, "beta_s_per_byte": 0.35e-9,
+    /// "gamma_s_per_byte": 0.06e-9}}`, and likewise `shm`; without it, the built-in numbers stand.
     ///
     /// # Errors
     /// A sentence: the text is no such JSON, or a number is negative or not finite.
@@ -101,6 +104,7 @@ impl TuningTable {
         Self {
             tcp: LinkCost {
                 alpha_s: near(found.alpha_s, usual.alpha_s),
+                overhead_s: near(found.overhead_s, usual.overhead_s),
                 beta_s_per_byte: near(found.beta_s_per_byte, usual.beta_s_per_byte),
                 gamma_s_per_byte: near(found.gamma_s_per_byte, usual.gamma_s_per_byte),
             },
@@ -144,9 +148,10 @@ impl TuningTable {
     }
 }
 
-const fn numbers(link: LinkCost) -> [(&'static str, f64); 3] {
+const fn numbers(link: LinkCost) -> [(&'static str, f64); 4] {
     [
         ("alpha_s", link.alpha_s),
+        ("overhead_s", link.overhead_s),
         ("beta_s_per_byte", link.beta_s_per_byte),
         ("gamma_s_per_byte", link.gamma_s_per_byte),
     ]

@@ -3,10 +3,11 @@
 //! # What a packet costs
 //!
 //! Every rank has an up-port and a down-port, each shared by all its connections. A packet of `k`
-//! bytes offered at time `t` holds the sender's up-port for `k / bandwidth` from when it is free;
-//! its first byte is at the receiver's down-port one latency later and holds that for
-//! `k / bandwidth` from when it is free; it can be read when its last byte is through. A port
-//! serves packets in the order in which they reach it.
+//! bytes offered at time `t` holds the sender's up-port, from when it is free, for the overhead and
+//! then `k / bandwidth`. Its first byte is at the receiver's down-port one latency after it left,
+//! and the packet holds that port, from when it is free, for `k / bandwidth` and the overhead; then
+//! it can be read. A port serves packets in the order in which they reach it. This is the LogGP
+//! model of [`crate::plan::cost`], with packets for messages.
 //!
 //! # Driving it
 //!
@@ -29,6 +30,8 @@ mod tests;
 pub struct NetworkConfig {
     /// Time from a port to another, one way.
     pub latency: Duration,
+    /// How long a packet keeps its sender's port busy, and then its receiver's, beside its bytes.
+    pub overhead: Duration,
     /// What each port carries, in bytes per second; infinity for no limit.
     pub bandwidth_bytes_per_s: f64,
     /// Bytes a connection holds per direction, in flight and unread together, before writes block.
@@ -42,10 +45,11 @@ pub struct NetworkConfig {
 }
 
 impl Default for NetworkConfig {
-    /// A latency of 10 µs, no limit on bandwidth, no faults.
+    /// A latency of 10 µs, no overhead, no limit on bandwidth, no faults.
     fn default() -> Self {
         NetworkConfig {
             latency: Duration::from_micros(10),
+            overhead: Duration::ZERO,
             bandwidth_bytes_per_s: f64::INFINITY,
             window_bytes: 256 << 10,
             quantum_bytes: 16 << 10,
@@ -90,6 +94,7 @@ pub type ControlMessage = (usize, u32, Vec<u8>);
 pub struct Network {
     config: NetworkConfig,
     latency_ns: u64,
+    overhead_ns: u64,
     now_ns: u64,
     chance: SplitMix64,
     ranks: Vec<Rank>,
@@ -188,6 +193,7 @@ impl Network {
         assert!(config.quantum_bytes > 0, "a packet must hold a byte");
         let mut network = Network {
             latency_ns: nanoseconds(config.latency),
+            overhead_ns: nanoseconds(config.overhead),
             now_ns: 0,
             chance: SplitMix64::new(config.seed),
             ranks: (0..ranks).map(|_| Rank::default()).collect(),
@@ -486,8 +492,9 @@ impl Network {
         let pipe = &mut self.pipes[index];
         let sender = &mut self.ranks[pipe.from as usize];
         let start_ns = sender.up_free_ns.max(self.now_ns);
-        sender.up_free_ns = start_ns.saturating_add(port_ns);
-        let on_time_ns = start_ns.saturating_add(self.latency_ns);
+        let leaves_ns = start_ns.saturating_add(self.overhead_ns);
+        sender.up_free_ns = leaves_ns.saturating_add(port_ns);
+        let on_time_ns = leaves_ns.saturating_add(self.latency_ns);
         let at_ns = on_time_ns.saturating_add(late_ns).max(pipe.not_before_ns);
         pipe.not_before_ns = at_ns;
         pipe.held_bytes += data.len();
@@ -505,7 +512,8 @@ impl Network {
         receiver.down_free_ns = receiver
             .down_free_ns
             .max(self.now_ns)
-            .saturating_add(port_ns);
+            .saturating_add(port_ns)
+            .saturating_add(self.overhead_ns);
         let through_ns = receiver.down_free_ns;
         if through_ns == self.now_ns {
             self.arrive(index);

@@ -3,7 +3,8 @@
 use crate::world::{Act, Rank};
 use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::plan::{Algorithm, Collective, REGISTRY};
+use ringtree::plan::algorithms::pairs;
+use ringtree::plan::{Algorithm, Collective};
 use ringtree::reduce::exact::Inputs;
 use ringtree::sim::promise::Promise;
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
@@ -43,24 +44,20 @@ fn check_all(rank: &Rank, cases: Vec<Case>) -> Result<String> {
 /// Every algorithm with every collective that device buffers take part in: none, one, some.
 fn every_algorithm(world_size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for entry in REGISTRY {
-        let forms = entry.forms(&[2, 3]).into_iter();
-        let pairs = forms.flat_map(|form| entry.collectives.iter().map(move |one| (one, form)));
-        for (collective, algorithm) in pairs {
-            if *collective == Collective::Barrier {
-                continue;
-            }
-            for (nth, count) in [0, 1, 3, 1025, 30_001].into_iter().enumerate() {
-                cases.push(Case {
-                    collective: *collective,
-                    algorithm: Some(algorithm),
-                    dtype: Dtype::F32,
-                    op: [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][nth % 3],
-                    count,
-                    root: nth % world_size,
-                    seed: cases.len() as u64,
-                });
-            }
+    for (collective, algorithm) in pairs(&[2, 3]) {
+        if collective == Collective::Barrier {
+            continue;
+        }
+        for (nth, count) in [0, 1, 3, 1025, 30_001].into_iter().enumerate() {
+            cases.push(Case {
+                collective,
+                algorithm: Some(algorithm),
+                dtype: Dtype::F32,
+                op: [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][nth % 3],
+                count,
+                root: nth % world_size,
+                seed: cases.len() as u64,
+            });
         }
     }
     cases

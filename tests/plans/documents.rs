@@ -16,7 +16,7 @@ fn table() -> String {
     table.push_str(&":-:|".repeat(Collective::ALL.len()));
     table.push('\n');
     for entry in REGISTRY {
-        let radix = if entry.has_radix { "/K" } else { "" };
+        let radix = if entry.has_any_radix() { "/K" } else { "" };
         let _ = write!(table, "| {}{radix} |", entry.name);
         for collective in Collective::ALL {
             let is_there = entry.collectives.contains(collective);

@@ -91,7 +91,8 @@ fn pieces(collective: Collective, algorithm: Algorithm, world_size: usize) -> Ve
         world_size,
         bytes: 1 << 20,
         link: LinkCost {
-            alpha_s: 20e-6,
+            alpha_s: 10e-6,
+            overhead_s: 5e-6,
             beta_s_per_byte: 0.8e-9,
             gamma_s_per_byte: 0.1e-9,
         },

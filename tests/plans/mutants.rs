@@ -6,7 +6,7 @@
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
 use ringtree::plan::verify::{Fault, verify};
-use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, REGISTRY, Request, Source, Step};
+use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, Request, Source, Step, algorithms};
 use std::collections::BTreeMap;
 
 /// Orders that a mutant is run in.
@@ -70,13 +70,7 @@ impl Count {
 fn no_mutant_is_accepted_that_fails() {
     let is_long = std::env::var_os("RINGTREE_TEST_LONG").is_some_and(|value| value == "1");
     let mutants = if is_long { 120_000 } else { 3_000 };
-    let pairs: Vec<(Collective, Algorithm)> = REGISTRY
-        .iter()
-        .flat_map(|entry| {
-            let forms = entry.forms(&[2, 3, 5]).into_iter();
-            forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
-        })
-        .collect();
+    let pairs = algorithms::pairs(&[2, 3, 5]);
     let mut random = Random(1);
     let mut count = Count::default();
     let mut made = 0;

@@ -3,24 +3,20 @@
 use super::replay::replay;
 use super::{hosts, plans_like, plans_of};
 use ringtree::plan::verify::verify;
-use ringtree::plan::{Algorithm, Collective, Plan, REGISTRY, Request, Source, Step};
+use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, algorithms};
 
 /// Where a step is: rank, round, index.
 type Place = (usize, usize, usize);
 
 /// Calls `test` for every plan of up to 6 ranks with a place in it, one step after another.
 fn for_each_step(test: impl Fn(&[Plan], Place)) {
-    for entry in REGISTRY {
-        for &collective in entry.collectives {
-            for algorithm in entry.forms(&[2, 3]) {
-                for_each_request(collective, algorithm, |request| {
-                    let plans = plans_like(request);
-                    for place in places(&plans) {
-                        test(&plans, place);
-                    }
-                });
+    for (collective, algorithm) in algorithms::pairs(&[2, 3]) {
+        for_each_request(collective, algorithm, |request| {
+            let plans = plans_like(request);
+            for place in places(&plans) {
+                test(&plans, place);
             }
-        }
+        });
     }
 }
 

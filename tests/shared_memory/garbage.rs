@@ -87,7 +87,7 @@ fn a_message_of_another_call_is_named_and_not_stored() {
             let (mut near, mut far) = (ranks.next().unwrap(), ranks.next().unwrap());
             let (near, far) = (link(&mut near, 1), link(&mut far, 0));
             let data = vec![0xab; bytes];
-            assert_eq!(near.send(&other, 0, Payload::Bytes(&data)), Ok(bytes));
+            assert_eq!(near.send(&other, 0, Payload::Bytes(&[&data])), Ok(bytes));
             let unexpected = LinkError::Unexpected(Header {
                 epoch: 0,
                 group: 0,

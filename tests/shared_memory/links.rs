@@ -99,16 +99,16 @@ fn a_link_holds_two_messages_whose_sender_does_not_listen() {
         let mut into = data.clone();
         for sequence in 0..200 {
             let message = message(sequence, bytes);
-            assert_eq!(near.send(&message, 0, Payload::Bytes(&data)), Ok(bytes));
+            assert_eq!(near.send(&message, 0, Payload::Bytes(&[&data])), Ok(bytes));
             let second = Message {
                 number: 1,
                 ..message
             };
-            assert_eq!(near.send(&second, 0, Payload::Bytes(&data)), Ok(bytes));
+            assert_eq!(near.send(&second, 0, Payload::Bytes(&[&data])), Ok(bytes));
             for message in [message, second] {
                 assert_eq!(far.receive(&message, 0, &mut into), Ok(bytes));
                 // An answer, as long as there is room for it.
-                let answer = far.send(&message, 0, Payload::Bytes(&[0]));
+                let answer = far.send(&message, 0, Payload::Bytes(&[&[0]]));
                 assert!(answer.is_ok());
             }
         }
@@ -148,7 +148,7 @@ struct Far;
 impl Link for Far {
     fn send(&mut self, _: &Message, _: usize, payload: Payload<'_>) -> Result<usize, LinkError> {
         match payload {
-            Payload::Bytes(data) => Ok(data.len()),
+            Payload::Bytes(parts) => Ok(parts.iter().map(|part| part.len()).sum()),
             other => panic!("{other:?} to another host"),
         }
     }

@@ -12,7 +12,7 @@ use ringtree::engine::program::Program;
 use ringtree::link::Link;
 use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
 use ringtree::plan::layout::part_start;
-use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, Request, algorithms, plan};
 use ringtree::protocol::call::Call;
 use ringtree::reduce::Kernel;
 use ringtree::reduce::exact::Inputs;
@@ -35,11 +35,7 @@ const UNDER_WAY_MAX: usize = 3;
 
 /// Every algorithm with every collective it carries out.
 pub(crate) fn pairs() -> Vec<(Collective, Algorithm)> {
-    let all = REGISTRY.iter().flat_map(|entry| {
-        let forms = entry.forms(&[2, 4]).into_iter();
-        forms.flat_map(|form| entry.collectives.iter().map(move |one| (*one, form)))
-    });
-    all.collect()
+    algorithms::pairs(&[2, 4])
 }
 
 /// Numbers drawn from a seed.

@@ -58,10 +58,13 @@ pub(crate) struct Arguments {
         allow_negative_numbers = true
     )]
     ranks_per_host: String,
-    /// Time a message takes however short: ns, us, ms or s; a hand-over, where all ranks share a
-    /// host [default: what calls are chosen by, RINGTREE_TUNING's or the built-in table's]
+    /// Time a message is on its way: ns, us, ms or s; a hand-over, where all ranks share a host
+    /// [default: what calls are chosen by, RINGTREE_TUNING's or the built-in table's]
     #[arg(long, allow_negative_numbers = true)]
     alpha: Option<String>,
+    /// Time a message keeps its sender busy, and then its receiver [default: likewise]
+    #[arg(long, allow_negative_numbers = true)]
+    overhead: Option<String>,
     /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
     #[arg(long, allow_negative_numbers = true)]
     bandwidth: Option<String>,
@@ -344,6 +347,9 @@ fn links(arguments: &Arguments, topology: &Topology) -> Result<TuningTable, Stri
     if let Some(text) = &arguments.alpha {
         link.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
     }
+    if let Some(text) = &arguments.overhead {
+        link.overhead_s = parse_time(text).map_err(|error| format!("--overhead: {error}"))?;
+    }
     if let Some(text) = &arguments.bandwidth {
         let rate = parse_rate(text).map_err(|error| format!("--bandwidth: {error}"))?;
         link.beta_s_per_byte = 8.0 / rate;
@@ -532,11 +538,12 @@ fn heading(inquiry: &Inquiry) -> String {
     )
 }
 
-/// "20 µs a message, 10 Gbit/s".
+/// "6 µs on the way, 3 µs a message, 10 Gbit/s".
 fn speed(link: &LinkCost) -> String {
     format!(
-        "{} a message, {}",
+        "{} on the way, {} a message, {}",
         Seconds(link.alpha_s),
+        Seconds(link.overhead_s),
         Rate(8.0 / link.beta_s_per_byte)
     )
 }

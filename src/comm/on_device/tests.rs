@@ -6,9 +6,10 @@ use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key};
 use crate::engine::medium::enqueued::{Entry, Place, Script, Where, fits, script};
 use crate::limits::{DEVICE_FRAME_BYTES, DEVICE_FRAMES, DEVICE_SOURCES_MAX};
+use crate::plan::algorithms::pairs;
 use crate::plan::layout::part_start;
 use crate::plan::select::TuningTable;
-use crate::plan::{Algorithm, Collective, REGISTRY, Topology};
+use crate::plan::{Algorithm, Collective, Topology};
 use crate::protocol::call::Call;
 use std::collections::{HashMap, VecDeque};
 
@@ -228,41 +229,35 @@ fn check_all(streams: usize) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (seed >> 33) as usize % below
     };
-    let forms = REGISTRY.iter().flat_map(|entry| {
-        let forms = entry.forms(&[2, 3]).into_iter();
-        forms.map(|algorithm| (entry.collectives, algorithm))
-    });
-    for (collectives, algorithm) in forms {
-        for collective in collectives {
-            for n in 1..=RANKS_MAX {
-                let count = collective.whole_count(5 * n + 2, n);
-                let call = Call::new(*collective, count);
-                let call = match collective {
-                    Collective::Barrier => call,
-                    one if one.is_rooted() => call.dtype(Dtype::U8).root(n - 1),
-                    _ => call.dtype(Dtype::U8),
-                };
-                let Some(one) = prepare(call.by(algorithm), n) else {
-                    continue;
-                };
-                let other = Call::new(Collective::Broadcast, 9).dtype(Dtype::U8);
-                let other = prepare(other.by(Algorithm::Binomial), n).unwrap();
-                let mut calls = Calls {
-                    calls: Vec::new(),
-                    scripts: Vec::new(),
-                };
-                for nth in 0..OPERATIONS {
-                    let (call, scripts) = if nth % 3 == 1 { &other } else { &one };
-                    calls.calls.push(*call);
-                    calls.scripts.push(scripts.clone());
-                }
-                let mut all = ranks(&calls, n, streams);
-                assert!(
-                    run(&mut all, &mut random),
-                    "{call} of {n} ranks waits for ever"
-                );
-                check(&all, &calls);
+    for (collective, algorithm) in pairs(&[2, 3]) {
+        for n in 1..=RANKS_MAX {
+            let count = collective.whole_count(5 * n + 2, n);
+            let call = Call::new(collective, count);
+            let call = match collective {
+                Collective::Barrier => call,
+                one if one.is_rooted() => call.dtype(Dtype::U8).root(n - 1),
+                _ => call.dtype(Dtype::U8),
+            };
+            let Some(one) = prepare(call.by(algorithm), n) else {
+                continue;
+            };
+            let other = Call::new(Collective::Broadcast, 9).dtype(Dtype::U8);
+            let other = prepare(other.by(Algorithm::Binomial), n).unwrap();
+            let mut calls = Calls {
+                calls: Vec::new(),
+                scripts: Vec::new(),
+            };
+            for nth in 0..OPERATIONS {
+                let (call, scripts) = if nth % 3 == 1 { &other } else { &one };
+                calls.calls.push(*call);
+                calls.scripts.push(scripts.clone());
             }
+            let mut all = ranks(&calls, n, streams);
+            assert!(
+                run(&mut all, &mut random),
+                "{call} of {n} ranks waits for ever"
+            );
+            check(&all, &calls);
         }
     }
 }

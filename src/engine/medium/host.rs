@@ -6,7 +6,7 @@ use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::link::shm::exposed::Locator;
 use crate::link::shm::local::Local;
 use crate::link::shm::ring::INLINE_BYTES;
-use crate::link::{Link, LinkError, Message, Payload};
+use crate::link::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
 use crate::reduce::Kernel;
 
 /// Operands whose views need no allocation.
@@ -114,7 +114,7 @@ impl Links {
         let exposed = exposes.then(|| self.locate(to, data)).flatten();
         self.is_unflushed = true;
         if let ([one], None) = (to, exposed) {
-            return self.send_one(*one, message, offset, Payload::Bytes(data));
+            return self.send_one(*one, message, offset, Payload::Bytes(&[data]));
         }
         let segment_bytes = match &self.local {
             Some(local) => local.segment_bytes(),
@@ -124,7 +124,7 @@ impl Links {
         while taken < data.len() && self.have_room(to) {
             let bytes = (data.len() - taken).min(segment_bytes);
             let piece = &data[taken..taken + bytes];
-            let mut staged = None;
+            let (mut staged, parts) = (None, [piece]);
             let payload = match (exposed, &mut self.local) {
                 (Some(mut locator), _) => {
                     locator.start += taken;
@@ -136,7 +136,7 @@ impl Links {
                     let Some(staged) = staged else { break };
                     Payload::Staged(staged)
                 }
-                _ => Payload::Bytes(piece),
+                _ => Payload::Bytes(&parts),
             };
             for one in to {
                 self.send_one(*one, message, offset + taken, payload)?;
@@ -388,6 +388,29 @@ impl Medium for HostMedium<'_> {
         let message = self.message(0, part);
         let data = self.buffers.read(piece);
         self.links.send(to, &message, part.offset, data, exposes)
+    }
+
+    fn send_pieces(
+        &mut self,
+        to: &[Endpoint],
+        part: Part,
+        pieces: &[Piece],
+        bytes: usize,
+    ) -> Moved {
+        let [one] = to else {
+            return self.send(to, part, rest(pieces, part.offset, bytes), false);
+        };
+        let message = self.message(0, part);
+        let mut parts = [&[][..]; PARTS_AT_ONCE];
+        let (mut used, mut offered) = (0, 0);
+        while used < parts.len() && offered < bytes {
+            let piece = rest(pieces, part.offset + offered, bytes - offered);
+            parts[used] = self.buffers.read(piece);
+            (used, offered) = (used + 1, offered + piece.bytes);
+        }
+        self.links.is_unflushed = true;
+        let payload = Payload::Bytes(&parts[..used]);
+        self.links.send_one(*one, &message, part.offset, payload)
     }
 
     #[inline]

@@ -8,7 +8,7 @@
 pub mod enqueued;
 pub mod host;
 
-use super::program::{Endpoint, Piece};
+use super::program::{Endpoint, Piece, rest};
 use crate::link::LinkError;
 
 /// A link that failed an operation.
@@ -49,6 +49,18 @@ pub struct Operands<'a> {
 pub trait Medium {
     /// Sends the bytes of `piece` to every peer of `to`, which all take the same number of them.
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved;
+
+    /// Sends `bytes` bytes of several pieces, from byte `part.offset` of them on; it may send those
+    /// of one piece alone.
+    fn send_pieces(
+        &mut self,
+        to: &[Endpoint],
+        part: Part,
+        pieces: &[Piece],
+        bytes: usize,
+    ) -> Moved {
+        self.send(to, part, rest(pieces, part.offset, bytes), false)
+    }
 
     /// Stores what has come of a message.
     fn store(&mut self, from: Endpoint, part: Part, into: Piece) -> Moved;

@@ -277,7 +277,8 @@ impl Link for SharedLink {
     ) -> Result<usize, LinkError> {
         let mut taken = 0;
         match payload {
-            Payload::Bytes(data) => {
+            Payload::Bytes(parts) => {
+                let data = parts.first().copied().unwrap_or_default();
                 while taken < data.len() && self.has_room() {
                     match self.send_segment(message, &data[taken..]) {
                         0 => break,

@@ -38,7 +38,7 @@ pub(super) const ENTRY: Entry = Entry {
         Collective::Scatter,
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
-    has_radix: true,
+    has_radix: |_| true,
     chunks: |request| match request.collective.is_blocked() {
         true => request.world_size * request.pieces,
         false => request.pieces,
@@ -210,9 +210,11 @@ fn cost(request: &Request) -> Cost {
         return FREE;
     }
     let rounds = distances(n, radix).len();
+    let hops = depth(n, radix);
     let of_root = messages(n, radix) as f64;
     let one_way = |folded, sent| Cost {
         rounds,
+        hops: hops as f64,
         messages_on_path: of_root,
         volume_on_path: of_root,
         folded_on_path: folded,
@@ -227,12 +229,25 @@ fn cost(request: &Request) -> Cost {
         },
         _ => Cost {
             rounds: 2 * rounds,
+            hops: 2.0 * hops as f64,
             messages_on_path: 2.0 * of_root,
             volume_on_path: 2.0 * of_root,
             folded_on_path: of_root,
             max_sent_per_rank: of_root,
         },
     }
+}
+
+/// How many edges lie between the root and a member at most. The members that the root sends to
+/// last in its first round may have fewer below them than the others.
+pub(super) fn depth(n: usize, radix: usize) -> usize {
+    let Some(stride) = distances(n, radix).pop() else {
+        return 0;
+    };
+    let below = (n - 1) / stride;
+    let full = depth(stride, radix);
+    let last = 1 + depth(n - below * stride, radix);
+    full.max(last).max(if below > 1 { 1 + full } else { 0 })
 }
 
 /// How many blocks the rank sends that sends most: the root of a scatter all but its own; of a

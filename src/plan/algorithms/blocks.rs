@@ -7,6 +7,7 @@ use crate::plan::spec::Collective;
 /// What a plan without messages costs.
 pub(super) const FREE: Cost = Cost {
     rounds: 0,
+    hops: 0.0,
     messages_on_path: 0.0,
     volume_on_path: 0.0,
     folded_on_path: 0.0,
@@ -37,6 +38,19 @@ pub(super) fn multiples(distance: usize, n: usize, radix: usize) -> impl Iterato
 pub(super) fn messages(n: usize, radix: usize) -> usize {
     let of_round = |distance: usize| (radix - 1).min((n - 1) / distance);
     distances(n, radix).into_iter().map(of_round).sum()
+}
+
+/// The longest chain of messages that wait for one another in the rounds of [`distances`], where a
+/// rank sends on all that it has, and in the last round no more than the receiver lacks. Of fewer
+/// than twice the last distance d it lacks n − d blocks, which the sender may have had long before.
+pub(super) fn hops(n: usize, radix: usize) -> f64 {
+    let distances = distances(n, radix);
+    let (rounds, last) = (distances.len(), distances.last().copied().unwrap_or(n));
+    let hops = match n < 2 * last {
+        true => (rounds - 1).max(1 + self::distances(n - last, radix).len()),
+        false => rounds,
+    };
+    hops as f64
 }
 
 /// (n − 1)/n: what is left of a buffer when one of n blocks is taken away.

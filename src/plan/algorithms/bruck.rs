@@ -19,7 +19,7 @@
 //! and §3, the index operation.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, circle, distances, messages, multiples};
+use super::blocks::{FREE, all_but_one, circle, distances, hops, messages, multiples};
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
 use crate::plan::spec::Collective;
@@ -31,7 +31,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllGather, Collective::AllToAll],
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §3 and §4",
     is_symmetric: |_| true,
-    has_radix: true,
+    has_radix: |_| true,
     chunks: |request| request.world_size * request.pieces,
     scratch: |request| match request.collective {
         Collective::AllToAll if request.world_size > 1 => request.world_size * request.pieces,
@@ -117,6 +117,7 @@ fn cost(request: &Request) -> Cost {
     };
     Cost {
         rounds: distances(n, radix).len(),
+        hops: hops(n, radix),
         messages_on_path: messages(n, radix) as f64,
         volume_on_path: passed,
         folded_on_path: 0.0,

@@ -18,7 +18,7 @@
 //! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation.
 
 use super::Entry;
-use super::blocks::{FREE, distances, messages, multiples};
+use super::blocks::{FREE, distances, hops, messages, multiples};
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
 use crate::plan::price::Cost;
 use crate::plan::spec::Collective;
@@ -30,7 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::AllReduce],
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, and a fold",
     is_symmetric: |_| true,
-    has_radix: true,
+    has_radix: |_| true,
     scratch: |request| match request.world_size {
         1 => 0,
         n => n * request.pieces,
@@ -91,6 +91,7 @@ fn cost(request: &Request) -> Cost {
     let others = (n - 1) as f64;
     Cost {
         rounds: distances(n, radix).len(),
+        hops: hops(n, radix),
         messages_on_path: messages(n, radix) as f64,
         volume_on_path: others,
         folded_on_path: others,

@@ -104,6 +104,7 @@ fn cost(request: &Request) -> Cost {
     let passed = rounds as f64 / request.pieces as f64;
     let one_way = |folded| Cost {
         rounds,
+        hops: (n - 1) as f64,
         messages_on_path: rounds as f64,
         volume_on_path: passed,
         folded_on_path: folded,
@@ -114,6 +115,7 @@ fn cost(request: &Request) -> Cost {
         Collective::Reduce => one_way(passed),
         _ => Cost {
             rounds: 2 * rounds,
+            hops: 2.0 * (n - 1) as f64,
             messages_on_path: 2.0 * rounds as f64,
             volume_on_path: 2.0 * passed,
             folded_on_path: passed,
@@ -133,6 +135,6 @@ fn pieces(question: &Question) -> usize {
         _ => link.beta_s_per_byte + link.gamma_s_per_byte,
     };
     let whole_s = question.bytes as f64 * seconds_per_byte;
-    let best = ((question.world_size - 2) as f64 * whole_s / link.alpha_s).sqrt();
+    let best = ((question.world_size - 2) as f64 * whole_s / link.overhead_s).sqrt();
     (best.round() as usize).clamp(1, PIECES_MAX)
 }

@@ -23,7 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,
-    has_radix: true,
+    has_radix: |_| true,
     chunks: |_| 1,
     build,
     cost,
@@ -52,6 +52,7 @@ fn cost(request: &Request) -> Cost {
     let tokens = messages(n, radix) as f64;
     Cost {
         rounds: distances(n, radix).len(),
+        hops: distances(n, radix).len() as f64,
         messages_on_path: tokens,
         volume_on_path: tokens,
         folded_on_path: tokens,

@@ -200,6 +200,7 @@ fn cost(request: &Request) -> Cost {
         return FREE;
     }
     let rounds = rounds(request);
+    let hops = (n - 1).ilog2() + 1;
     let is_one_less = n == 3 || (pieces == 1 && (n - 1).is_power_of_two());
     let messages = match n {
         2 => rounds,
@@ -208,6 +209,7 @@ fn cost(request: &Request) -> Cost {
     let passed = messages as f64 / (2 * pieces) as f64;
     let one_way = |folded| Cost {
         rounds,
+        hops: hops as f64,
         messages_on_path: messages as f64,
         volume_on_path: passed,
         folded_on_path: folded,
@@ -218,6 +220,7 @@ fn cost(request: &Request) -> Cost {
         Collective::Reduce => one_way(passed),
         _ => Cost {
             rounds: 2 * rounds,
+            hops: 2.0 * hops as f64,
             messages_on_path: 2.0 * messages as f64,
             volume_on_path: 2.0 * passed,
             folded_on_path: passed,
@@ -243,6 +246,6 @@ fn pieces(question: &Question) -> usize {
         _ => link.beta_s_per_byte + link.gamma_s_per_byte,
     };
     let half_s = question.bytes as f64 * seconds_per_byte / 2.0;
-    let best = (f64::from((n - 1).ilog2()) * half_s / link.alpha_s).sqrt();
+    let best = (f64::from((n - 1).ilog2()) * half_s / link.overhead_s).sqrt();
     (best.round() as usize).clamp(1, PIECES_MAX)
 }

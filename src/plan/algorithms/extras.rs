@@ -54,6 +54,12 @@ impl Members {
         self.world_size.div_ceil(self.count) - 1
     }
 
+    /// How many messages that wait for one another the extra ranks add: a member's result contains
+    /// its own extras, but if it alone has any, no other member waits for those before that.
+    pub(super) fn hops(&self) -> usize {
+        (self.world_size - self.count).min(self.count).min(2)
+    }
+
     /// The rank that is this member.
     pub(super) fn rank_of(&self, member: usize) -> usize {
         part_start(self.world_size, self.count, member)

@@ -242,6 +242,7 @@ fn cost(request: &Request) -> Cost {
     let rounds = rounds(request);
     Cost {
         rounds,
+        hops: 1.0,
         messages_on_path: rounds as f64 * copies,
         volume_on_path: volume,
         folded_on_path: folded,

@@ -43,8 +43,9 @@ pub struct Entry {
     /// Whether every rank's plan is rank 0's, renumbered: then the totals are those of one plan
     /// times the ranks.
     pub is_symmetric: fn(Collective) -> bool,
-    /// Whether a rank may exchange more than one message a round, so that there are fewer rounds.
-    pub has_radix: bool,
+    /// Whether a rank may exchange more than one message a round in this collective, so that there
+    /// are fewer rounds.
+    pub has_radix: fn(Collective) -> bool,
     /// Whether every block of an all-to-all goes straight from its sender to its receiver, so that
     /// blocks may have any lengths.
     pub is_direct: bool,
@@ -80,7 +81,7 @@ impl Entry {
         collectives: &[],
         source: "",
         is_symmetric: |_| false,
-        has_radix: false,
+        has_radix: |_| false,
         is_direct: false,
         has_one_sender: false,
         chunks: |request| request.pieces,
@@ -92,6 +93,12 @@ impl Entry {
         stages: None,
         is_offered: |_| true,
     };
+
+    /// Whether it has a radix for any of its collectives.
+    #[must_use]
+    pub fn has_any_radix(&self) -> bool {
+        self.collectives.iter().any(|one| (self.has_radix)(*one))
+    }
 
     /// The algorithm with each of these radixes, or by itself where it has none.
     ///
@@ -105,7 +112,7 @@ impl Entry {
     /// ```
     #[must_use]
     pub fn forms(&self, radixes: &[usize]) -> Vec<Algorithm> {
-        if !self.has_radix {
+        if !self.has_any_radix() {
             return vec![self.algorithm];
         }
         let form = |radix: &usize| self.algorithm.with_radix(*radix).ok();
@@ -191,10 +198,35 @@ registry! {
     DoubleTree double_tree,
 }
 
+/// Every algorithm, with each of these radixes where it has one, with every collective that it
+/// carries out so.
+///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, algorithms::pairs};
+///
+/// let by_four = Algorithm::Circulant.with_radix(4)?;
+/// assert!(pairs(&[2, 4]).contains(&(Collective::AllReduce, by_four)));
+/// assert!(!pairs(&[2, 4]).contains(&(Collective::Broadcast, by_four)));
+/// # Ok::<(), String>(())
+/// ```
+#[must_use]
+pub fn pairs(radixes: &[usize]) -> Vec<(Collective, Algorithm)> {
+    let of_form = |form: Algorithm| {
+        let collectives = Collective::ALL.iter().copied();
+        let carried_out = collectives.filter(move |one| entry(*one, form).is_some());
+        carried_out.map(move |one| (one, form))
+    };
+    let forms = REGISTRY.iter().flat_map(|entry| entry.forms(radixes));
+    forms.flat_map(of_form).collect()
+}
+
 /// The entry of `algorithm` if it carries out `collective`.
 #[must_use]
 pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static Entry> {
-    own::entry_of(algorithm).filter(|entry| entry.collectives.contains(&collective))
+    own::entry_of(algorithm).filter(|entry| {
+        let is_plain = algorithm == entry.algorithm;
+        entry.collectives.contains(&collective) && (is_plain || (entry.has_radix)(collective))
+    })
 }
 
 /// The entry of `algorithm`, which must carry out `collective`.

@@ -57,6 +57,7 @@ fn cost(request: &Request) -> Cost {
     }
     Cost {
         rounds: n / 2,
+        hops: 1.0,
         messages_on_path: (n - 1) as f64,
         volume_on_path: all_but_one(n),
         folded_on_path: 0.0,

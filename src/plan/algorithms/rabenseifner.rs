@@ -95,6 +95,7 @@ fn cost(request: &Request) -> Cost {
     let moved = all_but_one(members.count);
     Cost {
         rounds,
+        hops: rounds as f64,
         messages_on_path: rounds as f64,
         volume_on_path: 2.0 * (moved + extra as f64),
         folded_on_path: moved + extra as f64,

@@ -24,7 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "recursive-doubling",
     collectives: &[Collective::AllReduce],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
-    has_radix: true,
+    has_radix: |_| true,
     build,
     cost,
     ..Entry::PLAIN
@@ -67,8 +67,10 @@ fn cost(request: &Request) -> Cost {
     let exchanged: usize = members.groups.iter().map(|group| group - 1).sum();
     let extras = members.extras_max();
     let messages = (exchanged + 2 * extras) as f64;
+    let rounds = members.groups.len() + if members.has_extras() { 2 } else { 0 };
     Cost {
-        rounds: members.groups.len() + if members.has_extras() { 2 } else { 0 },
+        rounds,
+        hops: (members.groups.len() + members.hops()) as f64,
         messages_on_path: messages,
         volume_on_path: messages,
         folded_on_path: (exchanged + extras) as f64,

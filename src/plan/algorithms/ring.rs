@@ -99,6 +99,7 @@ fn cost(request: &Request) -> Cost {
     let rounds = passes * (n - 1);
     Cost {
         rounds,
+        hops: rounds as f64,
         messages_on_path: rounds as f64,
         volume_on_path: passes as f64 * all_but_one(n),
         folded_on_path: folds * all_but_one(n),

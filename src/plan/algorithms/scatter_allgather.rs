@@ -45,6 +45,7 @@ fn build(request: &Request) -> Vec<Round> {
     let mut rounds = tree.scatter(|first, count| circle(first, count, n, request.pieces));
     let circle = Circle {
         places: n,
+        radix: 2,
         own,
         pieces: request.pieces,
         first_chunk: 0,
@@ -69,6 +70,7 @@ fn cost(request: &Request) -> Cost {
     let rounds = 2 * ceil_log2(n);
     Cost {
         rounds,
+        hops: rounds as f64,
         messages_on_path: rounds as f64,
         volume_on_path: 2.0 * all_but_one(n),
         folded_on_path: 0.0,

@@ -73,6 +73,7 @@ fn cost(request: &Request) -> Cost {
     let rounds = 2 * request.pieces;
     Cost {
         rounds,
+        hops: 2.0,
         messages_on_path: (rounds * (n - 1)) as f64,
         volume_on_path: 2.0 * all_but_one(n),
         folded_on_path: all_but_one(n),

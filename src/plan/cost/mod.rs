@@ -1,21 +1,33 @@
 //! The price of a plan.
 //!
-//! *Purpose.* Over a network the price follows the α-β-γ model, one full-duplex port a rank, and
-//! there are two prices of one thing: [`Cost`] is the closed form of an algorithm's analysis, good
-//! for any number of ranks at once; [`simulate_rounds`] adds up the rounds of real plans. Tests
-//! hold the one against the other. [`shared`] prices plans in shared memory. [`Traffic`] counts
-//! what a plan sends, one rank's plan at a time.
+//! *Purpose.* Over a network the price follows the LogGP model: of a message of m bytes the sender's
+//! port is busy for o + m·G, then it is on its way for L, and the receiver's port is busy for
+//! m·G + o. A port sends and receives at the same time, one message after another each way. Bytes
+//! pass through: the first leaves for the receiver as the second leaves the sender. Folding takes
+//! the rank γ a byte. The o of a rank that sends and receives is paid on both ways at once: what is
+//! measured is such an exchange, so it contains both.
+//!
+//! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
+//! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.
+//! Tests hold the one against the other. [`shared`] prices plans in shared memory. [`Traffic`]
+//! counts what a plan sends, one rank's plan at a time.
+//!
+//! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
+//! 1993), §3; Alexandrov, Ionescu, Schauser, Scheiman, "LogGP" (SPAA 1995), §2.
 //!
 //! *Invariants.* A price is a pure function of the request, the bytes and the links.
 //!
 //! *May import* the plan's own files and `limits`.
 
+mod path;
 pub mod shared;
 
+pub use path::longest_path_s;
+
 use super::algorithms::{plan, required};
-use super::ir::{ChunkRange, Plan, Request, Round, Source, Step};
+use super::ir::{ChunkRange, Plan, Request, Step};
 use super::layout::Division;
-use super::price::{Cost, LinkCost};
+use super::price::Cost;
 use super::spec::Collective;
 use crate::limits::TRAFFIC_STEPS_MAX;
 
@@ -60,75 +72,6 @@ impl ChunkBytes {
             .map(|range| self.begin(range.end()) - self.begin(range.first))
             .sum()
     }
-}
-
-/// What one rank's port and processor do in one round.
-#[derive(Clone, Copy, Debug, Default)]
-struct RoundLoad {
-    messages_sent: usize,
-    bytes_sent: usize,
-    messages_received: usize,
-    bytes_received: usize,
-    bytes_folded: usize,
-}
-
-impl RoundLoad {
-    fn of(round: &Round, lengths: &ChunkBytes) -> Self {
-        let mut load = Self::default();
-        for step in round {
-            match step {
-                Step::Send { peers, ranges } => {
-                    load.messages_sent += peers.len();
-                    load.bytes_sent += peers.len() * lengths.of(ranges);
-                }
-                Step::Receive {
-                    sources, ranges, ..
-                } => {
-                    let messages = sources
-                        .iter()
-                        .filter(|source| matches!(source, Source::Peer(_)))
-                        .count();
-                    let bytes = lengths.of(ranges);
-                    load.messages_received += messages;
-                    load.bytes_received += messages * bytes;
-                    load.bytes_folded += sources.len().saturating_sub(1) * bytes;
-                }
-                Step::Reduce { from, to, .. } => {
-                    load.bytes_folded += from.len().saturating_sub(1) * lengths.of(&[*to]);
-                }
-                Step::Copy { .. } => {}
-            }
-        }
-        load
-    }
-
-    fn time_s(&self, link: &LinkCost) -> f64 {
-        let port = |messages: usize, bytes: usize| {
-            messages as f64 * link.alpha_s + bytes as f64 * link.beta_s_per_byte
-        };
-        let sending = port(self.messages_sent, self.bytes_sent);
-        let receiving = port(self.messages_received, self.bytes_received);
-        sending.max(receiving) + self.bytes_folded as f64 * link.gamma_s_per_byte
-    }
-}
-
-/// Seconds that `plans` (one a rank, in rank order) take for a buffer of `bytes` when every rank
-/// starts each round together: a round lasts as long as its busiest rank, whose port sends and
-/// receives at the same time but one message after another in each direction. Copies are free.
-#[must_use]
-pub fn simulate_rounds(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
-    let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
-    (0..rounds.unwrap_or(0))
-        .map(|index| {
-            plans
-                .iter()
-                .filter_map(|plan| {
-                    let round = plan.rounds.get(index)?;
-                    Some(RoundLoad::of(round, &ChunkBytes::of_plan(plan, bytes)).time_s(link))
-                })
-                .fold(0.0, f64::max)
-        })
-        .sum()
 }
 
 /// What a collective sends, counted from its plans.
@@ -212,10 +155,13 @@ impl Count {
         }
         let mut bytes_sent = 0;
         for (round, has_messages) in plan.rounds.iter().zip(&mut self.has_messages) {
-            let load = RoundLoad::of(round, &self.lengths);
             *has_messages |= round.iter().any(Step::is_message);
-            self.messages += load.messages_sent;
-            bytes_sent += load.bytes_sent;
+            for step in round {
+                if let Step::Send { peers, ranges } = step {
+                    self.messages += peers.len();
+                    bytes_sent += peers.len() * self.lengths.of(ranges);
+                }
+            }
         }
         self.max_bytes_sent = self.max_bytes_sent.max(bytes_sent);
     }

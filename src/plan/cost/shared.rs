@@ -5,7 +5,7 @@
 //!
 //! - α for the hand-over from those it waits for to itself, once for every segment of its longest
 //!   message,
-//! - α/4 for each segment it looks for: the flags of several peers arrive beside one another,
+//! - o for each segment it looks for: the flags of several peers arrive beside one another,
 //! - β for each byte it publishes or stores,
 //! - γ for each byte of each operand it folds, its own among them;
 //!
@@ -18,8 +18,6 @@ use crate::plan::algorithms::{Entry, plan, required};
 use crate::plan::ir::{Request, Round, Source, Step};
 use crate::plan::price::LinkCost;
 
-/// Looking for one more message, as a share of a hand-over.
-const LOOK_SHARE: f64 = 0.25;
 /// Plans of more pieces are not counted out: the price goes on as it does between the second and
 /// the first of these, every further piece costing the same.
 const PIECES_COUNTED: [usize; 2] = [8, 16];
@@ -46,7 +44,7 @@ const PIECES_COUNTED: [usize; 2] = [8, 16];
 /// };
 /// // Published once, stored by three ranks at the same time: the bytes count once.
 /// let seconds = time_s(&broadcast, 1000, &shm)?;
-/// assert!((seconds - (1.25 * shm.alpha_s + 1000.0 * shm.beta_s_per_byte)).abs() < 1e-12);
+/// assert!((seconds - (shm.alpha_s + shm.overhead_s + 1000.0 * shm.beta_s_per_byte)).abs() < 1e-12);
 /// # Ok::<(), String>(())
 /// ```
 pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
@@ -142,7 +140,8 @@ fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
             Step::Reduce { from, to, .. } => folded += from.len() * lengths.of(&[*to]),
         }
     }
-    link.alpha_s * (hand_overs as f64 + LOOK_SHARE * looks as f64)
+    link.alpha_s * hand_overs as f64
+        + link.overhead_s * looks as f64
         + link.beta_s_per_byte * copied as f64
         + link.gamma_s_per_byte * folded as f64
 }

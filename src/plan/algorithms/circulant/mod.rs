@@ -1,6 +1,8 @@
 //! Circulant graphs: as few rounds and as few bytes as there can be, for *every* number of ranks.
 //!
 //! Rank r talks to r ± s for the skips s = ⌈n/2⌉, ⌈⌈n/2⌉/2⌉, …, 1, that is k = ⌈log₂ n⌉ of them.
+//! The exchanges also have a radix: by 4 they have ⌈log₄ n⌉ levels of 3 messages, and by n they are
+//! [`super::two_shot`].
 //!
 //! ```text
 //! reduce-scatter of 6    round 0   r → r+3, 3 blocks
@@ -46,6 +48,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
     is_symmetric: |collective| !collective.is_rooted(),
+    has_radix: |collective| !collective.is_rooted(),
     chunks: |request| match request.collective.is_rooted() {
         true => request.pieces,
         false => request.world_size * request.pieces,
@@ -57,11 +60,11 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// The skips, smallest first: 1, …, ⌈n/2⌉, n.
-pub(super) fn skips(world_size: usize) -> Vec<usize> {
+/// The skips, smallest first: 1, …, ⌈n/k⌉, n for radix k.
+pub(super) fn skips(world_size: usize, radix: usize) -> Vec<usize> {
     let mut skips = vec![world_size];
     while let Some(&last) = skips.last().filter(|&&skip| skip > 1) {
-        skips.push(last.div_ceil(2));
+        skips.push(last.div_ceil(radix));
     }
     skips.reverse();
     skips
@@ -79,6 +82,7 @@ fn build(request: &Request) -> Vec<Round> {
     }
     let circle = Circle {
         places: world_size,
+        radix: request.algorithm.radix(),
         own: rank,
         pieces,
         first_chunk: 0,
@@ -103,17 +107,25 @@ fn cost(request: &Request) -> Cost {
         return FREE;
     }
     let levels = ceil_log2(n);
-    let exchange = |passes: usize, folds: f64| Cost {
-        rounds: passes * levels,
-        messages_on_path: (passes * levels) as f64,
+    let counts = exchange::counts(n, request.algorithm.radix());
+    let exchange = |passes: usize, rounds: usize, folds: f64| Cost {
+        rounds,
+        hops: (passes * counts.hops) as f64,
+        messages_on_path: (passes * counts.messages) as f64,
         volume_on_path: passes as f64 * all_but_one(n),
         folded_on_path: folds * all_but_one(n),
         max_sent_per_rank: passes as f64 * all_but_one(n),
     };
     let rounds = request.pieces - 1 + levels;
     let passed = rounds as f64 / request.pieces as f64;
+    // One piece takes the levels that a tree of the skips has; others go round about.
+    let hops = match request.pieces {
+        1 => tree_depth(n),
+        _ => levels,
+    };
     let pipeline = |folded: f64, sent: f64| Cost {
         rounds,
+        hops: hops as f64,
         messages_on_path: rounds as f64,
         volume_on_path: passed,
         folded_on_path: folded,
@@ -122,10 +134,25 @@ fn cost(request: &Request) -> Cost {
     match request.collective {
         Collective::Broadcast => pipeline(0.0, passed),
         Collective::Reduce => pipeline(passed, 1.0),
-        Collective::ReduceScatter => exchange(1, 1.0),
-        Collective::AllGather => exchange(1, 0.0),
-        _ => exchange(2, 1.0),
+        Collective::ReduceScatter => exchange(1, counts.rounds_reducing, 1.0),
+        Collective::AllGather => exchange(1, counts.levels, 0.0),
+        _ => exchange(2, counts.rounds_reducing + counts.levels, 1.0),
     }
+}
+
+/// Of the numbers below n, the most that one is the sum of, each the largest skip that is left.
+fn tree_depth(world_size: usize) -> usize {
+    let skips = skips(world_size, 2);
+    let mut depths: Vec<usize> = Vec::new();
+    for &skip in &skips {
+        let (mut below, mut depth, mut edges) = (skip, 0, 0);
+        while let Some(level) = skips.iter().rposition(|one| *one < below) {
+            depth = depth.max(edges + depths[level]);
+            (below, edges) = (below - skips[level], edges + 1);
+        }
+        depths.push(depth.max(edges));
+    }
+    depths.pop().unwrap_or(0)
 }
 
 /// Where the derivative of the pipeline's cost by b is zero; the exchanges gain nothing by pieces.
@@ -140,6 +167,6 @@ fn pieces(question: &Question) -> usize {
         return 1;
     }
     let whole_s = question.bytes as f64 * seconds_per_byte;
-    let best = ((levels - 1) as f64 * whole_s / question.link.alpha_s).sqrt();
+    let best = ((levels - 1) as f64 * whole_s / question.link.overhead_s).sqrt();
     (best.round() as usize).clamp(1, PIECES_MAX)
 }

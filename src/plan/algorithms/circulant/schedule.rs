@@ -23,7 +23,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn new(world_size: usize, pieces: usize) -> Self {
-        let skips = skips(world_size);
+        let skips = skips(world_size, 2);
         let levels = skips.len() - 1;
         let left_out = (levels - (pieces - 1) % levels) % levels;
         Self {

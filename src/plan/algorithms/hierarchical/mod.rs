@@ -34,9 +34,9 @@
 
 mod shares;
 
-use super::binomial::{Tree, children};
+use super::binomial::{Tree, children, depth};
 use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, virtual_rank};
-use super::circulant::exchange::Circle;
+use super::circulant::exchange::{Circle, counts};
 use super::circulant::skips;
 use super::flat::{all_gather_round, broadcast_round, reduce_round, reduce_scatter_round};
 use super::{Entry, REGISTRY, Stages};
@@ -148,6 +148,7 @@ fn all_reduce(request: &Request, topology: &Topology) -> Vec<Round> {
         .iter()
         .map(|segment| Circle {
             places,
+            radix: 2,
             own: host,
             pieces: segment.len() * pieces,
             first_chunk: segment.start * places * pieces,
@@ -262,6 +263,7 @@ fn cost(request: &Request) -> Cost {
     let between = cost_between(request, &topology);
     Cost {
         rounds: inside.rounds + between.rounds,
+        hops: inside.hops + between.hops,
         messages_on_path: inside.messages_on_path + between.messages_on_path,
         volume_on_path: inside.volume_on_path + between.volume_on_path,
         folded_on_path: inside.folded_on_path + between.folded_on_path,
@@ -290,6 +292,7 @@ fn cost_inside(request: &Request, topology: &Topology) -> Cost {
     let rounds = ways * request.pieces;
     Cost {
         rounds,
+        hops: ways as f64,
         messages_on_path: rounds as f64 * most(&others),
         volume_on_path: ways as f64 * volume,
         folded_on_path: folds * volume,
@@ -305,6 +308,7 @@ fn cost_between(request: &Request, topology: &Topology) -> Cost {
         let folds = request.collective == Collective::Reduce;
         return Cost {
             rounds,
+            hops: depth(hosts, 2) as f64,
             messages_on_path: rounds as f64,
             volume_on_path: rounds as f64,
             folded_on_path: if folds { rounds as f64 } else { 0.0 },
@@ -313,12 +317,13 @@ fn cost_between(request: &Request, topology: &Topology) -> Cost {
     }
     let shares = Shares::of(topology);
     let moved = all_but_one(hosts) * shares.share(topology.sizes()[0]);
-    let skips = skips(hosts);
+    let skips = skips(hosts, 2);
     let messages = skips[..skips.len() - 1]
         .iter()
         .map(|skip| partners(*skip, topology, &shares));
     Cost {
         rounds: 2 * ceil_log2(hosts),
+        hops: 2.0 * counts(hosts, 2).hops as f64,
         messages_on_path: 2.0 * messages.sum::<usize>() as f64,
         volume_on_path: 2.0 * moved,
         folded_on_path: moved,
