@@ -9,8 +9,8 @@ const PREFIX: &str = "RINGTREE_";
 /// What others set: Kubernetes for a Service of the name `ringtree`, and ringtree's own tests.
 const PASSED_OVER: [&str; 3] = ["RINGTREE_SERVICE_", "RINGTREE_PORT", "RINGTREE_TEST_"];
 
-/// The meaning of a setting that this version does not carry out: any value of it but its default is
-/// refused rather than ignored.
+/// The meaning of a setting that this version does not carry out: any value of it but its default
+/// is refused rather than ignored.
 pub(super) const NOT_BUILT_YET: &str = "not built yet";
 
 /// A variable, what holds where it is not set, and what it says.
