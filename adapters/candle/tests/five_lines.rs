@@ -50,15 +50,14 @@ fn programs() -> [PathBuf; 2] {
 
 /// What all ranks of a program print together.
 fn printed(program: &Path, ranks: usize) -> String {
-    let address = address::free_address();
-    let (host, port) = address.split_once(':').unwrap();
+    let meeting = address::free_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
         let numbers = numbers.iter().chain(&sizes);
         Command::new(program)
             .envs(numbers.map(|(name, number)| (*name, number.to_string())))
-            .envs([("MASTER_ADDR", host), ("MASTER_PORT", port)])
+            .env("RINGTREE_RENDEZVOUS", &meeting)
             .env("RAYON_NUM_THREADS", "1")
             .stdout(Stdio::piped())
             .spawn()

@@ -63,7 +63,9 @@ fn run() -> Result<(), Failure> {
     match task {
         Task::Train(config) => {
             let text = Text::load(config.text.as_deref(), config.block).map_err(Failure::usage)?;
-            let comm = join(|ranks| config.check_ranks(ranks).map_err(Failure::usage))?;
+            let comm = Communicator::from_env_or_alone()?;
+            let ranks = comm.world_size();
+            config.check_ranks(ranks).map_err(Failure::usage)?;
             train::train(&comm, &config, &text)
         }
         Task::Validate { config, once } => validate::validate(&config, once),
@@ -83,20 +85,4 @@ fn restart_with_one_thread() -> Failure {
         .env(THREADS, "1")
         .exec();
     Failure::work(format!("cannot start with {THREADS}=1: {error}"))
-}
-
-/// Joins the ranks that a launcher has started, or is the only one.
-fn join(check_ranks: impl Fn(usize) -> Result<(), Failure>) -> Result<Communicator, Failure> {
-    if ["RANK", "WORLD_SIZE"]
-        .iter()
-        .all(|name| env::var_os(name).is_none())
-    {
-        check_ranks(1)?;
-        return Ok(Communicator::builder()
-            .rendezvous("127.0.0.1:0")
-            .connect()?);
-    }
-    let comm = Communicator::from_env()?;
-    check_ranks(comm.world_size())?;
-    Ok(comm)
 }

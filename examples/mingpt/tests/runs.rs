@@ -63,8 +63,7 @@ fn settings<'a>(own: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a small run on `ranks` processes.
 fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
-    let address = address::free_address();
-    let (host, port) = address.split_once(':').unwrap();
+    let meeting = address::free_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
@@ -72,7 +71,7 @@ fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
         mingpt()
             .args(settings(arguments))
             .envs(numbers.map(|(name, number)| (*name, number.to_string())))
-            .envs([("MASTER_ADDR", host), ("MASTER_PORT", port)])
+            .env("RINGTREE_RENDEZVOUS", &meeting)
             .spawn()
             .unwrap()
     };
