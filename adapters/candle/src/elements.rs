@@ -51,7 +51,8 @@ pub(crate) fn dtype(dtype: DType) -> Result<Dtype> {
 /// let sum = ringtree_candle::with_slice(&tensor, |values: &[f32]| values.iter().sum::<f32>())?;
 /// assert_eq!(sum, 10.0);
 /// let columns = tensor.t()?; // not in one piece: a copy
-/// ringtree_candle::with_slice(&columns, |values| assert_eq!(values, [1f32, 3.0, 2.0, 4.0]))?;
+/// let values = ringtree_candle::with_slice(&columns, |values: &[f32]| values.to_vec())?;
+/// assert_eq!(values, [1.0, 3.0, 2.0, 4.0]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///

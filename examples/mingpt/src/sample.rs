@@ -17,8 +17,8 @@ pub(crate) struct Sampler<'a> {
 }
 
 impl<'a> Sampler<'a> {
-    /// A model that goes on from `prompt`, or else from a line break. Its tokens stand for the bytes
-    /// of `vocabulary`.
+    /// A model that goes on from `prompt`, or else from a line break; its tokens stand for the
+    /// bytes of `vocabulary`.
     pub(crate) fn new(
         model: &'a Gpt,
         vocabulary: &'a [u8],

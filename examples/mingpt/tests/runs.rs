@@ -170,7 +170,9 @@ fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
         "--steps",
         "40",
         "--learning-rate",
-        "1",
+        "200",
+        "--warmup",
+        "40",
         "--validate-every",
         "2",
         "--every",
@@ -182,7 +184,7 @@ fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
         "--patience",
     ];
     let part = |patience| [&own[..], &[patience]].concat();
-    // At that rate it gets worse, so the first validation, after two steps, stays the best.
+    // The rate rises, and the model gets worse and worse: the first validation stays the best.
     let output = finish(start(2, &part("2")));
     assert!(
         output.contains("stopped at step 6, after 2 validations without a better loss\n"),
