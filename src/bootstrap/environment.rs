@@ -9,6 +9,10 @@ const PREFIX: &str = "RINGTREE_";
 /// What others set: Kubernetes for a Service of the name `ringtree`, and ringtree's own tests.
 const PASSED_OVER: [&str; 3] = ["RINGTREE_SERVICE_", "RINGTREE_PORT", "RINGTREE_TEST_"];
 
+/// The meaning of a setting that this version does not carry out: any value of it but its default
+/// is refused rather than ignored.
+pub(super) const NOT_BUILT_YET: &str = "not built yet";
+
 /// A variable, what holds where it is not set, and what it says.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
@@ -133,8 +137,8 @@ pub const VARIABLES: &[Variable] = &[
         "",
         "set by the launcher: the table of an earlier attempt of the job",
     ),
-    variable("RINGTREE_ENCRYPT", "0", "not built yet"),
-    variable("RINGTREE_LOG", "", "not built yet"),
+    variable("RINGTREE_ENCRYPT", "0", NOT_BUILT_YET),
+    variable("RINGTREE_LOG", "", NOT_BUILT_YET),
 ];
 
 /// Refuses a variable that looks like one of ringtree's and is none.

@@ -1,5 +1,6 @@
 //! What a rank must know before it can meet the others.
 
+use super::environment::{NOT_BUILT_YET, VARIABLES};
 use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
 use crate::error::{Error, Result};
@@ -12,9 +13,24 @@ use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Settings whose meaning is fixed but which this version does not carry out, with the values that
-/// ask for nothing (unset and empty always do). Any other value is refused rather than ignored.
-const NOT_BUILT_YET: &[(&str, &[&str])] = &[("RINGTREE_ENCRYPT", &["0"]), ("RINGTREE_LOG", &[])];
+/// What says which of several processes this one is, and where they meet.
+const PLACE: &[&str] = &[
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RINGTREE_RENDEZVOUS",
+];
+
+/// Launchers whose variables are not understood yet, and in which of them each says how many
+/// processes it has started.
+const OTHER_LAUNCHERS: &[(&str, &str)] = &[
+    ("Open MPI", "OMPI_COMM_WORLD_SIZE"),
+    ("an MPI launcher", "PMI_SIZE"),
+    ("Slurm", "SLURM_STEP_NUM_TASKS"),
+];
 
 /// What payload may travel over.
 const TRANSPORT: &str = "RINGTREE_TRANSPORT";
@@ -247,6 +263,42 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The same; or, where the environment says nothing of other ranks, those of one rank alone.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env), also for an environment that says a part of it; and
+    /// [`Error::configuration`] where a launcher whose variables are not understood has started
+    /// several processes, each of which would be alone.
+    ///
+    /// ```
+    /// use ringtree::bootstrap::settings::Settings;
+    /// let settings = Settings::from_env_or_alone(|_| None)?;
+    /// assert_eq!((settings.rank, settings.world_size), (0, 1));
+    /// let half = |name: &str| (name == "RANK").then(|| "0".to_owned());
+    /// assert!(Settings::from_env_or_alone(half).is_err());
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    pub fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+        if PLACE.iter().any(|name| set(name).is_some()) {
+            return Self::from_env(lookup);
+        }
+        for (launcher, name) in OTHER_LAUNCHERS {
+            if let Some(size) = set(name).filter(|size| size.trim() != "1") {
+                return Err(Error::configuration(format!(
+                    "{launcher} started this process ({name}={size}), and its variables are not \
+                     understood yet: start the program with `ringtree run`, or set RANK, \
+                     WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+                )));
+            }
+        }
+        Self::from_env(|name| match name {
+            "RANK" => Some("0".to_owned()),
+            "WORLD_SIZE" => Some("1".to_owned()),
+            _ => lookup(name),
+        })
+    }
+
     /// When a join that begins now has taken too long.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout.min(TIMEOUT_MAX)
@@ -349,10 +401,11 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
 
 /// An error that names a setting which asks for what is not built.
 fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
-    for (name, harmless) in NOT_BUILT_YET {
-        if let Some(value) = set(name).filter(|value| !harmless.contains(&value.trim())) {
+    for one in VARIABLES.iter().filter(|one| one.meaning == NOT_BUILT_YET) {
+        if let Some(value) = set(one.name).filter(|value| value.trim() != one.default) {
             return Err(Error::configuration(format!(
-                "{name}={value} is not supported by ringtree {} yet: unset it",
+                "{}={value} is not supported by ringtree {} yet: unset it",
+                one.name,
                 env!("CARGO_PKG_VERSION")
             )));
         }

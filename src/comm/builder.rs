@@ -69,6 +69,25 @@ impl Builder {
         Ok(Self { settings })
     }
 
+    /// The same; or, in a program that no launcher has started, one rank alone. The other settings
+    /// (`RINGTREE_ALGORITHM` and the like) count there, too.
+    ///
+    /// ```
+    /// use ringtree::Builder;
+    /// # fn main() -> ringtree::Result<()> {
+    /// let comm = Builder::from_env_or_alone()?.connect()?;
+    /// assert_eq!((comm.rank(), comm.world_size()), (0, 1));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::configuration`], as for [`Communicator::from_env_or_alone`].
+    pub fn from_env_or_alone() -> Result<Self> {
+        check_names(std::env::vars_os().map(|(name, _)| name))?;
+        let settings = Settings::from_env_or_alone(|name| std::env::var(name).ok())?;
+        Ok(Self { settings })
+    }
+
     /// This process's number among all, from 0.
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
@@ -277,6 +296,24 @@ impl Communicator {
     /// what differs between ranks.
     pub fn from_env() -> Result<Self> {
         Builder::from_env()?.connect()
+    }
+
+    /// The same; or, in a program that no launcher has started, a communicator of one rank alone.
+    /// So one program runs under `ringtree run` and by itself.
+    ///
+    /// ```
+    /// let comm = ringtree::Communicator::from_env_or_alone()?;
+    /// assert_eq!(comm.all_gather_value(&comm.rank())?, [0]);
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env): a variable that names a rank, a number of ranks or a
+    /// meeting place, while another one is missing, is an error and does not make this rank alone.
+    /// [`Error::configuration`] also where `mpirun` or `srun` have started several processes, for
+    /// their variables are not understood yet, and each process would train alone.
+    pub fn from_env_or_alone() -> Result<Self> {
+        Builder::from_env_or_alone()?.connect()
     }
 
     /// Builds a communicator without the environment.

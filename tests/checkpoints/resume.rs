@@ -118,6 +118,21 @@ fn open(comm: &Communicator, store: &(impl Store + Clone + 'static)) -> Result<R
     Run::open(comm, Checkpoints::new(store.clone(), 3))
 }
 
+/// A run on `store` and its trainer, which has not resumed yet.
+fn set_up(comm: &Communicator, store: &(impl Store + Clone + 'static)) -> Result<(Run, Trainer)> {
+    let run = open(comm, store)?;
+    let trainer = Trainer::new(run.comm())?;
+    Ok((run, trainer))
+}
+
+/// A store with a checkpoint of two ranks after every seventh step, to `steps`.
+fn trained(steps: u64) -> Memory {
+    let store = Memory::default();
+    let ends = simulate(2, |comm| train(comm, &store, steps, 7).map(drop));
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    store
+}
+
 /// Trains to `steps`, saving every `every`, from what `store` holds.
 fn train(
     comm: &Communicator,
@@ -125,8 +140,7 @@ fn train(
     steps: u64,
     every: u64,
 ) -> Result<(u64, Bits)> {
-    let mut run = open(comm, store)?;
-    let mut trainer = Trainer::new(run.comm())?;
+    let (mut run, mut trainer) = set_up(comm, store)?;
     let began_at = trainer.resume(&mut run)?;
     while trainer.model.steps() < steps {
         trainer.step()?;
@@ -183,8 +197,7 @@ fn the_table_of_link_speeds_is_the_one_that_the_checkpoint_was_made_with() {
 fn a_save_before_resume_is_refused_and_costs_nothing() {
     let store = Memory::default();
     let ends = simulate(2, |comm| {
-        let mut run = open(comm, &store)?;
-        let mut trainer = Trainer::new(run.comm())?;
+        let (mut run, mut trainer) = set_up(comm, &store)?;
         let refused = trainer.save(&mut run, None).unwrap_err();
         assert!(refused.is_usage() && refused.to_string().contains("call `resume`"));
         trainer.resume(&mut run)?;
@@ -199,13 +212,9 @@ fn a_save_before_resume_is_refused_and_costs_nothing() {
 
 #[test]
 fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_nothing() {
-    let store = Memory::default();
-    simulate(2, |comm| train(comm, &store, 7, 7).map(drop))
-        .into_iter()
-        .for_each(Result::unwrap);
+    let store = trained(7);
     let ends = simulate(2, |comm| {
-        let mut run = open(comm, &store)?;
-        let mut trainer = Trainer::new(run.comm())?;
+        let (mut run, mut trainer) = set_up(comm, &store)?;
         let mut weights = vec![4.0f32; 2 * ROWS];
         let error = run.resume(&mut trainer.model, &mut trainer.sampler, |all| {
             all.tensor("model/weight", &[2, ROWS], &mut weights)?;
@@ -225,8 +234,7 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
     assert_eq!(ends, vec![Ok(expected.to_owned()); 2]);
     // One rank alone that names other parts is an error on all, with its number.
     let ends = simulate(2, |comm| {
-        let mut run = open(comm, &store)?;
-        let mut trainer = Trainer::new(run.comm())?;
+        let (mut run, mut trainer) = set_up(comm, &store)?;
         if comm.rank() == 1 {
             trainer.sampler = DistributedSampler::new(SAMPLES + 1, 3, 1, 2)?;
         }
@@ -248,8 +256,7 @@ fn more_or_fewer_ranks_share_out_what_was_sharded() {
     let (store, names) = (Memory::default(), "optimizer/state");
     for (ranks, until) in [(3, 1), (2, 2), (4, 3)] {
         let ends = simulate(ranks, |comm| {
-            let mut run = open(comm, &store)?;
-            let mut trainer = Trainer::new(run.comm())?;
+            let (mut run, mut trainer) = set_up(comm, &store)?;
             let start = comm.block(10).start;
             let mut own: Vec<_> = match run.state() {
                 None => state(comm, 0).collect(),
@@ -280,10 +287,7 @@ fn more_or_fewer_ranks_share_out_what_was_sharded() {
 
 #[test]
 fn going_back_replaces_the_later_ones() {
-    let store = Memory::default();
-    simulate(2, |comm| train(comm, &store, 21, 7).map(drop))
-        .into_iter()
-        .for_each(Result::unwrap);
+    let store = trained(21);
     let ends = simulate(2, |comm| {
         let mut run = Run::open_at(comm, Checkpoints::new(store.clone(), 3), 14)?;
         let mut trainer = Trainer::new(run.comm())?;
@@ -367,8 +371,7 @@ fn the_training_goes_on_while_a_checkpoint_is_written_and_its_failure_is_told_at
     let slow = Slow::default();
     slow.let_through(true);
     let ends = simulate(2, |comm| {
-        let mut run = open(comm, &slow)?;
-        let mut trainer = Trainer::new(run.comm())?;
+        let (mut run, mut trainer) = set_up(comm, &slow)?;
         trainer.resume(&mut run)?;
         slow.let_through(false);
         trainer.step()?;

@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/support/address.rs"]
+mod address;
+
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -48,16 +50,14 @@ fn programs() -> [PathBuf; 2] {
 
 /// What all ranks of a program print together.
 fn printed(program: &Path, ranks: usize) -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port().to_string();
-    drop(free);
+    let meeting = address::free_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
         let numbers = numbers.iter().chain(&sizes);
         Command::new(program)
             .envs(numbers.map(|(name, number)| (*name, number.to_string())))
-            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)])
+            .env("RINGTREE_RENDEZVOUS", &meeting)
             .env("RAYON_NUM_THREADS", "1")
             .stdout(Stdio::piped())
             .spawn()

@@ -178,3 +178,41 @@ fn the_tuning_is_compared_between_ranks() {
     assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "built-in")]));
     assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "/no/such")]));
 }
+
+/// What an environment of these variables alone makes of a program that may be alone.
+fn or_alone(all: &[(&str, &str)]) -> Result<Settings> {
+    Settings::from_env_or_alone(|name| {
+        let found = all.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| (*value).to_owned())
+    })
+}
+
+#[test]
+fn a_program_that_no_launcher_started_is_alone_with_its_other_settings() {
+    let alone = or_alone(&[("RINGTREE_ALGORITHM", "ring"), ("RANK", " ")]).unwrap();
+    assert_eq!((alone.rank, alone.world_size), (0, 1));
+    assert_eq!((alone.local_rank, alone.local_world_size), (0, 1));
+    assert_eq!(alone.algorithm.as_deref(), Some("ring"));
+    // `mpirun -n 1` and a shell within an allocation are one process.
+    assert!(or_alone(&[("OMPI_COMM_WORLD_SIZE", "1"), ("SLURM_NTASKS", "8")]).is_ok());
+    assert_eq!(or_alone(BASE).unwrap().rank, 3);
+}
+
+#[test]
+fn half_an_environment_makes_no_rank_alone() {
+    let missing = [
+        ("RANK", "0", "WORLD_SIZE"),
+        ("WORLD_SIZE", "1", "RANK"),
+        ("LOCAL_RANK", "0", "RANK"),
+        ("MASTER_ADDR", "10.0.0.1", "RANK"),
+        ("RINGTREE_RENDEZVOUS", "10.0.0.1:1", "RANK"),
+    ];
+    for (name, value, what) in missing {
+        let line = or_alone(&[(name, value)]).unwrap_err().to_string();
+        assert!(line.contains(&format!("{what} is not set")), "{line}");
+    }
+    for (_, name) in OTHER_LAUNCHERS {
+        let error = or_alone(&[(name, "4")]).unwrap_err();
+        assert!(error.is_configuration() && error.to_string().contains(name));
+    }
+}
