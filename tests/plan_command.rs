@@ -508,11 +508,11 @@ fn a_tuning_file_sets_the_links_and_flags_override_it() {
 #[test]
 fn auto_says_why() {
     let small = stdout("all-reduce --algorithm auto --ranks 8 --bytes 8");
-    assert!(small.contains("recursive-doubling, predicted"), "{small}");
+    assert!(small.contains("recursive-doubling/4, predicted"), "{small}");
     let last = small.lines().last().unwrap();
     assert!(last.contains("next best"), "{last}");
     let object = &objects("all-reduce --algorithm auto --ranks 8 --bytes 8")[0];
-    assert_eq!(object["algorithm"], "recursive-doubling");
+    assert_eq!(object["algorithm"], "recursive-doubling/4");
 }
 
 #[test]

@@ -34,15 +34,30 @@ fn measured(world: &World) -> (TuningTable, Duration, u64) {
     (first, took, sent)
 }
 
+const OVERHEAD_US: f64 = 7.0;
+
 #[test]
 fn the_numbers_are_those_of_the_network() {
     for world_size in [2, 3, 8] {
         let mut world = World::new(world_size);
         world.network.latency = Duration::from_micros(100);
+        world.network.overhead = Duration::from_micros(OVERHEAD_US as u64);
         world.network.bandwidth_bytes_per_s = 1e9;
         let (table, ..) = measured(&world);
-        let (alpha_s, beta_s_per_byte) = (table.tcp.alpha_s, table.tcp.beta_s_per_byte);
-        assert!((0.9e-4..1.2e-4).contains(&alpha_s), "{world_size}: {table}");
+        let (alpha_s, overhead_s) = (table.tcp.alpha_s, table.tcp.overhead_s);
+        let beta_s_per_byte = table.tcp.beta_s_per_byte;
+        // Between two ranks nothing tells the two apart.
+        let hop_s = if world_size == 2 {
+            alpha_s + 2.0 * overhead_s
+        } else {
+            alpha_s
+        };
+        assert!((0.9e-4..1.2e-4).contains(&hop_s), "{world_size}: {table}");
+        let found = (overhead_s * 1e6).round();
+        assert!(
+            world_size == 2 || found == OVERHEAD_US,
+            "{world_size}: {table}"
+        );
         let lowest = if world_size.is_power_of_two() {
             0.9e-9
         } else {

@@ -60,6 +60,9 @@ impl Default for Alarm {
     }
 }
 
+/// For so many blocked threads there is room beforehand.
+const BLOCKED_AT_ONCE: usize = 8;
+
 /// The blocked threads of this process.
 #[derive(Default)]
 pub(super) struct Standings {
@@ -76,7 +79,9 @@ pub(super) struct Standings {
 }
 
 impl Standings {
-    pub(super) fn prepare(&self, group: &mut Group) {
+    pub(super) fn prepare(&mut self, group: &mut Group) {
+        // So that a call which waits for long allocates nothing.
+        self.blocked.reserve(BLOCKED_AT_ONCE);
         if let Some(after) = self.warns_after {
             group.alarm.after = after;
         }

@@ -109,8 +109,8 @@ const ONE_HOST: &[Probe] = &{
 /// the two are the same, but then no choice depends on which of L and o a message pays.
 ///
 /// In the exchange no pair of ranks shares a link with another. Where n is no power of two some
-/// ranks of the exchange only contribute and wait, so that consecutive calls overlap: G comes out up
-/// to a third too low.
+/// ranks of the exchange only contribute and wait, so that consecutive calls overlap: G comes out
+/// up to a third too low.
 const APART: &[Probe] = &{
     use Exercise::{Call, Fold};
     use LinkClass::Tcp;

@@ -9,7 +9,7 @@ use std::fmt;
 const TCP: LinkCost = LinkCost {
     alpha_s: 6e-6,
     overhead_s: 3e-6,
-    beta_s_per_byte: 0.35e-9,
+    beta_s_per_byte: 0.371e-9,
     gamma_s_per_byte: 0.06e-9,
 };
 /// A cache line handed from one core to another; a look at one that another peer hands over beside
@@ -22,9 +22,13 @@ const SHM: LinkCost = LinkCost {
     gamma_s_per_byte: 0.03e-9,
 };
 
-/// See [`TuningTable::rounded`]: half a step is a factor of 4. The middles lie apart from what
-/// networks usually cost (10, 1 and 0.1 Gbit/s are 0.8, 8 and 80 ns a byte): at 1.4, 22 and 360 ns.
-const STEP: f64 = 16.0;
+/// See [`TuningTable::rounded`]: the cube root of 10, so that 10, 1 and 0.1 Gbit/s (0.8, 8 and 80 ns
+/// a byte) are all near the middle between two limits. Half a step is a factor of 1.47.
+const STEP: f64 = 2.154_434_690_031_884;
+
+/// No network is so many steps faster than loopback. Where cores are busy, a difference of two
+/// measured times may say so nevertheless.
+const STEPS_BELOW: usize = 4;
 
 /// The measured speed of the links, one entry a class of link. Agreed once per communicator and
 /// never changed under it.
@@ -58,7 +62,7 @@ impl Default for TuningTable {
 
 impl TuningTable {
     /// The table written as JSON, one object a class of link:
-    /// `{"tcp": {"alpha_s": 6e-6, "overhead_s": 3e-6, "beta_s_per_byte": 0.35e-9,
+    /// `{"tcp": {"alpha_s": 6e-6, "overhead_s": 3e-6, "beta_s_per_byte": 0.371e-9,
     /// "gamma_s_per_byte": 0.06e-9}}`, and likewise `shm`; without it, the built-in numbers stand.
     ///
     /// # Errors
@@ -71,32 +75,31 @@ impl TuningTable {
     }
 
     /// The table with the network's numbers rounded to the nearest of steps around the built-in
-    /// ones, each 16 times the one before, at least a sixteenth, and with the built-in numbers of
-    /// shared memory. A choice between algorithms seldom needs more, and two measurements of the
-    /// same network round alike unless they differ by much or are near the middle between two
-    /// steps.
+    /// ones, three a power of ten, at least a twentieth, and with the built-in numbers of shared
+    /// memory. A choice between algorithms seldom needs more, and two measurements of the same
+    /// network round alike unless they differ by much or are near the middle between two steps.
     ///
     /// ```
     /// use ringtree::TuningTable;
     /// let built_in = TuningTable::default();
     /// let mut found = built_in;
-    /// found.tcp.alpha_s *= 3.9; // less than a whole step away
+    /// found.tcp.alpha_s *= 1.4; // less than half a step away
     /// assert_eq!(found.rounded(), built_in);
-    /// found.tcp.alpha_s *= 5.0;
-    /// assert_eq!(found.rounded().tcp.alpha_s, 16.0 * built_in.tcp.alpha_s);
+    /// found.tcp.alpha_s *= 1.4;
+    /// assert!((found.rounded().tcp.alpha_s / built_in.tcp.alpha_s - 2.154).abs() < 1e-3);
     /// ```
     #[must_use]
     pub fn rounded(&self) -> Self {
-        // A power of two, so that all ranks get the same bits whatever their libraries.
-        let near = |found: f64, mut near: f64| {
-            let found = found.max(0.0);
-            while found > near * STEP.sqrt() {
-                near *= STEP;
+        // Products alone, so that all ranks get the same bits whatever their libraries.
+        let near = |found: f64, usual: f64| {
+            let (found, half, mut near) = (found.max(0.0), STEP.sqrt(), usual);
+            for _ in 0..STEPS_BELOW {
+                if found < near / half {
+                    near /= STEP;
+                }
             }
-            // No network is more than a step faster than loopback. Where cores are busy, a
-            // difference of two measured times may say so nevertheless.
-            if found < near / STEP.sqrt() {
-                near /= STEP;
+            while found > near * half {
+                near *= STEP;
             }
             near
         };

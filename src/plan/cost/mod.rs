@@ -1,8 +1,8 @@
 //! The price of a plan.
 //!
-//! *Purpose.* Over a network the price follows the LogGP model: of a message of m bytes the sender's
-//! port is busy for o + m·G, then it is on its way for L, and the receiver's port is busy for
-//! m·G + o. A port sends and receives at the same time, one message after another each way. Bytes
+//! *Purpose.* Over a network the price follows the LogGP model: of a message of m bytes the
+//! sender's port is busy for o + m·G, then it is on its way for L, and the receiver's port is busy
+//! for m·G + o. A port sends and receives at the same time, one message after another each way. Bytes
 //! pass through: the first leaves for the receiver as the second leaves the sender. Folding takes
 //! the rank γ a byte. The o of a rank that sends and receives is paid on both ways at once: what is
 //! measured is such an exchange, so it contains both.
