@@ -244,7 +244,10 @@ impl Stream {
     /// Whether the reader has taken all of it: no reader has gone that takes a part.
     fn write_piece(&self, to: BorrowedFd<'_>, mut piece: &[u8]) -> bool {
         while !piece.is_empty() {
-            match rustix::io::write(to, &piece[..piece.len().min(WRITE_BYTES)]) {
+            let most = &piece[..piece.len().min(WRITE_BYTES)];
+            // Whole lines if there is one, for the other stream may lead to the same place.
+            let end = most.iter().rposition(|byte| *byte == b'\n');
+            match rustix::io::write(to, &most[..end.map_or(most.len(), |end| end + 1)]) {
                 Ok(count) => {
                     piece = &piece[count..];
                     let mut queue = self.lock();

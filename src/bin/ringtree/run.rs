@@ -129,8 +129,8 @@ pub(crate) struct Arguments {
 enum Shown {
     /// Every line, after its rank's number
     Prefixed,
-    /// What rank 0 writes, as it is, and on a terminal if this is one, so that a progress bar moves;
-    /// of another rank that fails, the last of it
+    /// What rank 0 writes, as it is, and on a terminal if this is one, so that a progress bar
+    /// moves; of another rank that fails, the last of it
     #[value(name = "rank0")]
     Rank0,
     /// The ranks write here themselves; the last words of one that fails are not known
