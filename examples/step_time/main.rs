@@ -4,6 +4,7 @@
 //! cargo run --release --example step_time -- measure            # two ranks on this host
 //! cargo run --release --example step_time -- compare            # beside bare all-reduces
 //! cargo run --release --example step_time -- plot docs/buckets.csv docs/buckets.svg
+//! cargo run --release --example step_time -- losses docs/local_steps.csv docs/local_steps.svg
 //! ```
 //!
 //! The model is synthetic: forward and backward sleep to a fixed timetable, so that everything else
@@ -13,6 +14,7 @@
 mod compare;
 #[path = "../drawing/mod.rs"]
 mod drawing;
+mod losses;
 mod measure;
 mod model;
 mod options;
@@ -53,6 +55,11 @@ fn main() -> ExitCode {
             picture,
             note,
         } => picture::plot(table, picture, note).map(|()| 0),
+        Command::Losses {
+            table,
+            picture,
+            note,
+        } => losses::plot(table, picture, note).map(|()| 0),
     };
     result.map_or_else(
         |message| {

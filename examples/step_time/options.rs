@@ -36,6 +36,16 @@ pub(crate) enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
+    /// Draw how long trainings took to a validation loss
+    Losses {
+        /// Lines of way, step, seconds and validation loss, under their header
+        table: PathBuf,
+        /// The SVG to write
+        picture: PathBuf,
+        /// The line under the title, which says what was measured
+        #[arg(long, default_value = "")]
+        note: String,
+    },
 }
 
 #[derive(Args, Debug)]

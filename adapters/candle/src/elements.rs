@@ -44,10 +44,21 @@ pub(crate) fn dtype(dtype: DType) -> Result<Dtype> {
 
 /// Shows `visit` the elements of `tensor`, of type `T`: where they lie if that is in one piece in
 /// host memory, else as a copy.
-pub(crate) fn with_slice<T: WithDType, R>(
-    tensor: &Tensor,
-    visit: impl FnOnce(&[T]) -> R,
-) -> Result<R> {
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// let tensor = Tensor::new(&[[1f32, 2.0], [3.0, 4.0]], &Device::Cpu)?;
+/// let sum = ringtree_candle::with_slice(&tensor, |values: &[f32]| values.iter().sum::<f32>())?;
+/// assert_eq!(sum, 10.0);
+/// let columns = tensor.t()?; // not in one piece: a copy
+/// let values = ringtree_candle::with_slice(&columns, |values: &[f32]| values.to_vec())?;
+/// assert_eq!(values, [1.0, 3.0, 2.0, 4.0]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// candle's, also if the elements are of another type.
+pub fn with_slice<T: WithDType, R>(tensor: &Tensor, visit: impl FnOnce(&[T]) -> R) -> Result<R> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {

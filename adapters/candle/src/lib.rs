@@ -100,6 +100,7 @@ mod weights;
 
 pub use builder::{Hooks, var_builder};
 pub use checkpoint::part;
+pub use elements::with_slice;
 pub use error::{Error, Result};
 pub use replica::Replica;
 pub use weights::Weights;

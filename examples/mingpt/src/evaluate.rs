@@ -31,14 +31,14 @@ pub(crate) fn loss_of_part(
             targets.narrow(0, start, rows)?,
         );
         let characters = shown.elem_count() as f64;
-        let loss = model.loss(&shown, &next)?.to_scalar::<f32>()?;
+        let loss = model.loss(&shown, &next, None)?.to_scalar::<f32>()?;
         sum[0] += f64::from(loss) * characters;
         sum[1] += characters;
     }
     Ok(sum)
 }
 
-/// The mean loss of `count` validation sequences, which the ranks share.
+/// The mean loss of `count` validation sequences, which the ranks share: the same bits on all.
 pub(crate) fn loss(
     comm: &Communicator,
     model: &Gpt,

@@ -8,7 +8,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The program was started wrongly.
+    /// The program was started wrongly, or the training diverges: to start it again as it is would
+    /// end in the same way, and launchers do not.
     pub(crate) fn usage(message: String) -> Self {
         Self {
             exit_code: 2,
@@ -27,13 +28,19 @@ impl Failure {
 
 impl From<ringtree::Error> for Failure {
     fn from(error: ringtree::Error) -> Self {
-        Self::work(error.to_string())
+        match error.is_usage() {
+            true => Self::usage(error.to_string()),
+            false => Self::work(error.to_string()),
+        }
     }
 }
 
 impl From<ringtree_candle::Error> for Failure {
     fn from(error: ringtree_candle::Error) -> Self {
-        Self::work(error.to_string())
+        match error {
+            ringtree_candle::Error::Ringtree(error) => error.into(),
+            other => Self::work(other.to_string()),
+        }
     }
 }
 

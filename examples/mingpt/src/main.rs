@@ -3,6 +3,7 @@
 //! ```text
 //! ringtree run --nproc-per-node 2 --max-restarts 3 -- mingpt --checkpoint run1
 //! mingpt validate --checkpoint run1
+//! mingpt generate --checkpoint run1 --prompt 'fn main'
 //! ```
 //!
 //! Every rank starts from rank 0's weights, trains on its own sequences, and takes the optimizer
@@ -12,8 +13,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod command;
 mod evaluate;
 mod failure;
+mod files;
+mod generate;
 mod model;
 mod optimizer;
 mod options;
@@ -21,15 +25,17 @@ mod plot;
 mod progress;
 mod random;
 mod replicas;
+mod report;
 mod sample;
 mod snapshot;
 mod text;
 mod train;
 mod trainer;
 mod validate;
+mod watch;
 
+use command::Task;
 use failure::Failure;
-use options::Task;
 use ringtree::Communicator;
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -50,17 +56,20 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Failure> {
-    let (task, config) = options::read().map_err(Failure::usage)?;
+    let task = command::read().map_err(Failure::usage)?;
     if env::var_os(THREADS).is_none() {
         return Err(restart_with_one_thread());
     }
     match task {
-        Task::Train => {
-            let text = Text::load(config.text.as_deref(), config.block).map_err(Failure::work)?;
-            let comm = join(|ranks| config.check_ranks(ranks).map_err(Failure::usage))?;
+        Task::Train(config) => {
+            let text = Text::load(config.text.as_deref(), config.block).map_err(Failure::usage)?;
+            let comm = Communicator::from_env_or_alone()?;
+            let ranks = comm.world_size();
+            config.check_ranks(ranks).map_err(Failure::usage)?;
             train::train(&comm, &config, &text)
         }
-        Task::Validate { once } => validate::validate(&config, once),
+        Task::Validate { config, once } => validate::validate(&config, once),
+        Task::Generate(generate) => generate::generate(&generate),
     }
 }
 
@@ -76,20 +85,4 @@ fn restart_with_one_thread() -> Failure {
         .env(THREADS, "1")
         .exec();
     Failure::work(format!("cannot start with {THREADS}=1: {error}"))
-}
-
-/// Joins the ranks that a launcher has started, or is the only one.
-fn join(check_ranks: impl Fn(usize) -> Result<(), Failure>) -> Result<Communicator, Failure> {
-    if ["RANK", "WORLD_SIZE"]
-        .iter()
-        .all(|name| env::var_os(name).is_none())
-    {
-        check_ranks(1)?;
-        return Ok(Communicator::builder()
-            .rendezvous("127.0.0.1:0")
-            .connect()?);
-    }
-    let comm = Communicator::from_env()?;
-    check_ranks(comm.world_size())?;
-    Ok(comm)
 }

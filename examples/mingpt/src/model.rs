@@ -5,7 +5,6 @@
 
 use crate::options::Config;
 use crate::random::Stream;
-use crate::text::Text;
 use candle_core::{D, Result, Tensor};
 use candle_nn::{Init, VarBuilder, VarMap};
 
@@ -32,15 +31,54 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The extents that the settings ask for, for the characters of `text`.
-    pub(crate) fn of(config: &Config, text: &Text) -> Self {
+    /// The extents that the settings ask for, for the characters of a vocabulary.
+    pub(crate) fn of(config: &Config, vocabulary: &[u8]) -> Self {
         Self {
-            vocabulary: text.vocabulary().len(),
+            vocabulary: vocabulary.len(),
             block: config.block,
             width: config.width,
             layers: config.layers,
             heads: config.heads,
         }
+    }
+}
+
+/// Which activations of some sequences are dropped (Srivastava et al., 2014), those of the
+/// embedding and of what each half of a block adds. It depends on seed, step and sequence alone,
+/// not on the rank that the sequence is shown to, nor on those shown with it.
+pub(crate) struct Dropout {
+    share: f64,
+    /// One for each sequence.
+    streams: Vec<Stream>,
+}
+
+impl Dropout {
+    /// Drops `share` of the activations of the sequences `numbers` in `step`; none if that is
+    /// none.
+    pub(crate) fn new(share: f64, seed: u64, step: u64, numbers: &[usize]) -> Option<Self> {
+        let stream = Stream::new(seed, "dropout").of(step);
+        (share > 0.0).then(|| Self {
+            share,
+            streams: numbers.iter().map(|one| stream.of(*one as u64)).collect(),
+        })
+    }
+
+    /// `hidden` at one place of the model, and the factors that keep its mean.
+    fn apply(this: Option<&Self>, place: usize, hidden: Tensor) -> Result<Tensor> {
+        let Some(Self { share, streams }) = this else {
+            return Ok(hidden);
+        };
+        let count = hidden.elem_count() / streams.len();
+        let kept = (1.0 / (1.0 - share)) as f32;
+        let mut factors = Vec::with_capacity(hidden.elem_count());
+        for stream in streams {
+            let mut stream = stream.of(place as u64);
+            factors.extend((0..count).map(|_| match stream.unit() < *share {
+                true => 0.0,
+                false => kept,
+            }));
+        }
+        hidden.mul(&Tensor::from_vec(factors, hidden.shape(), hidden.device())?)
     }
 }
 
@@ -107,7 +145,7 @@ impl Gpt {
 
     /// For each character of `sequences`, a matrix of tokens, how likely each token is to follow:
     /// a row of logits.
-    pub(crate) fn forward(&self, sequences: &Tensor) -> Result<Tensor> {
+    pub(crate) fn forward(&self, sequences: &Tensor, dropout: Option<&Dropout>) -> Result<Tensor> {
         let (count, length) = sequences.dims2()?;
         let width = self.shape.width;
         let positions = self.positions.narrow(0, 0, length)?;
@@ -118,17 +156,25 @@ impl Gpt {
             .reshape((count, length, width))?
             .broadcast_add(&positions)?
             .reshape((count * length, width))?;
-        for block in &self.blocks {
+        hidden = Dropout::apply(dropout, 0, hidden)?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            let place = 1 + 2 * number;
             let attended = block.attend(&hidden, (count, length, self.shape.heads), &mask)?;
-            hidden = hidden.add(&attended)?;
-            hidden = hidden.add(&block.perceive(&hidden)?)?;
+            hidden = hidden.add(&Dropout::apply(dropout, place, attended)?)?;
+            let perceived = block.perceive(&hidden)?;
+            hidden = hidden.add(&Dropout::apply(dropout, place + 1, perceived)?)?;
         }
         self.norm.forward(&hidden)?.matmul(&self.head)
     }
 
     /// The mean cross-entropy of predicting `targets`.
-    pub(crate) fn loss(&self, sequences: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let logits = self.forward(sequences)?;
+    pub(crate) fn loss(
+        &self,
+        sequences: &Tensor,
+        targets: &Tensor,
+        dropout: Option<&Dropout>,
+    ) -> Result<Tensor> {
+        let logits = self.forward(sequences, dropout)?;
         candle_nn::loss::cross_entropy(&logits, &targets.flatten_all()?)
     }
 
@@ -281,7 +327,7 @@ mod tests {
             let tokens: Vec<u32> = (0..10).map(|place| (start + place * place) % 7).collect();
             Tensor::from_vec(tokens, (2, 5), &Device::Cpu).unwrap()
         };
-        model.loss(&sequences(0), &sequences(3)).unwrap()
+        model.loss(&sequences(0), &sequences(3), None).unwrap()
     }
 
     /// Along the gradient of a parameter the loss grows as fast as the gradient is long.
@@ -340,11 +386,43 @@ mod tests {
         let model = model(&builder, &varmap);
         let rows = |tokens: [u32; 5]| {
             let sequence = Tensor::new(&[tokens], &Device::Cpu).unwrap();
-            model.forward(&sequence).unwrap().to_vec2::<f32>().unwrap()
+            model
+                .forward(&sequence, None)
+                .unwrap()
+                .to_vec2::<f32>()
+                .unwrap()
         };
         let (one, other) = (rows([1, 2, 3, 4, 5]), rows([1, 2, 3, 6, 0]));
         assert_eq!(one[..3], other[..3]);
         assert_ne!(one[3..], other[3..]);
+    }
+
+    #[test]
+    fn dropout_depends_on_the_sequence_and_the_step_alone_and_keeps_the_mean() {
+        let factors = |step, numbers: &[usize], place| {
+            let rows = Tensor::ones((numbers.len() * 25, 40), DType::F32, &Device::Cpu).unwrap();
+            let dropout = Dropout::new(0.2, 1, step, numbers);
+            let rows = Dropout::apply(dropout.as_ref(), place, rows).unwrap();
+            let rows = rows.reshape((numbers.len(), 1000)).unwrap();
+            rows.to_vec2::<f32>().unwrap()
+        };
+        let together = factors(7, &[4, 9], 3);
+        assert_eq!(together[1], factors(7, &[9], 3)[0]);
+        let others = [
+            factors(8, &[9], 3),
+            factors(7, &[5], 3),
+            factors(7, &[9], 2),
+        ];
+        assert!(others.iter().all(|other| other[0] != together[1]));
+        let dropped = together.concat().iter().filter(|one| **one == 0.0).count();
+        assert!((300..500).contains(&dropped), "{dropped} of 2000");
+        assert!(
+            together
+                .concat()
+                .iter()
+                .all(|one| [0.0, 1.25].contains(one))
+        );
+        assert!(Dropout::new(0.0, 1, 7, &[4]).is_none());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What to train and how: a TOML file, and flags that go before it.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,59 +18,73 @@ pub(crate) enum Wire {
 /// Declares all settings once: as flags, as keys of the file, and as the values to train with.
 macro_rules! settings {
     (
-        values { $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)* }
-        switches { $($(#[doc = $switch_doc:literal])+ $switch:ident,)* }
-        files { $($(#[doc = $file_doc:literal])+ $file:ident,)* }
+        values { $($heading:literal {
+            $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)*
+        })* }
+        switches { $($switch_heading:literal {
+            $($(#[doc = $switch_doc:literal])+ $switch:ident,)*
+        })* }
+        files { $($file_heading:literal {
+            $($(#[doc = $file_doc:literal])+ $file:ident,)*
+        })* }
     ) => {
         /// The settings that somebody has made.
         #[derive(Args, Clone, Debug, Default, Deserialize)]
         #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
         pub(crate) struct Settings {
-            $(
-                #[arg(long, help = concat!($($doc,)+ " [default: ", stringify!($default), "]"))]
+            $($(
+                #[arg(long, help_heading = $heading, help = concat!($($doc,)+))]
                 $name: Option<$type>,
-            )*
-            $(
+            )*)*
+            $($(
                 #[arg(
                     long,
+                    help_heading = $switch_heading,
                     value_name = "true|false",
                     num_args = 0..=1,
                     require_equals = true,
                     default_missing_value = "true",
-                    help = concat!($($switch_doc,)+ " [default: false]")
+                    help = concat!($($switch_doc,)+)
                 )]
                 $switch: Option<bool>,
-            )*
-            $(
-                #[arg(long, value_name = "PATH", help = concat!($($file_doc,)+))]
+            )*)*
+            $($(
+                #[arg(
+                    long,
+                    help_heading = $file_heading,
+                    value_name = "PATH",
+                    help = concat!($($file_doc,)+)
+                )]
                 $file: Option<PathBuf>,
-            )*
+            )*)*
         }
 
         /// The settings to train with.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
+        #[serde(default, rename_all = "kebab-case")]
         pub(crate) struct Config {
-            $($(#[doc = $doc])+ pub(crate) $name: $type,)*
-            $(
-                $(#[doc = $switch_doc])+
-                #[serde(default)]
-                pub(crate) $switch: bool,
-            )*
-            $(
+            $($($(#[doc = $doc])+ pub(crate) $name: $type,)*)*
+            $($($(#[doc = $switch_doc])+ pub(crate) $switch: bool,)*)*
+            $($(
                 $(#[doc = $file_doc])+
                 #[serde(skip)]
                 pub(crate) $file: Option<PathBuf>,
-            )*
+            )*)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Settings::default().over(Settings::default())
+            }
         }
 
         impl Settings {
             /// These settings, and for what they leave open those of `file`, then the defaults.
             fn over(self, file: Self) -> Config {
                 Config {
-                    $($name: self.$name.or(file.$name).unwrap_or($default),)*
-                    $($switch: self.$switch.or(file.$switch).unwrap_or_default(),)*
-                    $($file: self.$file.or(file.$file),)*
+                    $($($name: self.$name.or(file.$name).unwrap_or($default),)*)*
+                    $($($switch: self.$switch.or(file.$switch).unwrap_or_default(),)*)*
+                    $($($file: self.$file.or(file.$file),)*)*
                 }
             }
         }
@@ -79,121 +93,91 @@ macro_rules! settings {
 
 settings! {
     values {
-        /// Optimizer steps
-        steps: u64 = 300,
-        /// Sequences a step, over all ranks
-        batch: usize = 16,
-        /// Parts of a step's batch that go through the model one after another
-        accumulate: usize = 1,
-        /// Where all randomness comes from
-        seed: u64 = 1,
-        /// Blocks of the model
-        layers: usize = 4,
-        /// Attention heads of a block
-        heads: usize = 4,
-        /// Numbers that stand for a character inside the model
-        width: usize = 128,
-        /// Characters that the model sees
-        block: usize = 64,
-        /// The highest learning rate
-        learning_rate: f64 = 2e-3,
-        /// Steps in which the learning rate rises
-        warmup: u64 = 20,
-        /// Weight decay of matrices
-        weight_decay: f64 = 0.1,
-        /// The longest gradient that is not shortened, 0 for no limit
-        clip: f64 = 1.0,
-        /// Steps from one checkpoint to the next
-        every: u64 = 100,
-        /// Checkpoints that are kept
-        keep: usize = 3,
-        /// Steps from one validation to the next, 0 for none but the last
-        validate_every: u64 = 100,
-        /// Sequences of a validation
-        validation_sequences: usize = 64,
-        /// How gradients travel
-        wire: Wire = Wire::F32,
-        /// Steps that a rank takes alone before all ranks meet, 0 to average every gradient
-        local_steps: u64 = 0,
+        "Training" {
+            /// How many optimizer steps to train for
+            steps: u64 = 300,
+            /// Sequences in a step, over all ranks together
+            batch: usize = 16,
+            /// Run each rank's share of the batch in this many parts, which needs less memory
+            accumulate: usize = 1,
+            /// Seed of the initial weights, the order of the data and the dropout
+            seed: u64 = 1,
+            /// Stop after this many validations without a new best loss, 0 to train to the end
+            patience: u64 = 0,
+        }
+        "Model" {
+            /// Transformer blocks
+            layers: usize = 4,
+            /// Attention heads in a block
+            heads: usize = 4,
+            /// Size of the embedding, a multiple of --heads
+            width: usize = 128,
+            /// Context: how many characters the model sees
+            block: usize = 64,
+            /// Share of the activations that is dropped in training
+            dropout: f64 = 0.0,
+        }
+        "Optimizer" {
+            /// Peak of the learning rate
+            learning_rate: f64 = 0.002,
+            /// Steps in which the learning rate rises to its peak, before it falls to a tenth
+            warmup: u64 = 20,
+            /// Weight decay, of matrices only
+            weight_decay: f64 = 0.1,
+            /// Clip gradients to this norm, 0 not to clip
+            clip: f64 = 1.0,
+        }
+        "Communication" {
+            /// Send gradients as they are (f32) or in half the bytes (bf16)
+            wire: Wire = Wire::F32,
+            /// For slow links: ranks train apart and average every so many steps (DiLoCo), 0 to
+            /// average every gradient
+            local_steps: u64 = 0,
+        }
+        "Checkpoints and validation" {
+            /// Steps between checkpoints
+            every: u64 = 100,
+            /// How many of the latest checkpoints stay, besides the best by validation loss
+            keep: usize = 3,
+            /// Steps between validations, 0 for one at the end
+            validate_every: u64 = 100,
+            /// Sequences in a validation
+            validation_sequences: usize = 64,
+        }
     }
     switches {
-        /// Each rank keeps its share of the optimizer's state alone
-        shard_optimizer,
+        "Communication" {
+            /// Split the optimizer's state over the ranks, for less memory (ZeRO, stage 1)
+            shard_optimizer,
+        }
     }
     files {
-        /// The text to train on [default: this project's sources]
-        text,
-        /// The directory of the checkpoints, from which training goes on
-        checkpoint,
-        /// Where rank 0 writes its metrics [default: metrics.jsonl beside the checkpoints]
-        metrics,
-        /// Where rank 0 draws the loss [default: loss.svg beside the checkpoints]
-        plot,
-        /// Where rank 0 writes a timeline of all ranks, of the first 20 steps
-        trace,
+        "Checkpoints and validation" {
+            /// Folder for checkpoints; if it has some, training goes on from the latest
+            checkpoint,
+        }
+        "Input and output" {
+            /// Text file to train on [default: the sources of this project]
+            text,
+            /// File for the metrics, JSON lines [default: metrics.jsonl in the checkpoint folder]
+            metrics,
+            /// Picture of the losses, redrawn while training [default: loss.svg in the checkpoint
+            /// folder]
+            plot,
+            /// Timeline of the first 20 steps of all ranks, to be opened in Perfetto
+            trace,
+        }
     }
 }
 
-/// A character-level GPT, trained on as many ranks as it is started on.
-///
-/// Start it with `ringtree run --nproc-per-node N -- mingpt ...`, or alone.
-#[derive(Parser)]
-#[command(name = "mingpt", version, args_conflicts_with_subcommands = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Option<Subcommands>,
-    /// A TOML file of settings; flags go before it
-    #[arg(long, value_name = "PATH")]
-    config: Option<PathBuf>,
-    #[command(flatten)]
-    settings: Settings,
-}
-
-#[derive(Subcommand)]
-enum Subcommands {
-    /// Evaluate the latest checkpoint, again whenever there is a new one, beside the training
-    Validate {
-        /// Evaluate the one there is, and end
-        #[arg(long)]
-        once: bool,
-        /// A TOML file of settings; flags go before it
-        #[arg(long, value_name = "PATH")]
-        config: Option<PathBuf>,
-        #[command(flatten)]
-        settings: Box<Settings>,
-    },
-}
-
-/// What to do.
-pub(crate) enum Task {
-    /// Train, on all ranks.
-    Train,
-    /// Evaluate checkpoints, alone.
-    Validate {
-        /// Only one.
-        once: bool,
-    },
-}
-
-/// Reads the command line, and the file that it names.
-pub(crate) fn read() -> Result<(Task, Config), String> {
-    let Arguments {
-        command,
-        config,
-        settings,
-    } = Arguments::parse();
-    let (task, config, settings) = match command {
-        None => (Task::Train, config, settings),
-        Some(Subcommands::Validate {
-            once,
-            config,
-            settings,
-        }) => (Task::Validate { once }, config, *settings),
-    };
-    let file = config.as_deref().map(read_file).transpose()?;
-    let config = settings.over(file.unwrap_or_default());
-    config.check()?;
-    Ok((task, config))
+impl Settings {
+    /// These settings, and for what they leave open those of the file `path`, then the defaults.
+    pub(crate) fn over_file(self, path: Option<&Path>) -> Result<Config, String> {
+        let file = path.map(read_file).transpose()?;
+        let config = self.over(file.unwrap_or_default());
+        config.check()?;
+        Ok(config)
+    }
 }
 
 fn read_file(path: &Path) -> Result<Settings, String> {
@@ -224,6 +208,7 @@ impl Config {
             ("block", self.block as u64),
             ("every", self.every),
             ("keep", self.keep as u64),
+            ("validation-sequences", self.validation_sequences as u64),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(format!("--{name} must be at least 1"));
@@ -241,6 +226,15 @@ impl Config {
         ];
         if self.shard_optimizer && (self.wire != Wire::F32 || self.local_steps > 0) {
             return Err("--shard-optimizer goes with --wire f32, without --local-steps".to_owned());
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(format!(
+                "--dropout {} must be a number from 0 to below 1",
+                self.dropout
+            ));
+        }
+        if self.patience > 0 && self.validate_every == 0 {
+            return Err("--patience counts validations, and --validate-every 0 makes none".into());
         }
         self.check_meetings()?;
         match factors
@@ -299,6 +293,21 @@ mod tests {
         let config = flags.over(file);
         assert_eq!((config.batch, config.learning_rate), (64, 0.5));
         assert_eq!((config.wire, config.layers), (Wire::Bf16, 4));
+    }
+
+    #[test]
+    fn the_file_of_defaults_has_them_all() {
+        let text = include_str!("../mingpt.toml");
+        let file = parse_file(text).unwrap();
+        assert_eq!(
+            Settings::default().over(file.clone()),
+            Config::default(),
+            "{file:?}"
+        );
+        let defaults = serde_json::to_value(Config::default()).unwrap();
+        for name in defaults.as_object().unwrap().keys() {
+            assert!(text.contains(&format!("\n{name} = ")), "{name}");
+        }
     }
 
     #[test]

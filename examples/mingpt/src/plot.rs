@@ -1,29 +1,104 @@
-//! The picture of a run's loss.
+//! The picture of a run's loss, redrawn while it trains.
 
-use crate::train::VALIDATION;
+use crate::files;
+use crate::report::VALIDATION;
 use plotters::prelude::*;
 use ringtree::ddp::Line;
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// The picture's extents in pixels.
 const EXTENTS: (u32, u32) = (960, 480);
+/// It is redrawn no more often.
+const REDRAW_EVERY: Duration = Duration::from_secs(2);
+/// Points of a curve: of a longer run a point is the mean of several steps.
+const POINTS_MAX: usize = 1000;
 
-/// Draws the losses of `lines` into the file `path`, as SVG.
-pub(crate) fn draw(path: &Path, lines: &[Line]) -> Result<(), String> {
-    try_draw(path, lines).map_err(|error| format!("cannot draw {}: {error}", path.display()))
+/// Steps and losses.
+type Points = Vec<(u64, f64)>;
+
+/// The picture, in memory and in its file, if it has one.
+pub(crate) struct Picture {
+    path: Option<PathBuf>,
+    training: Points,
+    validation: Points,
+    drawn: Instant,
+    has_failed: bool,
 }
 
-fn try_draw(path: &Path, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
-    let training: Vec<_> = lines.iter().map(|line| (line.step, line.loss)).collect();
-    let validation: Vec<_> = lines
-        .iter()
-        .filter_map(|line| Some((line.step, *line.more.get(VALIDATION)?)))
-        .collect();
+impl Picture {
+    /// A picture of the steps before, drawn into `path` at once: so it is told before the training
+    /// if that cannot be written.
+    pub(crate) fn new(path: Option<PathBuf>, lines: &[Line]) -> Result<Self, String> {
+        let mut this = Self {
+            path,
+            training: Points::new(),
+            validation: Points::new(),
+            drawn: Instant::now(),
+            has_failed: false,
+        };
+        lines.iter().for_each(|line| this.take(line));
+        this.draw()?;
+        Ok(this)
+    }
+
+    /// Adds a step, and redraws the picture if it is due.
+    pub(crate) fn add(&mut self, line: &Line) {
+        if self.path.is_some() {
+            self.take(line);
+            if self.drawn.elapsed() >= REDRAW_EVERY {
+                self.redraw();
+            }
+        }
+    }
+
+    /// Redraws the picture. That it cannot be written any more does not end a training.
+    pub(crate) fn redraw(&mut self) {
+        if let Err(error) = self.draw()
+            && !std::mem::replace(&mut self.has_failed, true)
+        {
+            eprintln!("mingpt: {error}; the training goes on");
+        }
+        self.drawn = Instant::now();
+    }
+
+    fn take(&mut self, line: &Line) {
+        self.training.push((line.step, line.loss));
+        let validation = line.more.get(VALIDATION);
+        self.validation
+            .extend(validation.map(|loss| (line.step, *loss)));
+    }
+
+    fn draw(&self) -> Result<(), String> {
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
+        let drawn = svg(&self.training, &self.validation).map_err(|error| error.to_string());
+        let written = drawn
+            .and_then(|picture| files::replace(path, &picture).map_err(|error| error.to_string()));
+        written.map_err(|error| format!("cannot draw {}: {error}", path.display()))
+    }
+}
+
+/// As many points as a picture shows.
+fn thinned(points: &Points) -> Points {
+    let each = points.len().div_ceil(POINTS_MAX).max(1);
+    let mean = |points: &[(u64, f64)]| {
+        let sum: f64 = points.iter().map(|(_, loss)| loss).sum();
+        (points[points.len() / 2].0, sum / points.len() as f64)
+    };
+    points.chunks(each).map(mean).collect()
+}
+
+/// The losses as SVG.
+fn svg(training: &Points, validation: &Points) -> Result<String, Box<dyn std::error::Error>> {
+    let last = training.last().map_or(1, |(step, _)| *step).max(1);
+    let (training, validation) = (thinned(training), thinned(validation));
     let highest = training.iter().chain(&validation).map(|(_, loss)| *loss);
     let highest = highest.filter(|loss| loss.is_finite()).fold(1.0, f64::max);
-    let last = training.last().map_or(1, |(step, _)| *step).max(1);
 
-    let root = SVGBackend::new(path, EXTENTS).into_drawing_area();
+    let mut picture = String::new();
+    let root = SVGBackend::with_string(&mut picture, EXTENTS).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .margin(16)
@@ -51,5 +126,32 @@ fn try_draw(path: &Path, lines: &[Line]) -> Result<(), Box<dyn std::error::Error
         .border_style(BLACK.mix(0.3))
         .draw()?;
     root.present()?;
-    Ok(())
+    // They borrow the text.
+    drop((chart, root));
+    Ok(picture)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_is_drawn_by_means_and_a_short_one_as_it_is() {
+        let points: Points = (0..2500).map(|step| (step, step as f64)).collect();
+        let few = thinned(&points);
+        assert_eq!((few.len(), few[0]), (834, (1, 1.0)));
+        assert_eq!(thinned(&few), few);
+        assert!(svg(&points, &few).unwrap().ends_with("</svg>\n"));
+        assert!(svg(&Vec::new(), &Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_told_at_once() {
+        let path = Some(PathBuf::from("/proc/none/loss.svg"));
+        let message = Picture::new(path, &[]).err().unwrap();
+        assert!(
+            message.contains("cannot draw /proc/none/loss.svg"),
+            "{message}"
+        );
+    }
 }

@@ -19,6 +19,14 @@ impl Stream {
         }
     }
 
+    /// A stream of its own for `key`, which depends on nothing that was drawn here.
+    pub(crate) fn of(&self, key: u64) -> Self {
+        Self {
+            seed: stream_seed(self.seed, key, 1),
+            drawn: 0,
+        }
+    }
+
     /// A number at or above 0 and below 1.
     pub(crate) fn unit(&mut self) -> f64 {
         let bits = stream_seed(self.seed, self.drawn, 0);
@@ -50,6 +58,17 @@ mod tests {
         let of = |(seed, purpose)| Stream::new(seed, purpose).unit().to_bits();
         let firsts: std::collections::BTreeSet<_> = keys.into_iter().map(of).collect();
         assert_eq!(firsts.len(), keys.len());
+    }
+
+    #[test]
+    fn every_key_has_a_stream_of_its_own() {
+        let mut stream = Stream::new(3, "a");
+        let drawn = std::array::from_fn::<_, 3, _>(|_| stream.unit().to_bits());
+        let first = |key| Stream::new(3, "a").of(key).unit().to_bits();
+        let all = drawn.into_iter().chain((0..3).map(first));
+        let all: std::collections::BTreeSet<_> = all.collect();
+        assert_eq!(all.len(), 6);
+        assert_eq!(stream.of(2).unit().to_bits(), first(2));
     }
 
     #[test]

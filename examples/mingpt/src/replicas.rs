@@ -1,7 +1,8 @@
 //! Whether all ranks hold the same thing, without sending the thing itself.
 
-use candle_core::{Storage, Tensor, Var};
+use candle_core::Var;
 use ringtree::{Communicator, Result};
+use ringtree_candle::with_slice;
 use sha2::{Digest, Sha256};
 
 /// The digest of what a rank holds.
@@ -13,7 +14,7 @@ pub(crate) fn fingerprint<'a>(
 ) -> candle_core::Result<Fingerprint> {
     let mut hash = Sha256::new();
     for weight in weights {
-        with_slice(weight, |values| {
+        with_slice(weight, |values: &[f32]| {
             let mut bytes = Vec::with_capacity(size_of_val(values));
             bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             hash.update(&bytes);
@@ -56,18 +57,6 @@ pub(crate) fn differing(fingerprints: &[Fingerprint]) -> Option<String> {
         [rank] => Some(format!("rank {rank}")),
         ranks => Some(format!("ranks {}", ranks.join(", "))),
     }
-}
-
-/// Shows `visit` the elements of a tensor of the CPU.
-fn with_slice<R>(tensor: &Tensor, visit: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        candle_core::bail!("mingpt trains on the CPU")
-    };
-    let start = layout.start_offset();
-    let elements = &storage.as_slice::<f32>()?[start..start + layout.shape().elem_count()];
-    Ok(visit(elements))
 }
 
 #[cfg(test)]

@@ -1,44 +1,126 @@
 //! Text that the model writes.
 
+use crate::failure::Failure;
 use crate::model::Gpt;
 use crate::random::Stream;
-use crate::text::Text;
 use candle_core::{Device, IndexOp, Result, Tensor};
 
-/// Characters that it writes.
-const LENGTH: usize = 300;
-/// Below 1, likely characters are drawn more often than the model would have it.
-const TEMPERATURE: f64 = 0.7;
+/// A model that continues a text.
+pub(crate) struct Sampler<'a> {
+    model: &'a Gpt,
+    vocabulary: &'a [u8],
+    /// The text so far.
+    tokens: Vec<u32>,
+    /// Below 1, likely characters are drawn more often than the model would have it; 0 takes the
+    /// likeliest.
+    temperature: f64,
+}
 
-/// Lets the model go on from a line break.
-pub(crate) fn write(model: &Gpt, text: &Text, seed: u64) -> Result<String> {
-    let mut stream = Stream::new(seed, "sample");
-    let start = text.vocabulary().iter().position(|byte| *byte == b'\n');
-    let mut tokens = vec![start.unwrap_or(0) as u32];
-    for _ in 0..LENGTH {
-        let seen = &tokens[tokens.len().saturating_sub(model.block())..];
-        let sequence = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu)?;
-        let logits = model
-            .forward(&sequence)?
-            .i(seen.len() - 1)?
-            .to_vec1::<f32>()?;
-        tokens.push(draw(&logits, stream.unit()));
+impl<'a> Sampler<'a> {
+    /// A model that goes on from `prompt`, or else from a line break; its tokens stand for the
+    /// bytes of `vocabulary`.
+    pub(crate) fn new(
+        model: &'a Gpt,
+        vocabulary: &'a [u8],
+        prompt: &str,
+        temperature: f64,
+    ) -> std::result::Result<Self, Failure> {
+        let token = |byte: &u8| vocabulary.binary_search(byte).ok();
+        let tokens = prompt.as_bytes().iter().filter_map(token);
+        let mut tokens: Vec<_> = tokens.map(|at| at as u32).collect();
+        if tokens.len() < prompt.len() {
+            return Err(Failure::usage(unknown(prompt, vocabulary)));
+        }
+        if tokens.is_empty() {
+            tokens.push(token(&b'\n').unwrap_or_default() as u32);
+        }
+        Ok(Self {
+            model,
+            vocabulary,
+            tokens,
+            temperature,
+        })
     }
-    let bytes: Vec<u8> = tokens[1..].iter().map(|token| text.byte(*token)).collect();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+
+    /// The next byte; `unit`, from 0 to below 1, says which of those that may follow.
+    pub(crate) fn next(&mut self, unit: f64) -> Result<u8> {
+        let seen = self.tokens.len().saturating_sub(self.model.block());
+        let seen = &self.tokens[seen..];
+        let sequence = Tensor::from_slice(seen, (1, seen.len()), &Device::Cpu)?;
+        let logits = self.model.forward(&sequence, None)?.i(seen.len() - 1)?;
+        let token = draw(&logits.to_vec1::<f32>()?, self.temperature, unit);
+        self.tokens.push(token as u32);
+        Ok(self.vocabulary[token])
+    }
+
+    /// The next `length` characters.
+    pub(crate) fn write(&mut self, length: usize, seed: u64) -> Result<String> {
+        let mut stream = Stream::new(seed, "sample");
+        let bytes = (0..length).map(|_| self.next(stream.unit()));
+        let bytes = bytes.collect::<Result<Vec<u8>>>()?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Which characters of `prompt` the model does not know.
+fn unknown(prompt: &str, vocabulary: &[u8]) -> String {
+    let is_unknown = |character: &char| {
+        let mut bytes = [0; 4];
+        let bytes = character.encode_utf8(&mut bytes).as_bytes();
+        !bytes.iter().all(|byte| vocabulary.contains(byte))
+    };
+    let mut characters: Vec<_> = prompt.chars().filter(is_unknown).collect();
+    characters.sort_unstable();
+    characters.dedup();
+    let characters: Vec<_> = characters.iter().map(|one| format!("{one:?}")).collect();
+    format!(
+        "--prompt has {}, which the text of the training has not: the model knows no other \
+         characters than that",
+        characters.join(", ")
+    )
 }
 
 /// The token at the share `unit` of all probability.
-fn draw(logits: &[f32], unit: f64) -> u32 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let power = |logit: &f32| (f64::from(logit - largest) / TEMPERATURE).exp();
+fn draw(logits: &[f32], temperature: f64, unit: f64) -> usize {
+    let order = |one: &usize, other: &usize| logits[*one].total_cmp(&logits[*other]);
+    let likeliest = (0..logits.len()).max_by(order).unwrap_or_default();
+    if temperature == 0.0 {
+        return likeliest;
+    }
+    let power = |logit: &f32| (f64::from(logit - logits[likeliest]) / temperature).exp();
     let mut left = unit * logits.iter().map(power).sum::<f64>();
-    for (token, logit) in (0..).zip(logits) {
+    for (token, logit) in logits.iter().enumerate() {
         left -= power(logit);
         if left < 0.0 {
             return token;
         }
     }
     // Rounding may leave a little.
-    logits.len() as u32 - 1
+    likeliest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_colder_the_likelier() {
+        let logits = [1.0, 3.0, 2.0];
+        let count = |temperature| {
+            let drawn = (0..1000).map(|at| draw(&logits, temperature, f64::from(at) / 1000.0));
+            drawn.filter(|token| *token == 1).count()
+        };
+        assert_eq!(count(0.0), 1000);
+        assert!(
+            count(0.5) > 850 && (600..700).contains(&count(1.0)),
+            "{}",
+            count(1.0)
+        );
+    }
+
+    #[test]
+    fn what_the_model_does_not_know_is_named_once() {
+        let message = unknown("né à né", b"\n n");
+        assert!(message.contains("has 'à', 'é', which"), "{message}");
+    }
 }

@@ -1,13 +1,17 @@
 //! What training goes on from after a failure: everything that the next step depends on.
 
 use crate::failure::Failure;
+use crate::model::{Gpt, Shape};
 use crate::options::Config;
 use crate::text::{Identity, Text};
-use candle_core::Var;
-use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, State};
+use crate::watch::Watch;
+use candle_core::{DType, Device, Var};
+use candle_nn::{VarBuilder, VarMap};
+use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, Parts, State};
 use ringtree::ddp::{AdamW, LocalSteps, Optimizer};
 use ringtree_candle::part;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// What the job is called in a checkpoint.
 const JOB: &str = "job";
@@ -18,9 +22,12 @@ pub(crate) struct Job {
     /// The settings it was made with.
     pub(crate) config: Config,
     /// The bytes that stand for the model's tokens.
-    vocabulary: Vec<u8>,
+    pub(crate) vocabulary: Vec<u8>,
     /// The text it was made on.
     text: Identity,
+    /// How its validations went.
+    #[serde(default)]
+    pub(crate) watch: Watch,
 }
 
 impl Job {
@@ -30,6 +37,7 @@ impl Job {
             config: config.clone(),
             vocabulary: text.vocabulary().to_vec(),
             text: text.identity().clone(),
+            watch: Watch::default(),
         }
     }
 
@@ -37,6 +45,25 @@ impl Job {
     pub(crate) fn of(state: &State) -> Result<Self, Failure> {
         let job = state.value(JOB);
         job.map_err(|error| Failure::work(format!("the checkpoint is not mingpt's: {error}")))
+    }
+
+    /// Whether the training has ended with `step`.
+    pub(crate) fn has_ended(&self, step: u64) -> bool {
+        step >= self.config.steps || self.watch.is_exhausted(self.config.patience)
+    }
+
+    /// The model of a checkpoint of this job.
+    pub(crate) fn model(&self, checkpoint: &Checkpoint) -> Result<Gpt, Failure> {
+        let varmap = VarMap::new();
+        let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+        let model = Gpt::new(Shape::of(&self.config, &self.vocabulary), &builder)?;
+        let variables = varmap.data().lock();
+        let variables = variables.expect("invariant: nothing panics with it");
+        checkpoint.load_parts("model", |parts| {
+            let mut variables = variables.iter();
+            variables.try_for_each(|(name, var)| part(parts, &weights_of(name), var))
+        })?;
+        Ok(model)
     }
 
     /// Makes sure that training as `wanted` can go on from a checkpoint of this job. The place in
@@ -52,10 +79,13 @@ impl Job {
             ("batch", had.batch as u64, want.batch as u64),
             ("seed", had.seed, want.seed),
         ];
-        if let Some((name, had, want)) = pairs.iter().find(|(_, had, want)| had != want) {
+        let differing = pairs.iter().filter(|(_, had, want)| had != want);
+        let differing = differing.map(|(name, had, want)| format!("--{name} {had}, not {want}"));
+        let differing: Vec<_> = differing.collect();
+        if !differing.is_empty() {
             return Err(Failure::usage(format!(
-                "the checkpoint was made with --{name} {had}, not {want}: use its settings, or \
-                 another --checkpoint"
+                "the checkpoint was made with {}: use its settings, or another --checkpoint",
+                differing.join("; ")
             )));
         }
         if self.text != wanted.text || self.vocabulary != wanted.vocabulary {
@@ -69,11 +99,9 @@ impl Job {
     }
 }
 
-/// The checkpoints that the settings name.
-pub(crate) fn checkpoints(config: &Config) -> Option<Checkpoints> {
-    let directory = config.checkpoint.as_ref()?;
-    let checkpoints = Checkpoints::new(Directory::new(directory), config.keep);
-    Some(checkpoints.keep_best())
+/// The checkpoints in `directory`, of which a training keeps the latest `keep` and the best.
+pub(crate) fn checkpoints(directory: &Path, keep: usize) -> Checkpoints {
+    Checkpoints::new(Directory::new(directory), keep).keep_best()
 }
 
 /// Names all that a checkpoint holds of the training, for saving and loading.
@@ -97,6 +125,6 @@ pub(crate) fn name_all(
 }
 
 /// What the weights of the variable `name` are called in a checkpoint.
-pub(crate) fn weights_of(name: &str) -> String {
+fn weights_of(name: &str) -> String {
     format!("model/{name}")
 }

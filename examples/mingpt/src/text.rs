@@ -103,11 +103,6 @@ impl Text {
         &self.tokens
     }
 
-    /// The byte that `token` stands for.
-    pub(crate) fn byte(&self, token: u32) -> u8 {
-        self.vocabulary[token as usize]
-    }
-
     /// How many training sequences there are. They follow each other without overlap.
     pub(crate) fn sequences(&self) -> usize {
         (self.split - 1) / self.block

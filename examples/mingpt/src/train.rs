@@ -2,71 +2,67 @@
 
 use crate::failure::Failure;
 use crate::options::Config;
-use crate::plot;
-use crate::progress::Progress;
 use crate::replicas;
-use crate::sample;
+use crate::report::Report;
+use crate::sample::Sampler;
 use crate::snapshot;
 use crate::text::Text;
-use crate::trainer::{Taken, Trainer};
+use crate::trainer::Trainer;
 use ringtree::Communicator;
+use ringtree::ddp::Trace;
 use ringtree::ddp::checkpoint::Run;
-use ringtree::ddp::{Line, Measured, Metrics, Trace};
-use std::path::PathBuf;
 
-/// Lines of loss that a run of any length prints.
-const LOSS_LINES: u64 = 20;
-/// The name of the validation loss among the metrics.
-pub(crate) const VALIDATION: &str = "validation_loss";
-const NORM: &str = "gradient_norm";
 /// Steps that a timeline shows.
 const TRACED_STEPS: u64 = 20;
+/// What the model writes at the end.
+const LENGTH: usize = 300;
+const TEMPERATURE: f64 = 0.7;
 
 /// The whole job of one rank.
 pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result<(), Failure> {
     agree_on_the_job(comm, config, text)?;
-    let run = Run::open(comm, snapshot::checkpoints(config))?;
+    let checkpoints = config.checkpoint.as_ref();
+    let checkpoints = checkpoints.map(|folder| snapshot::checkpoints(folder, config.keep));
+    let run = Run::open(comm, checkpoints).map_err(|error| match error.is_configuration() {
+        // It stays so if all ranks are started again.
+        true => Failure::usage(error.to_string()),
+        false => error.into(),
+    })?;
     let mut trainer = Trainer::new(run, config, text)?;
-    let mut metrics = trainer.run.metrics(metrics_file(config))?;
-    let progress = Progress::new(config.steps, trainer.step, comm.local_rank());
-    if comm.rank() == 0 {
-        if trainer.run.state().is_some() {
-            progress.print(&format!("resumed at step {}", trainer.step));
-        }
-        progress.print(&described_job(&trainer));
-    }
+    let mut report = Report::new(&trainer)?;
     let traced_until = trainer.step + TRACED_STEPS;
     if config.trace.is_some() {
         trainer.trace = Trace::new(trainer.comm())?;
     }
-    while trainer.step < config.steps {
+    let mut validated = None;
+    while !has_ended(&trainer) {
         let taken = trainer.take_step()?;
         let done = trainer.step;
-        let is_last = done == config.steps;
         let is_due = |every: u64| every > 0 && done.is_multiple_of(every);
-        let validation_loss = match is_last || is_due(config.validate_every) {
+        validated = match done == config.steps || is_due(config.validate_every) {
             true => Some(trainer.validate()?),
             false => None,
         };
-        progress.advance(done);
-        let line = metrics.write(
-            trainer.parallel()?,
-            measured(&trainer, &taken, validation_loss),
-        )?;
-        let is_shown = validation_loss.is_some() || is_due(config.steps.div_ceil(LOSS_LINES));
-        if let Some(line) = line.filter(|_| is_shown) {
-            progress.print(&described_step(&line));
-        }
-        if is_last || done == traced_until {
+        let is_best = validated.is_some_and(|loss| trainer.watch.note(done, loss));
+        report.add(&trainer, &taken, validated)?;
+        if has_ended(&trainer) || done == traced_until {
             write_trace(&mut trainer)?;
         }
-        if is_last || is_due(config.every) {
-            trainer.save(validation_loss)?;
+        if has_ended(&trainer) || is_best || is_due(config.every) {
+            trainer.save(validated)?;
         }
     }
-    progress.finish();
     trainer.run.finish()?;
-    finish(&trainer)
+    report.finish(&trainer);
+    finish(&trainer, validated)
+}
+
+/// Whether there is no step to take any more; all ranks know alike.
+fn has_ended(trainer: &Trainer) -> bool {
+    let Config {
+        steps, patience, ..
+    } = *trainer.config;
+    trainer.step >= steps || trainer.watch.is_exhausted(patience)
 }
 
 /// Writes the timeline once; every rank calls it.
@@ -78,84 +74,24 @@ fn write_trace(trainer: &mut Trainer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares the replicas, and says and draws how it went.
-fn finish(trainer: &Trainer) -> Result<(), Failure> {
+/// Compares the replicas, and says how it went.
+fn finish(trainer: &Trainer, validated: Option<f64>) -> Result<(), Failure> {
     let fingerprint = trainer.compare_replicas()?;
-    let loss = trainer.validate()?;
-    let config = trainer.config;
+    let loss = match validated {
+        Some(loss) => loss,
+        None => trainer.validate()?,
+    };
     if trainer.comm().rank() == 0 {
-        if let Some(path) = beside(config, config.plot.as_ref(), "loss.svg") {
-            let lines = match metrics_file(config) {
-                Some(file) => Metrics::read(file, trainer.run.id())?,
-                None => Vec::new(),
-            };
-            plot::draw(&path, &lines).map_err(Failure::work)?;
-        }
-        println!("--- the model writes:");
-        println!(
-            "{}",
-            sample::write(&trainer.model, trainer.text, config.seed)?
-        );
-        println!("---");
+        let vocabulary = trainer.text.vocabulary();
+        let mut sampler = Sampler::new(&trainer.model, vocabulary, "", TEMPERATURE)?;
+        let written = sampler.write(LENGTH, trainer.config.seed)?;
+        println!("--- the model writes:\n{written}\n---");
         let hash = replicas::short(&fingerprint);
         println!("step {} loss {loss:.4} weights {hash}", trainer.step);
     }
     // No rank leaves while rank 0 might still fail.
     trainer.comm().barrier()?;
     Ok(())
-}
-
-fn measured(trainer: &Trainer, taken: &Taken, validation_loss: Option<f64>) -> Measured {
-    let samples = trainer.config.batch as u64;
-    let measured = Measured::new(taken.loss, taken.learning_rate, samples)
-        .tokens(samples * trainer.config.block as u64)
-        .with("epoch", trainer.sampler.epoch() as f64)
-        .with(NORM, taken.gradient_norm);
-    match validation_loss {
-        Some(loss) => measured.with(VALIDATION, loss),
-        None => measured,
-    }
-}
-
-/// One line: what is trained, on what, by how many.
-fn described_job(trainer: &Trainer) -> String {
-    format!(
-        "run {}: {} weights, {} sequences of {} characters, {} a step over {} ranks, {} KiB of \
-         optimizer state on rank 0",
-        trainer.run.id(),
-        trainer.weight_count(),
-        trainer.text.sequences(),
-        trainer.config.block,
-        trainer.config.batch,
-        trainer.comm().world_size(),
-        trainer.optimizer_bytes() >> 10,
-    )
-}
-
-fn described_step(line: &Line) -> String {
-    let validation = line.more.get(VALIDATION);
-    let validation = validation.map(|loss| format!("  validation {loss:.4}"));
-    format!(
-        "step {:5}  loss {:.4}  gradient {:.3}  rate {:.1e}  {:.0} tokens/s, {:.1} ms exposed{}",
-        line.step,
-        line.loss,
-        line.more.get(NORM).unwrap_or(&f64::NAN),
-        line.learning_rate,
-        line.tokens_per_s.unwrap_or_default(),
-        line.exposed_ms,
-        validation.unwrap_or_default()
-    )
-}
-
-/// The file that was asked for, or `name` beside the checkpoints.
-fn beside(config: &Config, asked: Option<&PathBuf>, name: &str) -> Option<PathBuf> {
-    let directory = config.checkpoint.as_ref();
-    asked.cloned().or_else(|| Some(directory?.join(name)))
-}
-
-/// Where rank 0 writes its metrics, if anywhere.
-fn metrics_file(config: &Config) -> Option<PathBuf> {
-    beside(config, config.metrics.as_ref(), "metrics.jsonl")
 }
 
 /// Makes sure that all ranks have the same text and settings before they train on them.

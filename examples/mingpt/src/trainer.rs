@@ -2,12 +2,13 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
-use crate::model::{Gpt, Shape, initialise};
+use crate::model::{Dropout, Gpt, Shape, initialise};
 use crate::optimizer::{learning_rate, rule};
 use crate::options::{Config, Wire};
 use crate::replicas::{self, Fingerprint};
 use crate::snapshot::{self, Job};
 use crate::text::Text;
+use crate::watch::Watch;
 use candle_core::{DType, Device, Var};
 use candle_nn::VarMap;
 use ringtree::ddp::checkpoint::Run;
@@ -33,6 +34,8 @@ pub(crate) struct Trainer<'a> {
     pub(crate) sampler: DistributedSampler,
     /// Optimizer steps that were taken.
     pub(crate) step: u64,
+    /// How the validations went.
+    pub(crate) watch: Watch,
     pub(crate) trace: Trace,
 }
 
@@ -53,7 +56,7 @@ impl<'a> Trainer<'a> {
             Job::of(state)?.check_fits(&job)?;
         }
         let comm = run.comm();
-        let shape = Shape::of(config, text);
+        let shape = Shape::of(config, text.vocabulary());
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let model = Gpt::new(shape, &builder)?;
@@ -88,6 +91,7 @@ impl<'a> Trainer<'a> {
             variables,
             sampler,
             step: 0,
+            watch: Watch::default(),
             trace: Trace::off(),
         };
         let (variables, optimizer) = (&this.variables, &mut this.optimizer);
@@ -95,6 +99,7 @@ impl<'a> Trainer<'a> {
         this.step = this.run.resume(parallel, &mut this.sampler, |parts| {
             snapshot::name_all(parts, variables, (optimizer, local.as_mut()), &mut job)
         })?;
+        this.watch = job.watch;
         this.replica.refresh()?;
         Ok(this)
     }
@@ -172,7 +177,10 @@ impl<'a> Trainer<'a> {
         }
         let numbers: Vec<_> = self.sampler.by_ref().take(share).collect();
         let (sequences, targets) = self.text.batch(&numbers)?;
-        let loss = (self.model.loss(&sequences, &targets)? / self.config.accumulate as f64)?;
+        let Config { dropout, seed, .. } = *self.config;
+        let dropout = Dropout::new(dropout, seed, self.step, &numbers);
+        let loss = self.model.loss(&sequences, &targets, dropout.as_ref())?;
+        let loss = (loss / self.config.accumulate as f64)?;
         self.trace
             .span("forward", "forward", beginning, self.trace.clock());
         Ok(loss)
@@ -197,10 +205,19 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// The mean loss of the validation sequences.
+    /// The mean loss of the validation sequences, the same on all ranks.
     pub(crate) fn validate(&self) -> Result<f64, Failure> {
         let count = self.config.validation_sequences;
-        evaluate::loss(self.comm(), &self.model, self.text, count)
+        let loss = evaluate::loss(self.comm(), &self.model, self.text, count)?;
+        if loss.is_finite() {
+            return Ok(loss);
+        }
+        // All ranks see it, and end alike.
+        Err(Failure::usage(format!(
+            "after step {} the validation loss is {loss}: the training diverges; a smaller \
+             --learning-rate may help",
+            self.step
+        )))
     }
 
     /// Compares the replicas, every rank calling it, and returns the weights' fingerprint.
@@ -221,6 +238,7 @@ impl<'a> Trainer<'a> {
     pub(crate) fn save(&mut self, validation_loss: Option<f64>) -> Result<(), Failure> {
         self.compare_replicas()?;
         let mut job = Job::new(self.config, self.text);
+        job.watch.clone_from(&self.watch);
         let (variables, optimizer) = (&self.variables, &mut self.optimizer);
         let (parallel, local) = (self.replica.parallel()?, &mut self.local);
         self.run

@@ -2,88 +2,197 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
-use crate::model::{Gpt, Shape};
+use crate::files;
 use crate::options::Config;
 use crate::snapshot::{self, Job};
 use crate::text::Text;
-use candle_core::{DType, Device};
-use candle_nn::{VarBuilder, VarMap};
-use ringtree::ddp::checkpoint::Checkpoint;
-use ringtree_candle::part;
+use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often somebody looks for a new checkpoint.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Evaluates the newest checkpoint, and unless it is to be only `once`, each newer one, until that
-/// of the training's last step.
+/// A line of the file that a validator writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Evaluated {
+    /// The training.
+    run: String,
+    step: u64,
+    validation_loss: f64,
+    /// Sequences that it was asked.
+    sequences: usize,
+    /// How long that took.
+    evaluation_s: f64,
+}
+
+/// Evaluates the newest checkpoint, and unless it is to be only `once`, each newer one, until the
+/// training's last.
 pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
-    let Some(checkpoints) = snapshot::checkpoints(config) else {
+    let Some(folder) = &config.checkpoint else {
         return Err(Failure::usage("validate needs --checkpoint".into()));
     };
-    let mut evaluated = None;
-    let mut warned = Vec::new();
-    if !once && checkpoints.newest_step()?.is_none() {
-        // The name may be misspelt.
-        let place = checkpoints.location();
-        eprintln!("mingpt: there is no checkpoint in {place} yet; waiting for the first");
-    }
+    let checkpoints = snapshot::checkpoints(folder, config.keep);
+    let metrics = config.metrics.clone();
+    let metrics = metrics.unwrap_or_else(|| folder.join("validation.jsonl"));
+    let mut validator = Validator {
+        config,
+        checkpoints,
+        metrics,
+        evaluated: None,
+        warned: Vec::new(),
+        has_said_that_it_waits: false,
+    };
     loop {
-        let newest = checkpoints.newest_step()?;
-        if newest.is_some()
-            && newest != evaluated
-            && let Some(found) = checkpoints.latest()?
-        {
-            // As long as the newest is damaged, the same older one is found each time. It may be
-            // written anew under its number, so that there is more than its number to look at.
-            if found.warnings != warned {
-                for warning in &found.warnings {
-                    eprintln!("mingpt: {warning}");
-                }
-                warned.clone_from(&found.warnings);
-            }
-            let step = found.checkpoint.state.step;
-            if evaluated != Some(step) {
-                let job = Job::of(&found.checkpoint.state)?;
-                let loss = loss_of(&found.checkpoint, &job, config)?;
-                println!("step {step} validation {loss:.4}");
-                evaluated = Some(step);
-                if step >= job.config.steps {
-                    return Ok(());
-                }
-            }
+        if validator.look()? {
+            return Ok(());
         }
-        match (once, evaluated) {
+        match (once, validator.evaluated) {
             (true, Some(_)) => return Ok(()),
             (true, None) => {
-                return Err(Failure::work(format!(
-                    "there is no checkpoint in {}",
-                    checkpoints.location()
-                )));
+                let place = validator.checkpoints.location();
+                return Err(Failure::work(format!("there is no checkpoint in {place}")));
             }
-            (false, _) => thread::sleep(LOOK_EVERY),
+            (false, _) => validator.wait(),
         }
+    }
+}
+
+struct Validator<'a> {
+    config: &'a Config,
+    checkpoints: Checkpoints,
+    /// Where the losses are written.
+    metrics: PathBuf,
+    /// The step that was evaluated last.
+    evaluated: Option<u64>,
+    warned: Vec<String>,
+    has_said_that_it_waits: bool,
+}
+
+impl Validator<'_> {
+    /// Evaluates the newest checkpoint if it is a new one; says whether that is the last.
+    fn look(&mut self) -> Result<bool, Failure> {
+        let newest = self.checkpoints.newest_step()?;
+        if newest.is_none() || newest == self.evaluated {
+            return Ok(false);
+        }
+        let Some(found) = self.checkpoints.latest()? else {
+            return Ok(false);
+        };
+        // As long as the newest is damaged, the same older one is found each time. It may be
+        // written anew under its number, so that there is more than its number to look at.
+        if found.warnings != self.warned {
+            for warning in &found.warnings {
+                eprintln!("mingpt: {warning}");
+            }
+            self.warned.clone_from(&found.warnings);
+        }
+        let step = found.checkpoint.state.step;
+        if self.evaluated == Some(step) {
+            return Ok(false);
+        }
+        let job = Job::of(&found.checkpoint.state)?;
+        let started = Instant::now();
+        let validation_loss = loss_of(&found.checkpoint, &job, self.config)?;
+        println!("step {step} validation {validation_loss:.4}");
+        let line = Evaluated {
+            run: found.checkpoint.state.run_id,
+            step,
+            validation_loss,
+            sequences: self.config.validation_sequences,
+            evaluation_s: started.elapsed().as_secs_f64(),
+        };
+        write(&self.metrics, &line).map_err(|error| {
+            let path = self.metrics.display();
+            Failure::work(format!("cannot write the metrics {path}: {error}"))
+        })?;
+        self.evaluated = Some(step);
+        Ok(job.has_ended(step))
+    }
+
+    /// Lets some time pass, and says so before the first time.
+    fn wait(&mut self) {
+        if !std::mem::replace(&mut self.has_said_that_it_waits, true) {
+            let place = self.checkpoints.location();
+            match self.evaluated {
+                // The name may be misspelt.
+                None => eprintln!(
+                    "mingpt: there is no checkpoint in {place} yet; waiting for the first"
+                ),
+                Some(_) => eprintln!(
+                    "mingpt: waiting for newer checkpoints in {place}, until the training's last"
+                ),
+            }
+        }
+        thread::sleep(LOOK_EVERY);
     }
 }
 
 /// The validation loss of the model in `checkpoint`, with the sequences that `config` asks for.
 fn loss_of(checkpoint: &Checkpoint, job: &Job, config: &Config) -> Result<f64, Failure> {
-    let text = Text::load(config.text.as_deref(), job.config.block).map_err(Failure::work)?;
+    let text = Text::load(config.text.as_deref(), job.config.block).map_err(Failure::usage)?;
     // On another text the loss might be of characters that the training has seen.
     job.check_fits(&Job::new(&job.config, &text))?;
-    let varmap = VarMap::new();
-    let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
-    let model = Gpt::new(Shape::of(&job.config, &text), &builder)?;
-    let variables = varmap
-        .data()
-        .lock()
-        .expect("invariant: nothing panics with it");
-    checkpoint.load_parts("model", |parts| {
-        let mut variables = variables.iter();
-        variables.try_for_each(|(name, var)| part(parts, &snapshot::weights_of(name), var))
-    })?;
+    let model = job.model(checkpoint)?;
     let [sum, characters] =
         evaluate::loss_of_part(&model, &text, config.validation_sequences, 0, 1)?;
     Ok(sum / characters)
+}
+
+/// Adds `line` to the file `path`. The lines of its step and of later ones go: the training went
+/// back, or the step is evaluated once more.
+fn write(path: &Path, line: &Evaluated) -> io::Result<()> {
+    let old = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        old => old?,
+    };
+    let is_outdated = |text: &&str| {
+        let old = serde_json::from_str::<Evaluated>(text);
+        old.is_ok_and(|old| old.run == line.run && old.step >= line.step)
+    };
+    if old.lines().any(|text| is_outdated(&text)) {
+        let kept = old.lines().filter(|text| !is_outdated(text));
+        let kept: String = kept.flat_map(|text| [text, "\n"]).collect();
+        files::replace(path, &kept)?;
+    }
+    files::make_folder_of(path)?;
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let text = serde_json::to_string(line).map_err(io::Error::other)?;
+    file.write_all(format!("{text}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_has_one_line_and_those_of_others_stay() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("validation.jsonl");
+        let strange = r#"{"run":"a","step":9,"loss":1.0}"#;
+        fs::write(&path, format!("{strange}\n")).unwrap();
+        let line = |step, validation_loss| Evaluated {
+            run: "a".into(),
+            step,
+            validation_loss,
+            sequences: 8,
+            evaluation_s: 0.5,
+        };
+        for (step, loss) in [(2, 3.0), (4, 2.0), (6, 1.0), (4, 2.5)] {
+            write(&path, &line(step, loss)).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], strange);
+        let ours = lines[1..]
+            .iter()
+            .map(|text| serde_json::from_str(text).unwrap());
+        let ours: Vec<Evaluated> = ours.collect();
+        assert_eq!(ours, [line(2, 3.0), line(4, 2.5)]);
+    }
 }

@@ -128,3 +128,14 @@ fn killed_again_and_again_while_it_saves_every_step_nothing_is_lost() {
     });
     assert!(outcome(&place) == expected);
 }
+
+#[test]
+fn a_training_that_diverges_is_not_started_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut job = job(2, directory.path(), 1);
+    job.arguments
+        .extend(["--learning-rate", "1e30"].map(Into::into));
+    // Another attempt would come to the same numbers.
+    assert_eq!(run(&job), Ok(2));
+    assert!(steps_done(directory.path()) < STEPS);
+}

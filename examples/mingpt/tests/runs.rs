@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/support/address.rs"]
+mod address;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -61,9 +63,7 @@ fn settings<'a>(own: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a small run on `ranks` processes.
 fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port().to_string();
-    drop(free);
+    let meeting = address::free_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
@@ -71,7 +71,7 @@ fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
         mingpt()
             .args(settings(arguments))
             .envs(numbers.map(|(name, number)| (*name, number.to_string())))
-            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)])
+            .env("RINGTREE_RENDEZVOUS", &meeting)
             .spawn()
             .unwrap()
     };
@@ -155,6 +155,138 @@ fn one_two_and_four_ranks_follow_the_same_curve() {
 }
 
 #[test]
+fn dropout_is_the_same_on_any_number_of_ranks() {
+    let dropout = |ranks| last_line(ranks, &["--dropout", "0.2"]);
+    let (one, two) = (dropout(1), dropout(2));
+    assert!((loss(&one) - loss(&two)).abs() < 2e-3, "{one}\n{two}");
+    assert_ne!(one, last_line(1, &[]));
+}
+
+#[test]
+fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let own = [
+        "--steps",
+        "40",
+        "--learning-rate",
+        "200",
+        "--warmup",
+        "40",
+        "--validate-every",
+        "2",
+        "--every",
+        "1",
+        "--keep",
+        "1",
+        "--checkpoint",
+        place,
+        "--patience",
+    ];
+    let part = |patience| [&own[..], &[patience]].concat();
+    // The rate rises, and the model gets worse and worse: the first validation stays the best.
+    let output = finish(start(2, &part("2")));
+    assert!(
+        output.contains("stopped at step 6, after 2 validations without a better loss\n"),
+        "{output}"
+    );
+    assert!(output.contains(" at step 2\n"), "{output}");
+    for (step, is_there) in [(2, true), (4, false), (6, true), (7, false)] {
+        let manifest = directory.path().join(format!("step-{step:08}.json"));
+        assert_eq!(manifest.exists(), is_there, "{step}");
+    }
+    // It stays ended, and goes on if there is more patience.
+    let again = finish(start(2, &part("2")));
+    assert!(
+        again.contains("resumed at step 6\n") && again.contains("stopped at step 6,"),
+        "{again}"
+    );
+    let longer = finish(start(2, &part("3")));
+    assert!(longer.contains("stopped at step 8, after 3 "), "{longer}");
+}
+
+#[test]
+fn the_picture_of_the_losses_grows_while_the_training_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("loss.svg");
+    let own = [
+        "--steps",
+        "1000000",
+        "--warmup",
+        "2",
+        "--plot",
+        place.to_str().unwrap(),
+    ];
+    let mut rank = start(1, &own).remove(0);
+    let started = Instant::now();
+    let points = || {
+        let picture = fs::read_to_string(&place).unwrap_or_default();
+        assert!(
+            picture.is_empty() || picture.ends_with("</svg>\n"),
+            "half a picture"
+        );
+        let line = picture
+            .split("<polyline")
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
+        line.split("points=\"")
+            .nth(1)
+            .map_or(0, |line| line.split(' ').count())
+    };
+    while points() < 3 {
+        assert!(started.elapsed() < PATIENCE, "the picture does not grow");
+        sleep(Duration::from_millis(20));
+    }
+    rank.kill().unwrap();
+    rank.wait().unwrap();
+}
+
+#[test]
+fn a_model_writes_from_its_checkpoint_and_says_what_it_cannot() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let generate = |own: &[&str]| {
+        let mut command = mingpt();
+        command.args(["generate", "--length", "40", "--checkpoint", place]);
+        let end = command.args(own).output().unwrap();
+        let message = String::from_utf8_lossy(&end.stderr).into_owned();
+        (end.status.code(), end.stdout, message)
+    };
+    let (code, _, message) = generate(&[]);
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("there is no checkpoint in "), "{message}");
+
+    finish(start(1, &["--checkpoint", place]));
+    let text = |own: &[&str]| {
+        let (code, text, message) = generate(own);
+        assert_eq!(code, Some(0), "{message}");
+        text
+    };
+    let one = text(&["--prompt", "let "]);
+    assert!(one.starts_with(b"let ") && one.ends_with(b"\n"), "{one:?}");
+    assert_eq!(one.len(), 4 + 40 + 1, "{one:?}");
+    assert_eq!(one, text(&["--prompt", "let "]));
+    assert_ne!(one, text(&["--prompt", "let ", "--seed", "2"]));
+    let cold = |seed| text(&["--temperature", "0", "--seed", seed]);
+    assert_eq!(cold("1"), cold("2"));
+
+    let wrong: [(&[&str], _, _); 3] = [
+        (&["--prompt", "\u{1}"], 2, "--prompt has '\\u{1}', which "),
+        (&["--temperature", "nan"], 2, "--temperature NaN must be "),
+        (&["--step", "77"], 1, "there is no checkpoint of step 77 "),
+    ];
+    for (own, expected, words) in wrong {
+        let (code, text, message) = generate(own);
+        assert_eq!((code, text.len()), (Some(expected), 0), "{message}");
+        assert!(
+            message.lines().count() == 1 && message.contains(words),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn parts_of_a_batch_are_the_batch() {
     let (whole, parts) = (last_line(2, &[]), last_line(2, &["--accumulate", "2"]));
     assert!(
@@ -213,8 +345,9 @@ fn ranks_that_train_apart_meet_learn_and_go_on_as_if_undisturbed() {
 fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("run");
-    let steps = ["--steps", "80", "--every", "7"];
-    let arguments = [&steps[..], &["--checkpoint", place.to_str().unwrap()]].concat();
+    let steps = ["--steps", "80", "--every", "7", "--dropout", "0.1"];
+    let keep = ["--keep", "20", "--checkpoint", place.to_str().unwrap()];
+    let arguments = [&steps[..], &keep].concat();
     let mut ranks = start(2, &arguments);
     wait_for_file(&place.join("step-00000007.json"));
     for rank in &mut ranks {
@@ -265,6 +398,12 @@ fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
         expected,
         "{}",
         String::from_utf8_lossy(&validation.stderr)
+    );
+    let written = fs::read_to_string(place.join("validation.jsonl")).unwrap();
+    assert_eq!(
+        (written.lines().count(), field(&written, "run")),
+        (1, run),
+        "{written}"
     );
 }
 

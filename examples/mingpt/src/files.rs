@@ -1,0 +1,51 @@
+//! Files that readers find whole, also while they are written anew.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Writes `content` to the file `path`, in place of what is there, and makes its folder.
+pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
+    make_folder_of(path)?;
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        // A device, such as /dev/null, must stay one.
+        return fs::write(path, content);
+    }
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    fs::write(&partial, content)?;
+    fs::rename(&partial, path)
+}
+
+/// Makes sure that the file `path` can be written, and leaves what is in it.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    make_folder_of(path)?;
+    let mut options = fs::OpenOptions::new();
+    options.create(true).append(true).open(path).map(drop)
+}
+
+/// Makes the folder that `path` lies in.
+pub(crate) fn make_folder_of(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) => fs::create_dir_all(folder),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_replaced_and_a_device_stays_one() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("new/file");
+        for content in ["one", "two"] {
+            replace(&path, content).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        replace(Path::new("/dev/null"), "gone").unwrap();
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    }
+}

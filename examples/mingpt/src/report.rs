@@ -1,0 +1,162 @@
+//! What a training tells while it runs: lines on standard output, metrics, and the picture of the
+//! losses. Rank 0 does the most of it.
+
+use crate::failure::Failure;
+use crate::files;
+use crate::options::Config;
+use crate::plot::Picture;
+use crate::progress::Progress;
+use crate::trainer::{Taken, Trainer};
+use ringtree::ddp::{Line, Measured, Metrics};
+use std::path::PathBuf;
+
+/// Lines of loss that a run of any length prints.
+const LOSS_LINES: u64 = 20;
+/// The name of the validation loss among the metrics.
+pub(crate) const VALIDATION: &str = "validation_loss";
+const NORM: &str = "gradient_norm";
+
+/// Where a rank tells of its training.
+pub(crate) struct Report {
+    progress: Progress,
+    metrics: Metrics,
+    picture: Picture,
+    /// Tokens, and the seconds that they took, since the last line that was printed.
+    since_shown: (f64, f64),
+}
+
+impl Report {
+    /// Says what is trained. On rank 0 the files that cannot be written are told at once.
+    pub(crate) fn new(trainer: &Trainer) -> Result<Self, Failure> {
+        let (config, comm) = (trainer.config, trainer.comm());
+        let metrics_file = beside(config, config.metrics.as_ref(), "metrics.jsonl");
+        let metrics = trainer.run.metrics(metrics_file.clone());
+        let metrics = metrics.map_err(|error| Failure::usage(error.to_string()))?;
+        let progress = Progress::new(config.steps, trainer.step, comm.local_rank());
+        let picture = match comm.rank() {
+            0 => {
+                if trainer.run.state().is_some() {
+                    progress.print(&format!("resumed at step {}", trainer.step));
+                }
+                progress.print(&described_job(trainer));
+                let lines = match metrics_file {
+                    Some(file) => Metrics::read(file, trainer.run.id())?,
+                    None => Vec::new(),
+                };
+                if let Some(path) = &config.trace {
+                    files::check(path).map_err(|error| {
+                        let path = path.display();
+                        Failure::usage(format!("cannot write the timeline {path}: {error}"))
+                    })?;
+                }
+                let path = beside(config, config.plot.as_ref(), "loss.svg");
+                Picture::new(path, &lines).map_err(Failure::usage)?
+            }
+            _ => Picture::new(None, &[]).map_err(Failure::work)?,
+        };
+        Ok(Self {
+            progress,
+            metrics,
+            picture,
+            since_shown: (0.0, 0.0),
+        })
+    }
+
+    /// Tells of a step.
+    pub(crate) fn add(
+        &mut self,
+        trainer: &Trainer,
+        taken: &Taken,
+        validated: Option<f64>,
+    ) -> Result<(), Failure> {
+        self.progress.advance(trainer.step);
+        let measured = measured(trainer, taken, validated);
+        let tokens = measured.tokens.unwrap_or_default() as f64;
+        let Some(line) = self.metrics.write(trainer.parallel()?, measured)? else {
+            return Ok(());
+        };
+        self.since_shown.0 += tokens;
+        self.since_shown.1 += line.seconds;
+        let each = trainer.config.steps.div_ceil(LOSS_LINES);
+        if validated.is_some() || line.step.is_multiple_of(each) {
+            let (tokens, seconds) = std::mem::take(&mut self.since_shown);
+            let shown = described_step(&line, tokens / seconds);
+            self.progress.print(&shown);
+        }
+        self.picture.add(&line);
+        Ok(())
+    }
+
+    /// All steps are taken, or patience has ended.
+    pub(crate) fn finish(mut self, trainer: &Trainer) {
+        self.progress.finish();
+        self.picture.redraw();
+        let Some(best) = trainer.watch.best.filter(|_| trainer.comm().rank() == 0) else {
+            return;
+        };
+        let Config {
+            patience, steps, ..
+        } = *trainer.config;
+        if trainer.step < steps {
+            println!(
+                "stopped at step {}, after {patience} validations without a better loss",
+                trainer.step
+            );
+        }
+        println!("best validation {:.4} at step {}", best.loss, best.step);
+    }
+}
+
+fn measured(trainer: &Trainer, taken: &Taken, validated: Option<f64>) -> Measured {
+    let samples = trainer.config.batch as u64;
+    let measured = Measured::new(taken.loss, taken.learning_rate, samples)
+        .tokens(samples * trainer.config.block as u64)
+        .with("epoch", trainer.sampler.epoch() as f64)
+        .with(NORM, taken.gradient_norm);
+    match validated {
+        Some(loss) => measured.with(VALIDATION, loss),
+        None => measured,
+    }
+}
+
+/// One line: what is trained, on what, by how many.
+fn described_job(trainer: &Trainer) -> String {
+    format!(
+        "run {}: {} weights, {} sequences of {} characters, {} a step over {} rank{}, {} KiB of \
+         optimizer state on rank 0",
+        trainer.run.id(),
+        trainer.weight_count(),
+        trainer.text.sequences(),
+        trainer.config.block,
+        trainer.config.batch,
+        trainer.comm().world_size(),
+        if trainer.comm().world_size() == 1 {
+            ""
+        } else {
+            "s"
+        },
+        trainer.optimizer_bytes() >> 10,
+    )
+}
+
+/// One line about a step, with the throughput since the line before, validations included.
+fn described_step(line: &Line, tokens_per_s: f64) -> String {
+    let validation = line.more.get(VALIDATION);
+    let validation = validation.map(|loss| format!("  validation {loss:.4}"));
+    format!(
+        "step {:5}  loss {:.4}  gradient {:.3}  lr {:.1e}  {tokens_per_s:.0} tokens/s, {:.1} ms \
+         exposed{}",
+        line.step,
+        line.loss,
+        line.more.get(NORM).unwrap_or(&f64::NAN),
+        line.learning_rate,
+        line.exposed_ms,
+        validation.unwrap_or_default()
+    )
+}
+
+/// The file that was asked for, or `name` beside the checkpoints.
+fn beside(config: &Config, asked: Option<&PathBuf>, name: &str) -> Option<PathBuf> {
+    let directory = config.checkpoint.as_ref();
+    asked.cloned().or_else(|| Some(directory?.join(name)))
+}

@@ -1,0 +1,54 @@
+//! Whether the validations still find a better model.
+
+use serde::{Deserialize, Serialize};
+
+/// A validation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Best {
+    pub(crate) step: u64,
+    pub(crate) loss: f64,
+}
+
+/// The best validation so far, and how many have come since. All ranks see the same losses, so
+/// they decide alike; a checkpoint has it, so that a training that goes on does too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Watch {
+    pub(crate) best: Option<Best>,
+    since: u64,
+}
+
+impl Watch {
+    /// Takes note of a validation after `step`; says whether it is the best yet.
+    pub(crate) fn note(&mut self, step: u64, loss: f64) -> bool {
+        if self.best.is_some_and(|best| loss >= best.loss) {
+            self.since += 1;
+            return false;
+        }
+        *self = Self {
+            best: Some(Best { step, loss }),
+            since: 0,
+        };
+        true
+    }
+
+    /// Whether `patience`, if there is a limit, is at its end.
+    pub(crate) fn is_exhausted(&self, patience: u64) -> bool {
+        patience > 0 && self.since >= patience
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_counts_the_validations_since_the_best() {
+        let mut watch = Watch::default();
+        assert!(watch.note(10, 3.0) && watch.note(20, 2.0));
+        assert!(!watch.note(30, 2.0) && !watch.is_exhausted(2));
+        assert!(!watch.note(40, 2.5) && watch.is_exhausted(2) && !watch.is_exhausted(0));
+        let (step, loss) = (20, 2.0);
+        assert_eq!(watch.best, Some(Best { step, loss }));
+        assert!(watch.note(50, 1.9) && !watch.is_exhausted(2));
+    }
+}
