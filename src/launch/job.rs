@@ -13,7 +13,8 @@ pub enum Output {
     /// an attempt the last of it is shown.
     Rank0,
     /// All ranks have the launcher's own streams, and the launcher sees nothing of what they write:
-    /// it cannot quote a rank's last words, and names a rank by how its process ended.
+    /// it quotes no last words, and of several ranks that fail it may name one that failed because
+    /// of another.
     Inherit,
     /// Standard output is the launcher's own; standard error is passed on unchanged.
     Plain,

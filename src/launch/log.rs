@@ -6,19 +6,22 @@
 use super::attempt::Placement;
 use super::streams;
 use crate::error::{Error, Printable, Result};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The file of one rank.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
-    file: File,
-    is_broken: AtomicBool,
+    /// Nothing, once it could not be written to.
+    file: Mutex<Option<File>>,
+    /// The most bytes that a file of this process may have: a write beyond ends it (SIGXFSZ).
+    limit: u64,
 }
 
 /// Makes the folder if it is missing.
@@ -66,8 +69,8 @@ impl Log {
         })?;
         Ok(Log {
             path,
-            file,
-            is_broken: AtomicBool::new(false),
+            file: Mutex::new(Some(file)),
+            limit: getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX),
         })
     }
 
@@ -78,7 +81,7 @@ impl Log {
 
     /// An attempt begins: a line says so, unless it is the first thing in the file.
     pub(super) fn begin(&self, job: &str, attempt: u16) {
-        if self.file.metadata().is_ok_and(|data| data.len() > 0) {
+        if self.path.metadata().is_ok_and(|data| data.len() > 0) {
             let again = match attempt {
                 0 => String::new(),
                 number => format!(", restart {number}"),
@@ -89,12 +92,12 @@ impl Log {
 
     /// Keeps `bytes`. If that fails, a line says so, and nothing more is kept.
     pub(super) fn write(&self, bytes: &[u8]) {
-        if self.is_broken.load(Ordering::Relaxed) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &mut *file else {
             return;
-        }
-        if let Err(error) = self.write_all(bytes)
-            && !self.is_broken.swap(true, Ordering::Relaxed)
-        {
+        };
+        if let Err(error) = self.append(open, bytes) {
+            *file = None;
             let path = self.path();
             streams::say(&format!(
                 "cannot write to {path}: {error}; the job goes on, and nothing more is kept there"
@@ -102,7 +105,13 @@ impl Log {
         }
     }
 
-    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.file).write_all(bytes)
+    fn append(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        if self.limit < u64::MAX {
+            let length = file.metadata()?.len().saturating_add(bytes.len() as u64);
+            if length > self.limit {
+                return Err(Errno::FBIG.into());
+            }
+        }
+        file.write_all(bytes)
     }
 }

@@ -1,6 +1,7 @@
 //! What is shown of what ranks write, and what is kept of it.
 
 use super::several_hosts::Hosts;
+use super::terminal::shell;
 use super::*;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -346,6 +347,13 @@ fn a_full_disk_ends_the_log_and_not_the_job() {
     assert!(end.stderr.starts_with(&line), "{end:?}");
     assert_eq!(end.stdout.lines().count(), 6, "{end:?}");
     assert_eq!(kept(scratch.path(), 0), "line 1\nline 2\nline 3\n");
+
+    // A write beyond this limit would end the launcher.
+    let script = "head -c 9000 /dev/zero | tr '\\0' x; echo; echo fine";
+    let end = wait(shell("ulimit -f 4", &options, script).spawn().unwrap());
+    assert_eq!((end.code, end.told().len()), (Some(0), 2), "{end:?}");
+    assert!(end.stderr.contains("rank-0.log: File too large"), "{end:?}");
+    assert_eq!(end.stdout.matches("]: fine\n").count(), 2, "{end:?}");
 }
 
 #[test]

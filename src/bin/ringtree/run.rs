@@ -133,7 +133,7 @@ enum Shown {
     /// moves; of another rank that fails, the last of it
     #[value(name = "rank0")]
     Rank0,
-    /// The ranks write here themselves; the last words of one that fails are not known
+    /// The ranks write here themselves; of several that fail, the one named may not be the first
     Inherit,
 }
 
