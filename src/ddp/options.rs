@@ -13,7 +13,9 @@ pub enum NonFinite {
     /// No parameter has a gradient in this step, on any rank, and
     /// [`DataParallel::skipped`](super::DataParallel::skipped) counts it.
     Skip,
-    /// [`DataParallel::wait`](super::DataParallel::wait) fails on all ranks.
+    /// [`DataParallel::wait`](super::DataParallel::wait) fails on all ranks, with an error of the
+    /// kind [`Usage`](crate::ErrorKind::Usage). From a checkpoint the same numbers would come
+    /// again: a program that then ends with exit code 2 is not restarted by `ringtree run`.
     Fail,
 }
 

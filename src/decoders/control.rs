@@ -136,6 +136,10 @@ fn launch_messages() -> Vec<LaunchMessage> {
     let text = || "rank 3 was killed by SIGKILL".to_owned();
     let cause = Cause {
         text: text(),
+        rank: Some(3),
+        words: Some("its last output: step 4".to_owned()),
+        log: Some("logs/rank-3.log".to_owned()),
+        then: None,
         standing: Standing::Original,
         remedy: Remedy::Restart,
     };
@@ -150,14 +154,15 @@ fn launch_messages() -> Vec<LaunchMessage> {
         LaunchMessage::Join(join()),
         LaunchMessage::Refused(text()),
         LaunchMessage::Start(start),
-        LaunchMessage::Failed(cause),
+        LaunchMessage::Failed(cause.clone()),
         LaunchMessage::Finished,
-        LaunchMessage::End {
-            text: text(),
+        LaunchMessage::End(Cause {
+            words: None,
             remedy: Remedy::Correction,
-        },
+            ..cause.clone()
+        }),
         LaunchMessage::Done,
-        LaunchMessage::Restart { text: text() },
+        LaunchMessage::Restart(cause),
         LaunchMessage::Stopped,
         LaunchMessage::Again {
             attempt: 1,

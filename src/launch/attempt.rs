@@ -1,13 +1,13 @@
 //! One attempt of a job: where its ranks meet, and what each finds in its environment.
 
-use super::job::{Job, Output};
+use super::job::Job;
 use super::secret;
 use super::tuning::{self, Tuning};
 use crate::bootstrap::address::resolve;
 use crate::error::{Error, Result};
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// Names the descriptor of the listening socket that rank 0 inherits.
@@ -93,13 +93,10 @@ impl Attempt {
         })
     }
 
-    /// The command that starts the rank `local_rank` of this host.
+    /// The command that starts the rank `local_rank` of this host, without its streams.
     pub(super) fn command(&self, job: &Job, placement: &Placement, local_rank: usize) -> Command {
         let mut command = Command::new(&job.program);
-        command
-            .args(&job.arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped());
+        command.args(&job.arguments);
         // What the launcher itself inherited belongs to another job.
         for variable in [
             LISTENER_VARIABLE,
@@ -109,9 +106,6 @@ impl Attempt {
             command.env_remove(variable);
         }
         command.envs(self.environment(job, placement, local_rank));
-        if job.output == Output::Prefixed {
-            command.stdout(Stdio::piped());
-        }
         command
     }
 

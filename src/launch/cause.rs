@@ -1,6 +1,6 @@
 //! Why a job ended, in words.
 
-use super::words::{Words, blame_another};
+use super::words::{Said, Words, blame_another};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -16,8 +16,16 @@ const PANICKED: i32 = 101;
 /// What ended a job, or one attempt of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cause {
-    /// One line.
+    /// What ended, and how: a part of a line.
     pub(crate) text: String,
+    /// The rank that ended.
+    pub(crate) rank: Option<usize>,
+    /// What it said last, where the launcher saw that.
+    pub(crate) words: Option<String>,
+    /// The file that has all it wrote.
+    pub(crate) log: Option<String>,
+    /// What follows from it.
+    pub(crate) then: Option<String>,
     /// How likely it is that nothing else was the cause of this.
     pub(crate) standing: Standing,
     /// What may help.
@@ -28,7 +36,8 @@ pub(crate) struct Cause {
 /// one replaces the cause that is known, for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Standing {
-    /// The rank's own words say that another rank is gone, left or panicked.
+    /// The rank's own words say that another rank is gone, left or panicked; or the launcher saw no
+    /// words of it, so another rank's end may yet say more.
     Consequence,
     /// A rank exited by itself.
     Exit,
@@ -54,6 +63,10 @@ impl Cause {
     pub(super) fn last(text: String) -> Self {
         Cause {
             text,
+            rank: None,
+            words: None,
+            log: None,
+            then: None,
             standing: Standing::Original,
             remedy: Remedy::Nothing,
         }
@@ -72,8 +85,27 @@ impl Cause {
         }
     }
 
-    /// The end of the rank `rank` called `name`, which was not a success.
-    pub(super) fn of_rank(rank: usize, name: &str, status: ExitStatus, words: &Words) -> Self {
+    /// The line that tells of it. What the rank said last is not repeated where it stands `above`
+    /// already, in words.
+    pub(super) fn line(&self, above: Option<String>) -> String {
+        let words = match (above, &self.log) {
+            (Some(_), Some(_)) => None,
+            (Some(above), None) => Some(above),
+            (None, _) => self.words.clone(),
+        };
+        let log = self.log.as_ref().map(|log| format!("see {log}"));
+        let parts = [Some(self.text.clone()), words, log, self.then.clone()];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    /// The end of the rank `rank` called `name`, which was not a success. It said `words`, of which
+    /// the launcher saw all unless `is_partial`.
+    pub(super) fn of_rank(
+        (rank, name): (usize, &str),
+        status: ExitStatus,
+        words: &Words,
+        is_partial: bool,
+    ) -> Self {
         let how = match status.signal() {
             Some(signal) => format!("was killed by {}", signal_name(signal)),
             None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
@@ -82,27 +114,31 @@ impl Cause {
             Some(WRONG_USAGE) => Remedy::Correction,
             _ => Remedy::Restart,
         };
-        let has_panicked = [status.code(), status.signal()]
-            .iter()
-            .any(|end| [Some(PANICKED), Some(libc::SIGABRT)].contains(end));
-        let panic = words.panic().filter(|_| has_panicked).map(printable);
-        let last = printable(words.last());
-        let text = match (&panic, last.as_str()) {
-            (Some(panic), _) => format!("{name} {how}; it {panic}"),
-            (None, "") => format!("{name} {how}; it wrote nothing"),
-            (None, last) => format!("{name} {how}; its last output: {last}"),
+        let quote = quote(status, words);
+        let is_panic = has_panicked(status) && words.panic().is_some();
+        let words = match quote.map(|said| printable(&said.words)) {
+            Some(panic) if is_panic => Some(format!("it {panic}")),
+            Some(last) => Some(format!("its last output: {last}")),
+            None if is_partial => None,
+            None => Some("it wrote nothing".to_owned()),
         };
+        let blames = quote.is_some_and(|said| blame_another(&said.words, rank));
+        let is_unknown = is_partial && quote.is_none() && status.code() != Some(PANICKED);
         let standing = if status.signal().is_some() {
             Standing::Original
-        } else if blame_another(panic.as_ref().unwrap_or(&last), rank) {
+        } else if blames || is_unknown {
             Standing::Consequence
-        } else if panic.is_some() {
+        } else if is_panic {
             Standing::Panic
         } else {
             Standing::Exit
         };
         Cause {
-            text,
+            text: format!("{name} {how}"),
+            rank: Some(rank),
+            words,
+            log: None,
+            then: None,
             standing,
             remedy,
         }
@@ -117,8 +153,19 @@ impl Cause {
     }
 }
 
+/// Of `words` what says most about an end with `status`.
+pub(super) fn quote(status: ExitStatus, words: &Words) -> Option<&Said> {
+    let panic = words.panic().filter(|_| has_panicked(status));
+    panic.or_else(|| words.last())
+}
+
+/// Whether a program that panics ends with `status`.
+fn has_panicked(status: ExitStatus) -> bool {
+    status.code() == Some(PANICKED) || status.signal() == Some(libc::SIGABRT)
+}
+
 /// `text` as one line that cannot confuse a terminal.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.trim()
         .chars()
         .map(|character| {
@@ -169,20 +216,20 @@ mod tests {
         let now = std::time::Instant::now();
         told.lines()
             .for_each(|line| words.told(line.as_bytes(), now));
-        Cause::of_rank(3, "rank 3", ExitStatus::from_raw(status), &words)
+        Cause::of_rank((3, "rank 3"), ExitStatus::from_raw(status), &words, false)
     }
 
     #[test]
     fn an_end_is_told_in_one_line() {
         let killed = end(9, "step\t\x1b[31m4\n");
         assert_eq!(
-            killed.text,
+            killed.line(None),
             "rank 3 was killed by SIGKILL; its last output: step  [31m4"
         );
         assert_eq!(killed.standing, Standing::Original);
         let failed = end(7 << 8, "");
         assert_eq!(
-            failed.text,
+            failed.line(None),
             "rank 3 ended with exit code 7; it wrote nothing"
         );
         assert_eq!(
@@ -197,21 +244,50 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_above_is_not_said_again() {
+        let mut cause = end(1 << 8, "no data");
+        cause.then = Some("restart 1 of 2".to_owned());
+        let above = || Some("its last output is above".to_owned());
+        let line = "rank 3 ended with exit code 1; its last output is above; restart 1 of 2";
+        assert_eq!(cause.line(above()), line);
+        cause.log = Some("logs/rank-3.log".to_owned());
+        let line = "rank 3 ended with exit code 1; see logs/rank-3.log; restart 1 of 2";
+        assert_eq!(cause.line(above()), line);
+        let line = "rank 3 ended with exit code 1; its last output: no data; see logs/rank-3.log; \
+                    restart 1 of 2";
+        assert_eq!(cause.line(None), line);
+    }
+
+    #[test]
+    fn of_a_rank_that_is_not_heard_nothing_is_claimed() {
+        let unheard = |status| {
+            let status = ExitStatus::from_raw(status);
+            Cause::of_rank((3, "rank 3"), status, &Words::default(), true)
+        };
+        assert_eq!(unheard(1 << 8).line(None), "rank 3 ended with exit code 1");
+        assert_eq!(unheard(9).line(None), "rank 3 was killed by SIGKILL");
+        // Another rank's end may say more, but for that of one that panicked by itself.
+        let standings = [1 << 8, 101 << 8, 9].map(|status| unheard(status).standing);
+        let expected = [Standing::Consequence, Standing::Exit, Standing::Original];
+        assert_eq!(standings, expected);
+    }
+
+    #[test]
     fn a_panic_is_told_and_weighs_more_than_what_it_led_to() {
         let panic =
             "thread 'main' panicked at a.rs:1:2:\nno data\nnote: run with `RUST_BACKTRACE=1`";
         let panicked = end(101 << 8, panic);
         let text = "rank 3 ended with exit code 101; it panicked at a.rs:1:2: no data";
         assert_eq!(
-            (panicked.text.as_str(), panicked.standing),
+            (&*panicked.line(None), panicked.standing),
             (text, Standing::Panic)
         );
         // Told by a thread whose panic was caught, it is not the last word.
         let caught = end(1 << 8, &format!("{panic}\ngoing on\nno disk"));
         assert!(
-            caught.text.ends_with("its last output: no disk"),
+            caught.line(None).ends_with("its last output: no disk"),
             "{}",
-            caught.text
+            caught.line(None)
         );
         let led_to = "thread 'main' panicked at a.rs:3:4:\nrank 1 panicked; look there";
         for (status, words) in [(101 << 8, led_to), (1 << 8, "rank 1 left after call #4")] {

@@ -45,12 +45,12 @@ pub(super) enum Status {
     Succeeded,
     /// Some rank elsewhere failed.
     Failed(Cause),
-    /// The job has ended, and this is the cause that every launcher prints.
+    /// The job has ended, and this is the cause that every launcher tells.
     Final(Cause),
     /// Every launcher stops its ranks, to start them again.
     Restart {
-        /// The line that every launcher prints.
-        text: String,
+        /// What every launcher tells.
+        cause: Cause,
         /// How long the launchers wait, from now on, before the next attempt.
         pause: Duration,
     },

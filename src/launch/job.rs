@@ -1,12 +1,21 @@
 //! A job: what to run, on how many hosts, and how often to try.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// How the ranks' output reaches the launcher's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Line by line, each line opened by its rank: `[3]: hello`.
     Prefixed,
+    /// Rank 0's as rank 0 writes it, on a pseudo terminal where the launcher writes to a terminal,
+    /// so that a progress bar moves. What the other ranks write is kept back; of a rank that ends
+    /// an attempt the last of it is shown.
+    Rank0,
+    /// All ranks have the launcher's own streams, and the launcher sees nothing of what they write:
+    /// it quotes no last words, and of several ranks that fail it may name one that failed because
+    /// of another.
+    Inherit,
     /// Standard output is the launcher's own; standard error is passed on unchanged.
     Plain,
 }
@@ -38,6 +47,10 @@ pub struct Job {
     pub max_restarts: u16,
     /// How the ranks' output is passed on.
     pub output: Output,
+    /// A folder in which all that a rank writes is kept, in a file of its own (`rank-3.log`), also
+    /// across restarts and across jobs: a file that is there is continued. It is made if missing.
+    /// For [`Output::Prefixed`] and [`Output::Rank0`], where the launcher sees all of it.
+    pub log_folder: Option<PathBuf>,
     /// The other hosts; nothing for a job of this host alone.
     pub meeting: Option<Meeting>,
 }

@@ -1,6 +1,6 @@
 //! What launchers say to each other.
 
-use super::cause::{Cause, Remedy};
+use super::cause::Cause;
 use crate::limits::RANKS_PER_HOST_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -110,20 +110,12 @@ pub(crate) enum Message {
     Failed(Cause),
     /// To the coordinator: all ranks of this host ended well.
     Finished,
-    /// From the coordinator: the job failed, and every launcher prints this cause.
-    End {
-        /// One line.
-        text: String,
-        /// What would help: the launchers' exit code says that.
-        remedy: Remedy,
-    },
+    /// From the coordinator: the job failed, and every launcher tells this cause.
+    End(Cause),
     /// From the coordinator: all ranks of all hosts ended well.
     Done,
-    /// From the coordinator: the attempt failed; every launcher prints why and stops its ranks.
-    Restart {
-        /// One line.
-        text: String,
-    },
+    /// From the coordinator: the attempt failed; every launcher tells why and stops its ranks.
+    Restart(Cause),
     /// To the coordinator: no rank of the failed attempt is left here.
     Stopped,
     /// From the coordinator: no rank of it is left anywhere; the next attempt begins.

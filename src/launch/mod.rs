@@ -17,14 +17,17 @@ mod attempt;
 pub(crate) mod cause;
 mod event;
 mod job;
+mod log;
 mod meet;
 pub(crate) mod message;
 mod output;
 mod restarts;
+mod route;
 mod run;
 mod secret;
 mod streams;
 mod supervise;
+mod terminal;
 mod tuning;
 mod words;
 

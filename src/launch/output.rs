@@ -1,12 +1,17 @@
 //! What ranks write, passed on in whole lines.
 
+use super::cause::{self, Cause};
+use super::log::Log;
+use super::route::{Route, Show};
 use super::streams::{self, Target};
-use super::words::{Words, blame_another};
+use super::terminal::PseudoTerminal;
+use super::words::{Said, Words, blame_another};
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fs::File;
 use std::io::{self, Read};
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -22,22 +27,50 @@ const ECHO: Duration = Duration::from_secs(2);
 const ECHOES_MAX: usize = 8;
 const ECHO_BYTES_MAX: usize = 4 << 10;
 
+/// So much is kept of what a rank writes that is not passed on.
+const KEPT_BYTES_MAX: usize = 16 << 10;
+
 /// What a rank wrote last, as both of its streams' threads note it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heard(Arc<Mutex<Words>>);
+struct Heard(Arc<Mutex<Noted>>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    words: Words,
+    /// The last lines, with their numbers, where they are not passed on.
+    kept: VecDeque<(u64, Vec<u8>)>,
+    kept_bytes: usize,
+}
 
 impl Heard {
-    /// The words as they stand.
-    pub(super) fn words(&self) -> MutexGuard<'_, Words> {
+    fn noted(&self) -> MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn note(&self, stream: Target, line: &[u8]) {
+impl Noted {
+    fn note(&mut self, stream: Target, line: &[u8]) {
         let now = Instant::now();
         match stream {
-            Target::Stdout => self.words().printed(line, now),
-            Target::Stderr => self.words().told(line, now),
+            Target::Stdout => self.words.printed(line, now),
+            Target::Stderr => self.words.told(line, now),
         }
+    }
+
+    /// Keeps the line that was noted last, and lets go of the first ones.
+    fn keep(&mut self, line: &[u8]) {
+        let line = &line[..line.len().min(KEPT_BYTES_MAX)];
+        self.kept_bytes += line.len();
+        self.kept.push_back((self.words.lines(), line.to_vec()));
+        while self.kept_bytes > KEPT_BYTES_MAX {
+            let first = self.kept.pop_front();
+            self.kept_bytes -= first.map_or(0, |(_, line)| line.len());
+        }
+    }
+
+    fn has_kept(&self, said: &Said) -> bool {
+        let first = self.kept.front();
+        first.is_some_and(|(number, _)| *number <= said.line)
     }
 }
 
@@ -76,35 +109,50 @@ impl Echoes {
 /// The output of a rank, passed on by threads of its own. When this is dropped, what they could not
 /// pass on by then is dropped too.
 pub(super) struct Passing {
+    show: Show,
+    is_partial: bool,
+    log: Option<Arc<Log>>,
+    /// What the rank finds in place of the launcher's terminal.
+    pub(super) terminals: Vec<PseudoTerminal>,
     /// What it wrote last.
-    pub(super) heard: Heard,
+    heard: Heard,
     /// Disconnected when both streams have ended.
     ended: Receiver<Infallible>,
     is_abandoned: Arc<AtomicBool>,
 }
 
 impl Passing {
-    /// Passes on those of the two streams of `child`, rank `rank`, that are pipes: with `prefix`
-    /// before each line and without `echoes` of other ranks, or unchanged where there is no prefix.
+    /// Passes on what `child`, rank `rank`, writes to pipes and to the terminals of its `route`;
+    /// line by line without `echoes` of other ranks.
     pub(super) fn start(
         (rank, child): (usize, &mut Child),
-        prefix: Option<&str>,
+        route: Route,
         echoes: &Echoes,
     ) -> io::Result<Self> {
         let (alive, ended) = channel::bounded(0);
         let passing = Passing {
+            show: route.show,
+            is_partial: route.is_partial,
+            log: route.log,
+            terminals: route.terminals,
             heard: Heard::default(),
             ended,
             is_abandoned: Arc::default(),
         };
+        let lines = |stream| {
+            let mut lines = Lines::new(passing.show.clone(), stream, passing.heard.clone());
+            lines.echoes = (stream == Target::Stderr).then(|| (rank, echoes.clone()));
+            lines
+        };
+        for terminal in &passing.terminals {
+            let source = File::from(terminal.own.try_clone()?);
+            passing.forward(source, lines(terminal.target), alive.clone())?;
+        }
         if let Some(stdout) = child.stdout.take() {
-            let lines = Lines::new(prefix, Target::Stdout, passing.heard.clone());
-            passing.forward(stdout, lines, alive.clone())?;
+            passing.forward(stdout, lines(Target::Stdout), alive.clone())?;
         }
         if let Some(stderr) = child.stderr.take() {
-            let mut lines = Lines::new(prefix, Target::Stderr, passing.heard.clone());
-            lines.echoes = Some((rank, echoes.clone()));
-            passing.forward(stderr, lines, alive)?;
+            passing.forward(stderr, lines(Target::Stderr), alive)?;
         }
         Ok(passing)
     }
@@ -112,6 +160,43 @@ impl Passing {
     /// Whether both streams have ended, or end within `at_most`.
     pub(super) fn has_ended(&self, at_most: Duration) -> bool {
         self.ended.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// Why the rank of this number and name ended with `status`, and where what it said last stands
+    /// in what this launcher shows.
+    pub(super) fn judge(&self, rank: (usize, &str), status: ExitStatus) -> (Cause, Option<String>) {
+        let noted = self.heard.noted();
+        let words = &noted.words;
+        let mut cause = Cause::of_rank(rank, status, words, self.is_partial);
+        let quote = cause::quote(status, words);
+        cause.log = quote.and(self.log.as_ref()).map(|log| log.path());
+        let is_shown = |said| match self.show {
+            Show::Kept(_) => self.log.is_none() && noted.has_kept(said),
+            _ => words.is_shown(said),
+        };
+        let above = quote
+            .filter(|said| is_shown(said))
+            .map(|_| match &self.show {
+                Show::Lines(prefix) | Show::Kept(prefix) => {
+                    let prefix = prefix.trim_end_matches([':', ' ']);
+                    format!("its last output is above, after {prefix}")
+                }
+                Show::Unchanged => "its last output is above".to_owned(),
+            });
+        (cause, above)
+    }
+
+    /// Shows the last of what was kept back, unless a log has all of it.
+    pub(super) fn show_kept(&self) {
+        if let (Show::Kept(prefix), None) = (&self.show, &self.log) {
+            let mut lines = Vec::new();
+            for (_, line) in self.heard.noted().kept.drain(..) {
+                lines.extend_from_slice(prefix.as_bytes());
+                lines.extend_from_slice(line.trim_ascii_end());
+                lines.push(b'\n');
+            }
+            streams::show(lines);
+        }
     }
 
     /// Passes `source` on from a thread of its own until it ends. The thread drops `alive` then.
@@ -122,27 +207,26 @@ impl Passing {
         alive: Sender<Infallible>,
     ) -> io::Result<()> {
         let is_abandoned = Arc::clone(&self.is_abandoned);
-        let (target, is_plain) = (lines.stream, lines.prefix.is_none());
+        let log = self.log.clone();
         let pass = move || {
             let mut buffer = vec![0; READ_BYTES];
-            let mut ready = Vec::new();
             loop {
                 let count = match source.read(&mut buffer) {
                     Ok(0) => break,
                     Ok(count) => count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    // So a terminal ends, too.
                     Err(_) => break,
                 };
-                lines.feed(&buffer[..count], &mut ready);
-                if is_plain {
-                    ready = buffer[..count].to_vec();
+                let bytes = &buffer[..count];
+                if let Some(log) = &log {
+                    log.write(bytes);
                 }
-                streams::pass_on(target, std::mem::take(&mut ready), &is_abandoned);
+                lines.feed(bytes);
+                lines.pass(&is_abandoned);
             }
-            lines.finish(&mut ready);
-            if !is_plain {
-                streams::pass_on(target, ready, &is_abandoned);
-            }
+            lines.finish();
+            lines.pass(&is_abandoned);
             drop(alive);
         };
         thread::Builder::new()
@@ -160,65 +244,97 @@ impl Drop for Passing {
 
 /// Cuts a stream into lines. A carriage return ends one too, so that a progress bar moves on.
 struct Lines {
-    prefix: Option<Vec<u8>>,
+    show: Show,
     stream: Target,
     pending: Vec<u8>,
     after_return: bool,
+    /// What is to be passed on.
+    ready: Vec<u8>,
+    /// Whether all so far was passed on to where the launcher's own lines are.
+    is_shown: bool,
     heard: Heard,
     /// The rank's number, and what others have said on standard error.
     echoes: Option<(usize, Echoes)>,
 }
 
 impl Lines {
-    fn new(prefix: Option<&str>, stream: Target, heard: Heard) -> Self {
+    fn new(show: Show, stream: Target, heard: Heard) -> Self {
         Lines {
-            prefix: prefix.map(|prefix| prefix.as_bytes().to_vec()),
+            show,
             echoes: None,
             stream,
             pending: Vec::new(),
             after_return: false,
+            ready: Vec::new(),
+            is_shown: stream == Target::Stderr || streams::are_one(),
             heard,
         }
     }
 
-    /// Appends the lines that `bytes` completes to `ready`.
-    fn feed(&mut self, bytes: &[u8], ready: &mut Vec<u8>) {
+    /// Notes the lines that `bytes` completes, and makes ready what is to be shown.
+    fn feed(&mut self, bytes: &[u8]) {
+        if matches!(self.show, Show::Unchanged) {
+            self.ready.extend_from_slice(bytes);
+        }
         for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
             // The second half of "\r\n" and a bar's leading "\r" get no line of their own.
             let bare = self.pending.is_empty()
                 && (piece == b"\r" || (piece == b"\n" && self.after_return));
             self.after_return = piece.ends_with(b"\r");
             if bare {
-                ready.extend_from_slice(piece);
+                if matches!(self.show, Show::Lines(_)) {
+                    self.ready.extend_from_slice(piece);
+                }
                 continue;
             }
             self.pending.extend_from_slice(piece);
             if piece.ends_with(b"\n") || self.after_return {
-                self.complete(ready);
+                self.complete();
             } else if self.pending.len() >= LINE_BYTES_MAX {
                 self.pending.push(b'\n');
-                self.complete(ready);
+                self.complete();
             }
         }
     }
 
-    /// Appends what is left, as a line.
-    fn finish(&mut self, ready: &mut Vec<u8>) {
+    /// Notes what is left, as a line.
+    fn finish(&mut self) {
         if !self.pending.is_empty() {
             self.pending.push(b'\n');
-            self.complete(ready);
+            self.complete();
         }
     }
 
-    fn complete(&mut self, ready: &mut Vec<u8>) {
-        self.heard.note(self.stream, &self.pending);
+    fn complete(&mut self) {
+        let mut noted = self.heard.noted();
         let line = &self.pending;
-        let is_echo = |(own, echoes): &(usize, Echoes)| echoes.repeat(line, *own);
-        if !self.echoes.as_ref().is_some_and(is_echo) {
-            ready.extend_from_slice(self.prefix.as_deref().unwrap_or_default());
-            ready.extend_from_slice(line);
+        noted.note(self.stream, line);
+        match &self.show {
+            Show::Unchanged => {}
+            Show::Kept(_) => noted.keep(line),
+            Show::Lines(prefix) => {
+                let is_echo = |(own, echoes): &(usize, Echoes)| echoes.repeat(line, *own);
+                if self.echoes.as_ref().is_some_and(is_echo) {
+                    noted.words.hide();
+                } else {
+                    self.ready.extend_from_slice(prefix.as_bytes());
+                    self.ready.extend_from_slice(line);
+                }
+            }
         }
+        drop(noted);
         self.pending.clear();
+    }
+
+    /// Passes on what is ready, and notes that it was shown.
+    fn pass(&mut self, is_abandoned: &AtomicBool) {
+        let ready = std::mem::take(&mut self.ready);
+        if !ready.is_empty() {
+            self.is_shown &= streams::pass_on(self.stream, ready, is_abandoned);
+        }
+        if self.is_shown && !matches!(self.show, Show::Kept(_)) {
+            self.heard.noted().words.were_shown(self.stream);
+        }
     }
 }
 
@@ -228,16 +344,13 @@ mod tests {
 
     fn passed(pieces: &[&[u8]]) -> (String, Vec<u8>) {
         let heard = Heard::default();
-        let mut lines = Lines::new(Some("[7]: "), Target::Stdout, heard.clone());
-        let mut ready = Vec::new();
-        for piece in pieces {
-            lines.feed(piece, &mut ready);
-        }
-        lines.finish(&mut ready);
-        (
-            String::from_utf8_lossy(&ready).into_owned(),
-            heard.words().last().as_bytes().to_vec(),
-        )
+        let show = Show::Lines("[7]: ".to_owned());
+        let mut lines = Lines::new(show, Target::Stdout, heard.clone());
+        pieces.iter().for_each(|piece| lines.feed(piece));
+        lines.finish();
+        let last = heard.noted().words.last().unwrap().words.clone();
+        let text = String::from_utf8_lossy(&lines.ready).into_owned();
+        (text, last.into_bytes())
     }
 
     #[test]
@@ -274,12 +387,26 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_passed_on_in_pieces() {
-        let mut lines = Lines::new(Some(""), Target::Stdout, Heard::default());
-        let mut ready = Vec::new();
+        let show = Show::Lines(String::new());
+        let mut lines = Lines::new(show, Target::Stdout, Heard::default());
         for _ in 0..40 {
-            lines.feed(&[b'x'; READ_BYTES], &mut ready);
+            lines.feed(&[b'x'; READ_BYTES]);
             assert!(lines.pending.len() <= LINE_BYTES_MAX);
         }
-        assert!(ready.len() >= 39 * READ_BYTES - LINE_BYTES_MAX);
+        assert!(lines.ready.len() >= 39 * READ_BYTES - LINE_BYTES_MAX);
+    }
+
+    #[test]
+    fn of_what_is_kept_back_the_last_is_there_and_no_more_than_fits() {
+        let heard = Heard::default();
+        let show = Show::Kept("[7]: ".to_owned());
+        let mut lines = Lines::new(show, Target::Stderr, heard.clone());
+        lines.feed(&[b'x'; 3 * KEPT_BYTES_MAX]);
+        (0..9_000).for_each(|number| lines.feed(format!("line {number}\n").as_bytes()));
+        assert!(lines.ready.is_empty());
+        let noted = heard.noted();
+        assert!(noted.kept.len() > 1_000 && noted.kept_bytes <= KEPT_BYTES_MAX);
+        assert_eq!(noted.kept.back().unwrap().1, b"line 8999\n");
+        assert!(noted.has_kept(noted.words.last().unwrap()));
     }
 }

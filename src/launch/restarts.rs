@@ -29,25 +29,23 @@ impl Restarts {
 
     /// What follows a failure: another attempt, or the end.
     pub(super) fn after(&mut self, cause: &Cause) -> Status {
-        let (text, allowed) = (&cause.text, self.allowed);
-        let why_not = match cause.remedy {
+        let mut cause = cause.clone();
+        let allowed = self.allowed;
+        cause.then = match cause.remedy {
             Remedy::Restart if self.done < allowed => {
                 self.done += 1;
-                let text = format!("{text}; restart {} of {allowed}", self.done);
-                return Status::Restart {
-                    text,
-                    pause: pause_before(self.done),
-                };
+                cause.then = Some(format!("restart {} of {allowed}", self.done));
+                let pause = pause_before(self.done);
+                return Status::Restart { cause, pause };
             }
-            _ if allowed == 0 => "",
-            Remedy::Restart => "; no restart is left",
-            Remedy::Correction => "; no restart, for exit code 2 says that it was called wrongly",
-            Remedy::Nothing => "",
+            Remedy::Restart if allowed > 0 => Some("no restart is left".to_owned()),
+            Remedy::Correction if allowed > 0 => {
+                let why = "no restart, for exit code 2 says that it was called wrongly";
+                Some(why.to_owned())
+            }
+            _ => None,
         };
-        Status::Final(Cause {
-            text: format!("{text}{why_not}"),
-            ..cause.clone()
-        })
+        Status::Final(cause)
     }
 }
 
@@ -65,16 +63,16 @@ mod tests {
 
     fn cause(remedy: Remedy) -> Cause {
         Cause {
-            text: "rank 1 failed".to_owned(),
             standing: Standing::Exit,
             remedy,
+            ..Cause::last("rank 1 failed".to_owned())
         }
     }
 
     fn told(status: Status) -> (String, bool) {
         match status {
-            Status::Restart { text, .. } => (text, true),
-            Status::Final(cause) => (cause.text, false),
+            Status::Restart { cause, .. } => (cause.line(None), true),
+            Status::Final(cause) => (cause.line(None), false),
             other => panic!("{other:?}"),
         }
     }

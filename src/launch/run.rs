@@ -4,7 +4,9 @@ use super::alone::Alone;
 use super::attempt::{Attempt, LISTENER_VARIABLE, Placement, run_id};
 use super::event::{Events, Met};
 use super::job::{Job, Output};
+use super::log::{self, Log};
 use super::meet::meet;
+use super::route::Route;
 use super::secret;
 use super::streams;
 use super::supervise::{End, Supervisor};
@@ -16,6 +18,7 @@ use crate::limits::RANKS_PER_HOST_MAX;
 use crossbeam::channel;
 use std::env;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 /// Runs a job to its end and returns its exit code: 0, or 1 when it failed, after one line on
 /// standard error has said why; 2 when the rank that failed said with that code that it was called
@@ -31,6 +34,9 @@ use std::os::fd::{AsFd, AsRawFd};
 /// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks, and SIGTSTP stops the job on this
 /// host until SIGCONT; afterwards they do nothing. A signal that was ignored stays ignored.
 ///
+/// The line on standard error names the first rank that failed, its host and how it ended. What
+/// that rank wrote last is quoted unless it has been shown there already.
+///
 /// Where standard output or standard error is not read, ranks that write wait, as at any pipe;
 /// nothing else does.
 ///
@@ -43,6 +49,7 @@ use std::os::fd::{AsFd, AsRawFd};
 ///     id: Some("night-run".into()),
 ///     max_restarts: 3,
 ///     output: Output::Prefixed,
+///     log_folder: Some("logs".into()),
 ///     meeting: None,
 /// };
 /// std::process::exit(run(&job)?);
@@ -59,6 +66,15 @@ pub fn run(job: &Job) -> Result<i32> {
             "a host runs 1 to {RANKS_PER_HOST_MAX} ranks, not {}",
             job.ranks
         )));
+    }
+    if let Some(folder) = &job.log_folder {
+        if matches!(job.output, Output::Inherit | Output::Plain) {
+            return Err(Error::usage(
+                "ranks that write to the launcher's own streams leave no log: take the output \
+                 prefixed or rank0, or no folder for logs",
+            ));
+        }
+        log::make(folder)?;
     }
     settings::check_environment(setting)?;
     // A rank needs some for every other rank, and so does the launcher.
@@ -127,6 +143,7 @@ pub fn spawn_self(ranks: usize) -> Result<i32> {
         id: None,
         max_restarts: 0,
         output: Output::Plain,
+        log_folder: None,
         meeting: None,
     })
 }
@@ -144,17 +161,23 @@ fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<
         peers,
     } = met;
     let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events)?;
+    let logs = match Log::open_all(job.log_folder.as_deref(), &placement, job.ranks) {
+        Ok(logs) => logs,
+        Err(error) => {
+            supervisor.abandon(&error);
+            return Err(error);
+        }
+    };
     loop {
-        let end =
-            start(job, &placement, attempt, made, &mut supervisor).and_then(|()| supervisor.run());
-        match end {
+        let end = start(job, &placement, attempt, (made, &logs), &mut supervisor);
+        match end.and_then(|()| supervisor.run()) {
             Ok(End::Succeeded) => {
                 streams::settle();
                 return Ok(0);
             }
-            Ok(End::Failed(cause)) => {
-                streams::tell(&cause.text);
-                return Ok(cause.exit_code());
+            Ok(End::Failed { line, exit_code }) => {
+                streams::tell(&line);
+                return Ok(exit_code);
             }
             Ok(End::Again(next)) => attempt = next,
             Err(error) => {
@@ -170,7 +193,7 @@ fn start(
     job: &Job,
     placement: &Placement,
     mut attempt: Attempt,
-    made: Option<&str>,
+    (made, logs): (Option<&str>, &[Arc<Log>]),
     supervisor: &mut Supervisor,
 ) -> Result<()> {
     for local_rank in 0..job.ranks {
@@ -190,9 +213,13 @@ fn start(
                 inherited.push(file);
             }
         }
-        let prefix = (job.output == Output::Prefixed).then(|| format!("[{rank}]: "));
+        let log = logs.get(local_rank).cloned();
+        if let Some(log) = &log {
+            log.begin(&placement.run_id, attempt.number);
+        }
+        let route = Route::lay(job.output, rank, log, &mut command);
         let name = placement.rank_name(rank);
-        supervisor.spawn((rank, name), command, &inherited, prefix.as_deref())?;
+        supervisor.spawn((rank, name), command, &inherited, route)?;
     }
     Ok(())
 }

@@ -6,9 +6,10 @@
 //! is counted, and told when there is room again. If the reader has gone, the ranks run on and what
 //! they write is discarded.
 
+use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
@@ -27,7 +28,7 @@ const READER_GRACE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Which of the two streams.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Stdout,
     Stderr,
@@ -42,6 +43,8 @@ struct Queue {
     dropped: usize,
     /// How often the reader has taken something.
     writes: u64,
+    /// Whether the last byte did not end a line.
+    is_mid_line: bool,
     is_closed: bool,
 }
 
@@ -58,15 +61,37 @@ static STREAMS: [Stream; 2] = [
     Stream::new("standard error"),
 ];
 
-/// Passes on what a rank wrote, when there is room; drops it if the rank's attempt is over.
-pub(super) fn pass_on(target: Target, bytes: Vec<u8>, is_abandoned: &AtomicBool) {
-    Stream::of(target).push(bytes, Some(is_abandoned));
+impl Target {
+    /// Whether a person reads it.
+    pub(super) fn is_terminal(self) -> bool {
+        match self {
+            Target::Stdout => io::stdout().is_terminal(),
+            Target::Stderr => io::stderr().is_terminal(),
+        }
+    }
+}
+
+/// Whether standard output and standard error lead to one place, as on a terminal.
+pub(super) fn are_one() -> bool {
+    let file = |data: Stat| (data.st_dev, data.st_ino);
+    let [stdout, stderr] = [fstat(io::stdout()), fstat(io::stderr())];
+    matches!((stdout, stderr), (Ok(one), Ok(other)) if file(one) == file(other))
+}
+
+/// Passes on what a rank wrote, when there is room; drops it if the rank's attempt is over. Whether
+/// it was passed on.
+pub(super) fn pass_on(target: Target, bytes: Vec<u8>, is_abandoned: &AtomicBool) -> bool {
+    Stream::of(target).push(bytes, Some(is_abandoned))
+}
+
+/// Shows `lines` on standard error. Waits for nothing. Whether there was room for them.
+pub(super) fn show(lines: Vec<u8>) -> bool {
+    Stream::of(Target::Stderr).push(lines, None)
 }
 
 /// Tells the user `text`, one line, on standard error. Waits for nothing.
 pub(super) fn say(text: &str) {
-    let line = format!("ringtree: {text}\n");
-    Stream::of(Target::Stderr).push(line.into_bytes(), None);
+    show(format!("ringtree: {text}\n").into_bytes());
 }
 
 /// Tells the user `text`, one line, on standard error: the last words of a launcher. It returns
@@ -116,6 +141,7 @@ impl Stream {
             bytes: 0,
             dropped: 0,
             writes: 0,
+            is_mid_line: false,
             is_closed: false,
         };
         Stream {
@@ -151,8 +177,9 @@ impl Stream {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Queues a rank's output when there is room, unless it `is_abandoned`; an own line at once.
-    fn push(&self, bytes: Vec<u8>, is_abandoned: Option<&AtomicBool>) {
+    /// Queues a rank's output when there is room, unless it `is_abandoned`; an own line at once,
+    /// and not in the middle of another one. Whether it is queued.
+    fn push(&self, mut bytes: Vec<u8>, is_abandoned: Option<&AtomicBool>) -> bool {
         let mut queue = self.lock();
         if let Some(is_abandoned) = is_abandoned {
             let may_wait = |queue: &Queue| {
@@ -171,15 +198,22 @@ impl Stream {
                 LINES_BYTES_MAX
             };
         if queue.is_closed {
-            return;
+            return false;
         }
         if queue.bytes > room {
             queue.dropped += bytes.len();
-            return;
+            return false;
+        }
+        if is_abandoned.is_none() && queue.is_mid_line {
+            bytes.insert(0, b'\n');
+        }
+        if let Some(last) = bytes.last() {
+            queue.is_mid_line = *last != b'\n';
         }
         queue.bytes += bytes.len();
         queue.pieces.push_back(bytes);
         self.changed.notify_all();
+        true
     }
 
     /// The life of the thread that writes.
@@ -210,7 +244,10 @@ impl Stream {
     /// Whether the reader has taken all of it: no reader has gone that takes a part.
     fn write_piece(&self, to: BorrowedFd<'_>, mut piece: &[u8]) -> bool {
         while !piece.is_empty() {
-            match rustix::io::write(to, &piece[..piece.len().min(WRITE_BYTES)]) {
+            let most = &piece[..piece.len().min(WRITE_BYTES)];
+            // Whole lines if there is one, for the other stream may lead to the same place.
+            let end = most.iter().rposition(|byte| *byte == b'\n');
+            match rustix::io::write(to, &most[..end.map_or(most.len(), |end| end + 1)]) {
                 Ok(count) => {
                     piece = &piece[count..];
                     let mut queue = self.lock();

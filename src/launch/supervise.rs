@@ -9,13 +9,15 @@ use super::attempt::Attempt;
 use super::cause::{Cause, Remedy, Standing};
 use super::event::{Event, Events, Peers, Status, spawn_thread};
 use super::output::{Echoes, Passing};
+use super::route::Route;
 use super::streams;
+use super::terminal::PseudoTerminal;
 use crate::error::{Error, Result};
 use crate::sys::process::{Watchdog, is_ignored, suspend};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::iterator::{Handle, Signals};
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -44,6 +46,8 @@ struct Rank {
     child: Child,
     running: bool,
     output: Passing,
+    /// Where what it wrote last stands in what this launcher shows, once it has failed.
+    above: Option<String>,
 }
 
 impl Rank {
@@ -115,7 +119,12 @@ pub(super) enum End {
     /// All ranks of all hosts ended well.
     Succeeded,
     /// The job is over.
-    Failed(Cause),
+    Failed {
+        /// The line that says why.
+        line: String,
+        /// The launcher's.
+        exit_code: i32,
+    },
     /// This attempt follows.
     Again(Attempt),
 }
@@ -130,7 +139,7 @@ impl Supervisor {
         let watchdog = Watchdog::start()
             .map_err(|error| Error::io("cannot start the launcher's watchdog", &error))?;
         // What the user had ignored, by `nohup` for example, stays so.
-        let heeded = [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT];
+        let heeded = [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGWINCH];
         let heeded = heeded.into_iter().filter(|signal| !is_ignored(*signal));
         let mut signals =
             Signals::new(heeded).map_err(|error| Error::io("cannot listen for signals", &error))?;
@@ -157,13 +166,13 @@ impl Supervisor {
     }
 
     /// Starts `command` as the next rank, which has this number and this name in messages, with the
-    /// descriptors `inherited`. Its streams, where they are pipes, are passed on with `prefix`.
+    /// descriptors `inherited`. What it writes goes the way of `route`.
     pub(super) fn spawn(
         &mut self,
         (number, name): (usize, String),
         command: Command,
         inherited: &[BorrowedFd<'_>],
-        prefix: Option<&str>,
+        route: Route,
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = self.watchdog.spawn(command, inherited).map_err(|error| {
@@ -171,7 +180,7 @@ impl Supervisor {
         })?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
-        let output = Passing::start((number, &mut child), prefix, &self.echoes);
+        let output = Passing::start((number, &mut child), route, &self.echoes);
         let output = output
             .map_err(|error| Error::io("cannot start a thread for a rank's output", &error))?;
         self.ranks.push(Rank {
@@ -180,6 +189,7 @@ impl Supervisor {
             child,
             running: true,
             output,
+            above: None,
         });
         let ended = self.sender.clone();
         spawn_thread("ringtree-rank", move || {
@@ -197,6 +207,7 @@ impl Supervisor {
                 Ok(Event::Ended(local_rank)) => self.reap(local_rank),
                 Ok(Event::Signalled(SIGTSTP)) => self.suspend(),
                 Ok(Event::Signalled(SIGCONT)) => self.signal_all(Signal::CONT),
+                Ok(Event::Signalled(SIGWINCH)) => self.fit(),
                 Ok(Event::Signalled(signal)) => self.pass_on(signal),
                 Ok(Event::Peer(heard)) => {
                     let status = self.peers.handle(heard);
@@ -209,19 +220,21 @@ impl Supervisor {
             }
             self.keep_time();
         }
-        let ranks = std::mem::take(&mut self.ranks);
         streams::wait_while_moving(OUTPUT_GRACE, |at_most| {
             let until = Instant::now() + at_most;
             let left = || until.saturating_duration_since(Instant::now());
-            ranks.iter().all(|rank| rank.output.has_ended(left()))
+            self.ranks.iter().all(|rank| rank.output.has_ended(left()))
         });
-        drop(ranks);
+        let end = self.ending.take().map(|Ending { cause, .. }| End::Failed {
+            line: self.line(&cause),
+            exit_code: cause.exit_code(),
+        });
+        self.ranks.clear();
         self.echoes = Echoes::default();
         self.output_grace = OUTPUT_GRACE;
-        let ending = self.ending.take();
         match std::mem::replace(&mut self.state, State::Running) {
             State::Stopped => self.peers.again().map(End::Again),
-            _ => Ok(ending.map_or(End::Succeeded, |ending| End::Failed(ending.cause))),
+            _ => Ok(end.unwrap_or(End::Succeeded)),
         }
     }
 
@@ -315,9 +328,8 @@ impl Supervisor {
             let began = Instant::now();
             rank.output.has_ended(self.output_grace);
             self.output_grace = self.output_grace.saturating_sub(began.elapsed());
-            let words = rank.output.heard.words();
-            let cause = Cause::of_rank(rank.number, &rank.name, status, &words);
-            drop(words);
+            let (cause, above) = rank.output.judge((rank.number, &rank.name), status);
+            rank.above = above;
             if !self.is_own_doing(status.signal()) {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
@@ -383,7 +395,7 @@ impl Supervisor {
             Status::Final(cause) => {
                 self.stop(FAILURE_GRACE, Signal::TERM, cause, Decision::Final);
             }
-            Status::Restart { text, pause } => self.restart(text, pause),
+            Status::Restart { cause, pause } => self.restart(cause, pause),
             Status::Stopped => {
                 let restarts =
                     |ending: &Ending| matches!(ending.decision, Decision::Restart { .. });
@@ -416,13 +428,13 @@ impl Supervisor {
     }
 
     /// All ranks are to end, and to be started again.
-    fn restart(&mut self, text: String, pause: Duration) {
+    fn restart(&mut self, cause: Cause, pause: Duration) {
         let forbidden = |ending: &Ending| ending.cause.forbids_restart();
         if self.ending.as_ref().is_some_and(forbidden) {
             // The other launchers learn of the cause soon.
             return;
         }
-        streams::say(&text);
+        streams::say(&self.line(&cause));
         let now = Instant::now();
         let decision = Decision::Restart {
             at: now + pause,
@@ -430,11 +442,30 @@ impl Supervisor {
             until: now + RESTART_GRACE,
         };
         let cause = Cause {
-            text,
             standing: Standing::Original,
             remedy: Remedy::Restart,
+            ..cause
         };
         self.stop(FAILURE_GRACE, Signal::TERM, cause, decision);
+    }
+
+    /// The line that tells of `cause` here. What was kept back of the rank that it names is shown
+    /// before.
+    fn line(&self, cause: &Cause) -> String {
+        let is_named = |rank: &&Rank| Some(rank.number) == cause.rank;
+        let rank = self.ranks.iter().find(is_named);
+        cause.line(rank.and_then(|rank| {
+            rank.output.show_kept();
+            rank.above.clone()
+        }))
+    }
+
+    /// The launcher's terminal has another size.
+    fn fit(&self) {
+        for rank in &self.ranks {
+            rank.output.terminals.iter().for_each(PseudoTerminal::fit);
+        }
+        self.signal_all(Signal::WINCH);
     }
 
     /// Notes why the attempt ends and what follows. The ranks are signalled once: now or, where the

@@ -3,6 +3,7 @@
 //! The last line often says nothing: a panic ends with a note about backtraces, a backtrace with
 //! its deepest frame, a parser of arguments with a hint at `--help`.
 
+use super::streams::Target;
 use std::time::{Duration, Instant};
 
 /// Of a line this much is kept to be quoted.
@@ -36,25 +37,72 @@ pub(super) struct Words {
     awaits_message: bool,
     /// Whether the lines up to a note are a parser's hints.
     is_in_usage: bool,
+    /// How many lines there were, on both streams together.
+    lines: u64,
+    /// How many of them there were when the last line of each stream was shown.
+    shown: [u64; 2],
 }
 
+/// What was said in one line, or in some that belong together.
 #[derive(Clone, Debug)]
-struct Said {
-    words: String,
+pub(super) struct Said {
+    pub(super) words: String,
     at: Instant,
+    stream: Target,
+    /// The number of its first line, from 1.
+    pub(super) line: u64,
+    /// Whether that line is not shown, for another rank has said the same.
+    is_hidden: bool,
 }
 
 impl Words {
     /// A line of standard output.
     pub(super) fn printed(&mut self, line: &[u8], at: Instant) {
+        self.lines += 1;
         if let Some(words) = text(line) {
-            let words = words.trim().to_owned();
-            self.printed = Some(Said { words, at });
+            self.printed = Some(self.said(Target::Stdout, &words, at));
         }
+    }
+
+    fn said(&self, stream: Target, words: &str, at: Instant) -> Said {
+        Said {
+            words: words.trim().to_owned(),
+            at,
+            stream,
+            line: self.lines,
+            is_hidden: false,
+        }
+    }
+
+    /// The latest line of standard error is not shown.
+    pub(super) fn hide(&mut self) {
+        let Some(told) = &mut self.told else {
+            return;
+        };
+        told.is_hidden = true;
+        if let Some(panic) = self.panic.as_mut().filter(|one| one.line == told.line) {
+            panic.is_hidden = true;
+        }
+    }
+
+    /// Every line of `stream` so far was shown.
+    pub(super) fn were_shown(&mut self, stream: Target) {
+        self.shown[stream as usize] = self.lines;
+    }
+
+    /// Whether this stands in what was shown.
+    pub(super) fn is_shown(&self, said: &Said) -> bool {
+        !said.is_hidden && said.line <= self.shown[said.stream as usize]
+    }
+
+    /// How many lines there were.
+    pub(super) fn lines(&self) -> u64 {
+        self.lines
     }
 
     /// A line of standard error.
     pub(super) fn told(&mut self, line: &[u8], at: Instant) {
+        self.lines += 1;
         let Some(line) = text(line) else {
             return;
         };
@@ -75,8 +123,7 @@ impl Words {
             self.add(&line, at);
         } else {
             self.is_in_usage = line.starts_with("error: ");
-            let words = line.trim().to_owned();
-            self.told = Some(Said { words, at });
+            self.told = Some(self.said(Target::Stderr, &line, at));
             return;
         }
         // What was told stays the last that was.
@@ -87,9 +134,9 @@ impl Words {
 
     /// An indented line: of what was told if that announces it, as `left:` does after an assertion.
     fn add(&mut self, line: &str, at: Instant) {
+        let said = self.said(Target::Stderr, line, at);
         let Some(told) = &mut self.told else {
-            let words = line.trim().to_owned();
-            self.told = Some(Said { words, at });
+            self.told = Some(said);
             return;
         };
         let is_announced = told.words.ends_with(':') || told.words.contains(": assertion `left ");
@@ -106,11 +153,11 @@ impl Words {
     }
 
     fn begin_panic(&mut self, place: &str, at: Instant) {
-        let words = format!("panicked at {place}");
+        let said = self.said(Target::Stderr, &format!("panicked at {place}"), at);
         self.awaits_message = place.ends_with(':');
         self.is_in_usage = false;
         let is_first = !self.panic.as_ref().is_some_and(|first| first.is_soon(at));
-        self.told = Some(Said { words, at });
+        self.told = Some(said);
         if is_first {
             self.panic = self.told.clone();
         }
@@ -124,29 +171,26 @@ impl Words {
             .panic
             .as_ref()
             .is_some_and(|first| first.words == told.words);
-        *told = Said {
-            words: format!("{} {message}", told.words),
-            at,
-        };
+        told.words = format!("{} {message}", told.words);
+        told.at = at;
         if is_first {
             self.panic = Some(told.clone());
         }
     }
 
     /// What it panicked with, if it did.
-    pub(super) fn panic(&self) -> Option<&str> {
-        self.panic.as_ref().map(|panic| panic.words.as_str())
+    pub(super) fn panic(&self) -> Option<&Said> {
+        self.panic.as_ref()
     }
 
     /// What it wrote last. The streams' order is known only as well as it could be seen, and errors
     /// are more telling: of two lines that came together it is that of standard error.
-    pub(super) fn last(&self) -> &str {
-        let last = match (&self.printed, &self.told) {
+    pub(super) fn last(&self) -> Option<&Said> {
+        match (&self.printed, &self.told) {
             (Some(printed), Some(told)) if printed.at > told.at + TOGETHER => Some(printed),
             (_, Some(told)) => Some(told),
             (printed, None) => printed.as_ref(),
-        };
-        last.map_or("", |said| said.words.as_str())
+        }
     }
 }
 
@@ -198,6 +242,14 @@ mod tests {
         words
     }
 
+    fn last(words: &Words) -> &str {
+        words.last().map_or("", |said| &said.words)
+    }
+
+    fn panic(words: &Words) -> Option<&str> {
+        words.panic().map(|said| &*said.words)
+    }
+
     #[test]
     fn a_panic_is_quoted_and_not_its_note_or_frames() {
         let opening = "thread 'main' (4211) panicked at src/main.rs:9:5:\nno such sample\n";
@@ -207,20 +259,20 @@ mod tests {
                       run with `RUST_BACKTRACE=full`";
         for end in [note, frames] {
             let words = told(&format!("step 4\n{opening}{end}"));
-            assert_eq!(words.last(), "panicked at src/main.rs:9:5: no such sample");
-            assert_eq!(words.panic(), Some(words.last()));
+            assert_eq!(last(&words), "panicked at src/main.rs:9:5: no such sample");
+            assert_eq!(panic(&words), Some(last(&words)));
         }
         // A thread's panic, which its owner's follows; an older form of the line.
         let second = "thread 'main' panicked at 'a thread panicked: Any', src/main.rs:20:1\n";
         let words = told(&format!("{opening}{note}\n{second}"));
         assert_eq!(
-            words.panic(),
+            panic(&words),
             Some("panicked at src/main.rs:9:5: no such sample")
         );
         let assertion = "thread 'main' panicked at a.rs:1:1:\nassertion `left == \
                          right` failed\n  left: 1\n right: 2\n";
         let whole = "panicked at a.rs:1:1: assertion `left == right` failed left: 1 right: 2";
-        assert_eq!(told(&format!("{assertion}{note}")).panic(), Some(whole));
+        assert_eq!(panic(&told(&format!("{assertion}{note}"))), Some(whole));
     }
 
     #[test]
@@ -257,14 +309,17 @@ mod tests {
             "    f()",
             "ValueError: no data",
         ];
-        let last = |lines: &[&str]| told(&lines.join("\n")).last().to_owned();
-        assert_eq!(last(&parser), "error: unexpected argument '--stepz' found");
+        let last_of = |lines: &[&str]| last(&told(&lines.join("\n"))).to_owned();
+        assert_eq!(
+            last_of(&parser),
+            "error: unexpected argument '--stepz' found"
+        );
         let whole = "error: the following required arguments were not provided: --text <FILE>";
-        assert_eq!(last(&missing), whole);
-        assert_eq!(last(&candle), "Error: shape mismatch in matmul");
-        assert_eq!(last(&chain), "Error: cannot read the data");
-        assert_eq!(last(&python), "ValueError: no data");
-        assert_eq!(told("   0: only this").last(), "0: only this");
+        assert_eq!(last_of(&missing), whole);
+        assert_eq!(last_of(&candle), "Error: shape mismatch in matmul");
+        assert_eq!(last_of(&chain), "Error: cannot read the data");
+        assert_eq!(last_of(&python), "ValueError: no data");
+        assert_eq!(last(&told("   0: only this")), "0: only this");
     }
 
     #[test]
@@ -272,9 +327,24 @@ mod tests {
         let mut words = told("warning");
         let now = Instant::now();
         words.printed(b"step 1\n", now);
-        assert_eq!(words.last(), "warning");
+        assert_eq!(last(&words), "warning");
         words.printed(b"step 2\n", now + 2 * TOGETHER);
-        assert_eq!(words.last(), "step 2");
+        assert_eq!(last(&words), "step 2");
+    }
+
+    #[test]
+    fn what_was_shown_is_told_from_what_was_not() {
+        let mut words = told("no data\n  in line 3");
+        let is_shown = |words: &Words| words.is_shown(words.last().unwrap());
+        assert!(!is_shown(&words));
+        words.were_shown(Target::Stdout);
+        assert!(!is_shown(&words), "the other stream");
+        words.were_shown(Target::Stderr);
+        assert!(is_shown(&words));
+        words.told(b"rank 1 is gone", Instant::now());
+        words.hide();
+        words.were_shown(Target::Stderr);
+        assert!(!is_shown(&words), "an echo");
     }
 
     #[test]

@@ -52,16 +52,20 @@ pub fn suspend() {
 
 /// Makes the child of `command` the leader of a process group of its own and ties its life to the
 /// *thread* that will call `spawn`: when that thread ends, the kernel kills the child.
+///
+/// On a terminal such a group is in the background, so SIGTTOU is ignored in the child: a terminal
+/// that stops background writers (`stty tostop`) would stop it for ever.
 pub fn bind_to_parent(command: &mut Command) {
     let parent = std::process::id();
     command.process_group(0);
     let prepare = move || {
-        // SAFETY: prctl and getppid are async-signal-safe system calls on plain integers; they
-        // touch no memory of this process.
+        // SAFETY: prctl, signal and getppid are async-signal-safe calls on plain integers; they
+        // touch no memory of this process, and the child's one thread sets no other handler.
         unsafe {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
+            libc::signal(libc::SIGTTOU, libc::SIG_IGN);
             // The parent may have died before the request above took effect.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));

@@ -5,9 +5,11 @@
 #[path = "../support/address.rs"]
 mod address;
 mod one_host;
+mod output;
 mod restarts;
 mod several_hosts;
 mod terminal;
+mod torchrun;
 mod words;
 
 use std::collections::BTreeSet;

@@ -260,7 +260,12 @@ fn a_failing_rank_ends_the_job_on_every_host() {
             assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
             let named = format!("ringtree: rank {failing} (node {failing}, host ");
             assert!(end.told()[0].starts_with(&named), "{end:?}");
-            assert!(end.told()[0].ends_with("exit code 7; its last output: out of memory"));
+            let what = match end.stderr.contains("]: out of memory\n") {
+                true => format!("exit code 7; its last output is above, after [{failing}]"),
+                false => "exit code 7; its last output: out of memory".to_owned(),
+            };
+            assert!(end.told()[0].ends_with(&what), "{end:?}");
+            assert_eq!(end.stderr.matches("out of memory").count(), 1, "{end:?}");
             assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
         }
         assert_eq!(sleepers(&mark), NOBODY);

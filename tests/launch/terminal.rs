@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 /// A shell that runs `before` and then becomes the launcher.
-fn shell(before: &str, options: &[&str], script: &str) -> Command {
+pub(crate) fn shell(before: &str, options: &[&str], script: &str) -> Command {
     let launcher = launcher(options, script);
     let mut command = Command::new("/bin/sh");
     let arguments = ["-c", &format!("{before}; exec \"$0\" \"$@\"")];

@@ -69,13 +69,15 @@ fn last_words(role: &str, backtrace: &str) -> (String, End) {
 }
 
 #[test]
-fn a_panic_is_quoted_and_no_other_rank_is_blamed() {
+fn a_rank_that_panics_is_named_and_no_other_is_blamed() {
     for backtrace in ["0", "1"] {
         for role in ["panics", "unwinds slowly"] {
             let (line, end) = last_words(role, backtrace);
-            let named = "ringtree: rank 1 ended with exit code 101; it panicked at ";
-            assert!(line.starts_with(named), "{end:?}");
-            assert!(line.ends_with(": no sample 3"), "{end:?}");
+            let expected = "ringtree: rank 1 ended with exit code 101; its last output is above, \
+                            after [1]";
+            assert_eq!(line, expected, "{end:?}");
+            assert_eq!(end.stderr.matches("[1]: no sample 3").count(), 1, "{end:?}");
+            assert_eq!(end.stderr.matches("no sample 3").count(), 1, "{end:?}");
         }
     }
 }
@@ -94,35 +96,44 @@ fn the_others_are_told_that_it_panicked_and_the_user_once() {
 fn ranks_that_panic_because_another_has_left_are_not_blamed() {
     for backtrace in ["0", "1"] {
         let (line, end) = last_words("fails among ranks that unwrap", backtrace);
-        let expected = "ringtree: rank 1 ended with exit code 1; its last output: train: no data";
+        let expected = "ringtree: rank 1 ended with exit code 1; its last output is above, after \
+                        [1]";
         assert_eq!(line, expected, "{end:?}");
+        assert_eq!(end.stderr.matches("train: no data").count(), 1, "{end:?}");
     }
 }
 
 #[test]
-fn a_panic_on_another_host_is_told_on_all() {
+fn a_panic_is_quoted_where_the_rank_has_not_shown_it() {
     let hosts = Hosts::new(2);
     let script = script("unwinds slowly");
     let job = [1, 2].map(|ranks| stand_by(&mut hosts.launcher(ranks, &[], &script)));
     for end in job.map(|end| end.join().unwrap()) {
         assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
         let line = end.told()[0];
-        assert!(
-            line.contains("rank 1 (node ") && line.ends_with(": no sample 3"),
-            "{end:?}"
-        );
+        let is_its_host = end.stderr.contains("[1]: no sample 3");
+        let ends_with = match is_its_host {
+            true => "exit code 101; its last output is above, after [1]",
+            false => ": no sample 3",
+        };
+        let is_named = line.contains("rank 1 (node ") && line.ends_with(ends_with);
+        assert!(is_named, "{end:?}");
+        assert_eq!(end.stderr.matches("no sample 3").count(), 1, "{end:?}");
     }
 }
 
 #[test]
-fn a_wrong_argument_is_quoted_and_its_exit_code_is_the_launchers() {
+fn a_wrong_argument_is_told_and_its_exit_code_is_the_launchers() {
     let usage = "printf \"error: unexpected argument '--stepz' found\\n\\n  tip: try \
                  '--steps'\\n\\nUsage: train [OPTIONS]\\n\\nFor more information, try \
                  '--help'.\\n\" >&2; exit 2";
     let end = run(&["--nproc-per-node", "2"], usage);
     assert_eq!(end.code, Some(2), "{end:?}");
-    let quote = "its last output: error: unexpected argument '--stepz' found";
-    assert!(end.told()[0].ends_with(quote), "{end:?}");
+    let shown = end
+        .stderr
+        .matches("error: unexpected argument '--stepz' found");
+    assert!(end.told()[0].contains("is above, after ["), "{end:?}");
+    assert!((1..=2).contains(&shown.count()), "each rank's own: {end:?}");
 
     let hosts = Hosts::new(2);
     let job = [1, 1].map(|ranks| stand_by(&mut hosts.launcher(ranks, &[], "exit 2")));

@@ -13,15 +13,8 @@ Examples:
   mingpt validate --checkpoint run1 --text book.txt         beside the training
   mingpt generate --checkpoint run1 --prompt 'Once upon'    let the model write";
 
-/// The settings that a validation goes by.
-const OF_VALIDATION: &[&str] = &[
-    "once",
-    "config",
-    "checkpoint",
-    "text",
-    "validation-sequences",
-    "metrics",
-];
+/// The options that mean the same for a validation.
+const OF_VALIDATION: &[&str] = &["once", "config", "text", "validation-sequences"];
 /// What `--metrics` means there.
 const METRICS_OF_VALIDATION: &str =
     "File for the losses, JSON lines [default: validation.jsonl in the checkpoint folder]";
@@ -148,8 +141,11 @@ fn command() -> clap::Command {
         let help = help.trim();
         match argument.get_long().and_then(|name| defaults.get(name)) {
             Some(default) => {
-                let default = default.to_string().replace('"', "");
-                argument.help(format!("{help} [default: {default}]"))
+                let help = format!("{help} [default: {default}]").replace('"', "");
+                match default.is_number() {
+                    true => argument.value_name("N").help(help),
+                    false => argument.help(help),
+                }
             }
             None => {
                 let help = help.to_owned();
@@ -161,6 +157,7 @@ fn command() -> clap::Command {
         let name = argument.get_long().unwrap_or_default().to_owned();
         match name.as_str() {
             "metrics" => argument.help(METRICS_OF_VALIDATION),
+            "checkpoint" => argument.help("Folder of the training's checkpoints"),
             name => argument.hide(!OF_VALIDATION.contains(&name)),
         }
     };

@@ -122,6 +122,7 @@ fn svg(training: &Points, validation: &Points) -> Result<String, Box<dyn std::er
         .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], orange));
     chart
         .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE)
         .border_style(BLACK.mix(0.3))
         .draw()?;

@@ -40,6 +40,7 @@ fn job(ranks: usize, place: &Path, every: usize) -> Job {
         id: None,
         max_restarts: 3,
         output: Output::Prefixed,
+        log_folder: None,
         meeting: None,
     }
 }

@@ -159,11 +159,8 @@ impl Peers for Coordinator {
         let status = self.restarts.after(&cause);
         self.restarting = matches!(status, Status::Restart { .. });
         match &status {
-            Status::Restart { text, .. } => self.tell_all(&Message::Restart { text: text.clone() }),
-            Status::Final(cause) => self.tell_all(&Message::End {
-                text: cause.text.clone(),
-                remedy: cause.remedy,
-            }),
+            Status::Restart { cause, .. } => self.tell_all(&Message::Restart(cause.clone())),
+            Status::Final(cause) => self.tell_all(&Message::End(cause.clone())),
             _ => {}
         }
         status

@@ -87,6 +87,13 @@ fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
 /// The message as a terminal may show it.
 fn printable(message: Message) -> Message {
     let text = |text: String| Printable(&text).to_string();
+    let told = |cause: Cause| Cause {
+        text: text(cause.text),
+        words: cause.words.map(text),
+        log: cause.log.map(text),
+        then: cause.then.map(text),
+        ..cause
+    };
     match message {
         Message::Join(join) => Message::Join(Join {
             id: join.id.map(text),
@@ -97,16 +104,10 @@ fn printable(message: Message) -> Message {
             run_id: text(start.run_id),
             ..start
         }),
-        Message::Failed(cause) => Message::Failed(Cause {
-            text: text(cause.text),
-            ..cause
-        }),
+        Message::Failed(cause) => Message::Failed(told(cause)),
         Message::Refused(why) => Message::Refused(text(why)),
-        Message::End { text: why, remedy } => Message::End {
-            text: text(why),
-            remedy,
-        },
-        Message::Restart { text: why } => Message::Restart { text: text(why) },
+        Message::End(cause) => Message::End(told(cause)),
+        Message::Restart(cause) => Message::Restart(told(cause)),
         Message::Again {
             attempt,
             master_port,

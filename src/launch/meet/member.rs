@@ -6,7 +6,7 @@ use crate::control::cancel::Cancel;
 use crate::control::handshake::{Failure, connect};
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};
-use crate::launch::cause::Cause;
+use crate::launch::cause::{Cause, Standing};
 use crate::launch::event::{Event, Events, Heard, Met, Peers, Status};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message};
@@ -181,12 +181,12 @@ impl Peers for Member {
     fn handle(&mut self, heard: Heard) -> Status {
         match heard {
             Heard::Said(_, Message::Done) => Status::Succeeded,
-            Heard::Said(_, Message::End { text, remedy }) => Status::Final(Cause {
-                remedy,
-                ..Cause::last(text)
+            Heard::Said(_, Message::End(cause)) => Status::Final(Cause {
+                standing: Standing::Original,
+                ..cause
             }),
-            Heard::Said(_, Message::Restart { text }) => Status::Restart {
-                text,
+            Heard::Said(_, Message::Restart(cause)) => Status::Restart {
+                cause,
                 pause: Duration::ZERO,
             },
             Heard::Said(

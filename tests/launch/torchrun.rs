@@ -1,0 +1,87 @@
+//! Lines that were written for torchrun.
+
+use super::*;
+
+#[test]
+fn its_spellings_work() {
+    let options = [
+        "--nproc_per_node=2",
+        "--max_restarts",
+        "0",
+        "--node_rank=0",
+        "--nnodes=1:1",
+        "--standalone",
+        "--rdzv_backend=c10d",
+        "--no_python",
+    ];
+    let end = run(&options, "echo $LOCAL_RANK");
+    assert_eq!((end.code, end.lines().len()), (Some(0), 2), "{end:?}");
+    for all in ["auto", "cpu"] {
+        let end = run(&["--nproc-per-node", all], "echo $WORLD_SIZE");
+        let cores = thread::available_parallelism().unwrap().get();
+        assert_eq!((end.code, end.lines().len()), (Some(0), cores), "{end:?}");
+    }
+}
+
+#[test]
+fn a_master_address_is_where_the_launchers_meet() {
+    let endpoint = address::free_address();
+    let (host, port) = endpoint.rsplit_once(':').unwrap();
+    // On one host, where rank 0 answers.
+    let options = ["--nproc-per-node=1", "--master_port", port];
+    let end = run(&options, "echo $MASTER_ADDR:$MASTER_PORT");
+    assert_eq!(end.stdout, format!("[0]: {endpoint}\n"), "{end:?}");
+
+    let node = |place| {
+        let options = ["--nproc-per-node=1", "--nnodes=2", "--node-rank", place];
+        let meeting = ["--master-addr", host, "--master-port", port];
+        let mut command = launcher(&[&options[..], &meeting].concat(), "echo $RANK");
+        stand_by(command.env("RINGTREE_SECRET", SECRET))
+    };
+    let [first, second] = ["0", "1"].map(node).map(|end| end.join().unwrap());
+    assert_eq!((&*first.stdout, &*second.stdout), ("[0]: 0\n", "[1]: 1\n"));
+}
+
+#[test]
+fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
+    let cases = [
+        ("--rdzv-conf=timeout=900", "RINGTREE_TIMEOUT_MS"),
+        ("--rdzv_backend=etcd", "--rdzv-endpoint"),
+        ("--nnodes=1:4", "one number"),
+        ("--nproc-per-node=gpu", "number of GPUs"),
+        ("--tee=3", "--log-dir"),
+        ("-r", "--log-dir"),
+        ("--local_ranks_filter=0", "--output rank0"),
+        ("--monitor_interval=5", "leave it out"),
+        ("-m", "python3 -m"),
+        ("--local-addr=10.0.0.1", "RINGTREE_INTERFACE"),
+        ("--output=all", "prefixed, rank0, inherit"),
+        ("--frobnicate", "--frobnicate"),
+    ];
+    for (option, instead) in cases {
+        let ranks = if option.contains("nproc") {
+            option
+        } else {
+            "--nproc-per-node=1"
+        };
+        let end = run(&[ranks, option], "true");
+        assert_eq!(
+            (end.code, end.told().len()),
+            (Some(2), 1),
+            "{option}: {end:?}"
+        );
+        assert!(end.stderr.contains(instead), "{option}: {end:?}");
+    }
+    let contradictions: [&[&str]; 2] = [
+        &["--standalone", "--nnodes=2", "--rdzv-endpoint=127.0.0.1:1"],
+        &["--master-addr=127.0.0.1", "--rdzv-endpoint=127.0.0.1:1"],
+    ];
+    for options in contradictions {
+        let end = run(&[&["--nproc-per-node=1"], options].concat(), "true");
+        assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+        assert!(
+            end.stderr.contains(options[0].split('=').next().unwrap()),
+            "{end:?}"
+        );
+    }
+}
