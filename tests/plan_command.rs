@@ -492,7 +492,8 @@ fn a_tuning_file_sets_the_links_and_flags_override_it() {
     };
     std::fs::write(
         &path,
-        r#"{"tcp": {"alpha_s": 3e-6, "overhead_s": 1e-6, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}}"#,
+        r#"{"tcp": {"alpha_s": 3e-6, "overhead_s": 1e-6, "beta_s_per_byte": 1e-9,
+                    "gamma_s_per_byte": 0}}"#,
     )
     .unwrap();
     assert_eq!(time_us(&run(&[])), 15.0);

@@ -97,7 +97,7 @@ fn tolerance(request: &Request) -> (f64, f64) {
         | Algorithm::Ring
         | Algorithm::Pairwise
         | Algorithm::Chain => (0.0, 0.0),
-        Algorithm::DoubleTree => (0.0, 0.2),
+        Algorithm::DoubleTree => (0.06, 0.2),
         Algorithm::Rabenseifner => (0.18, 0.0),
         Algorithm::Hierarchical if uneven_hosts => (0.13, 0.3),
         Algorithm::Hierarchical => (0.0, 0.3),

@@ -207,9 +207,7 @@ fn long_functions(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     let code = &source.code;
     // What has no name is a type.
-    let named = words(code, "fn")
-        .into_iter()
-        .filter(|at| !code[at + 2..].starts_with('('));
+    let named = words(code, "fn").filter(|at| !code[at + 2..].starts_with('('));
     for at in named {
         let Some(signature) = code[at..].find(['{', ';']).map(|offset| at + offset) else {
             continue;

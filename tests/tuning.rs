@@ -42,6 +42,8 @@ fn the_numbers_are_those_of_the_network() {
         let mut world = World::new(world_size);
         world.network.latency = Duration::from_micros(100);
         world.network.overhead = Duration::from_micros(OVERHEAD_US as u64);
+        world.network.quantum_bytes = 4 << 20;
+        world.network.window_bytes = 4 << 20;
         world.network.bandwidth_bytes_per_s = 1e9;
         let (table, ..) = measured(&world);
         let (alpha_s, overhead_s) = (table.tcp.alpha_s, table.tcp.overhead_s);

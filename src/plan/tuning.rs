@@ -22,8 +22,8 @@ const SHM: LinkCost = LinkCost {
     gamma_s_per_byte: 0.03e-9,
 };
 
-/// See [`TuningTable::rounded`]: the cube root of 10, so that 10, 1 and 0.1 Gbit/s (0.8, 8 and 80 ns
-/// a byte) are all near the middle between two limits. Half a step is a factor of 1.47.
+/// See [`TuningTable::rounded`]: the cube root of 10, so that 10, 1 and 0.1 Gbit/s (0.8, 8 and 80
+/// ns a byte) are all near the middle between two limits. Half a step is a factor of 1.47.
 const STEP: f64 = 2.154_434_690_031_884;
 
 /// No network is so many steps faster than loopback. Where cores are busy, a difference of two

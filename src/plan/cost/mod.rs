@@ -2,10 +2,10 @@
 //!
 //! *Purpose.* Over a network the price follows the LogGP model: of a message of m bytes the
 //! sender's port is busy for o + m·G, then it is on its way for L, and the receiver's port is busy
-//! for m·G + o. A port sends and receives at the same time, one message after another each way. Bytes
-//! pass through: the first leaves for the receiver as the second leaves the sender. Folding takes
-//! the rank γ a byte. The o of a rank that sends and receives is paid on both ways at once: what is
-//! measured is such an exchange, so it contains both.
+//! for m·G + o. A port sends and receives at the same time, one message after another each way.
+//! Bytes pass through: the first leaves for the receiver as the second leaves the sender. Folding
+//! takes the rank γ a byte. The o of a rank that sends and receives is paid on both ways at once:
+//! what is measured is such an exchange, so it contains both.
 //!
 //! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
 //! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.

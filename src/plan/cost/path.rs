@@ -2,7 +2,8 @@
 //!
 //! A message begins when its chunks hold what it is to carry, and when the message before it to the
 //! same rank has begun. Ports take messages in the order in which these come to them. Pieces that
-//! follow each other on a link therefore pay L once, and a rank that sends k messages pays o k times.
+//! follow each other on a link therefore pay L once, and a rank that sends k messages pays o k
+//! times.
 //!
 //! *May import* what `cost` imports.
 

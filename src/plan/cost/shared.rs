@@ -44,7 +44,8 @@ const PIECES_COUNTED: [usize; 2] = [8, 16];
 /// };
 /// // Published once, stored by three ranks at the same time: the bytes count once.
 /// let seconds = time_s(&broadcast, 1000, &shm)?;
-/// assert!((seconds - (shm.alpha_s + shm.overhead_s + 1000.0 * shm.beta_s_per_byte)).abs() < 1e-12);
+/// let expected = shm.alpha_s + shm.overhead_s + 1000.0 * shm.beta_s_per_byte;
+/// assert!((seconds - expected).abs() < 1e-12);
 /// # Ok::<(), String>(())
 /// ```
 pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
