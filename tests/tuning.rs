@@ -155,9 +155,11 @@ fn said(output: &Output) -> String {
 
 /// What a barrier of two ranks is predicted to take under this setting, in microseconds.
 fn predicted_us(tuning: &Path) -> f64 {
-    let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv";
+    let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
     let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
     assert!(output.status.success(), "{}", said(&output));
+    let why = "barrier over 2 ranks: dissemination, as asked; predicted";
+    assert!(said(&output).contains(why), "{}", said(&output));
     let text = String::from_utf8(output.stdout).unwrap();
     let last = text.trim().rsplit(',').next().unwrap();
     last.parse().unwrap()

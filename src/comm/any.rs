@@ -74,11 +74,7 @@ impl Communicator {
         root: usize,
     ) -> Result<(Algorithm, f64)> {
         self.check_peer("root", root)?;
-        let call = match collective {
-            // A barrier has no data.
-            Collective::Barrier => Call::barrier(),
-            _ => Call::new(collective, count).dtype(dtype).root(root),
-        };
+        let call = call_of(collective, count, dtype, root);
         let issued = &mut *self.enter();
         let key = Key {
             call: Call {
@@ -91,5 +87,45 @@ impl Communicator {
         let prepared = issued.cache.get(key)?;
         let algorithm = prepared.call.algorithm.unwrap_or(Algorithm::Flat);
         Ok((algorithm, prepared.predicted_s))
+    }
+
+    /// One line that says what would run for such a call, as [`Communicator::preview`] has it, and
+    /// over what it was chosen.
+    ///
+    /// ```
+    /// use ringtree::{Collective, Dtype};
+    ///
+    /// let lines = ringtree::simulate(8, |comm| {
+    ///     comm.explain(Collective::AllReduce, 2, Dtype::F32, 0)
+    /// });
+    /// let line = lines[0].clone()?;
+    /// assert!(line.starts_with("all-reduce of 8 B over 8 ranks: "), "{line}");
+    /// assert!(line.contains("; next best "), "{line}");
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::usage`](crate::Error::usage) if `root` is no rank.
+    pub fn explain(
+        &self,
+        collective: Collective,
+        count: usize,
+        dtype: Dtype,
+        root: usize,
+    ) -> Result<String> {
+        self.check_peer("root", root)?;
+        let call = call_of(collective, count, dtype, root);
+        let issued = self.enter();
+        let algorithm = forced(issued.algorithm, call);
+        let choice = issued.cache.choice(Call { algorithm, ..call })?;
+        Ok(choice.explain())
+    }
+}
+
+fn call_of(collective: Collective, count: usize, dtype: Dtype, root: usize) -> Call {
+    match collective {
+        // A barrier has no data.
+        Collective::Barrier => Call::barrier(),
+        _ => Call::new(collective, count).dtype(dtype).root(root),
     }
 }

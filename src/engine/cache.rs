@@ -9,7 +9,7 @@ use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_C
 use crate::op::ReduceOp;
 use crate::plan::algorithms::{REGISTRY, prove};
 use crate::plan::ir::Request;
-use crate::plan::select::{self, TuningTable};
+use crate::plan::select::{self, Choice, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
 use crate::protocol::call::{Call, Needs, Split};
@@ -150,12 +150,12 @@ impl Cache {
         Ok(last.expect("invariant: the last one was just set"))
     }
 
-    fn make(&mut self, key: Key, lengths: Lengths) -> Result<Prepared> {
-        let Key {
-            call,
-            placement,
-            is_exposed,
-        } = key;
+    /// What carries out a collective, and what it was chosen over.
+    ///
+    /// # Errors
+    /// A usage error: no such collective of so many elements, or the algorithm that the call names
+    /// does not carry it out.
+    pub fn choice(&self, call: Call) -> Result<Choice> {
         let Some(collective) = call.collective() else {
             return Err(Error::usage("a message is prepared by `message`"));
         };
@@ -184,7 +184,17 @@ impl Cache {
             &self.tuning,
             algorithm,
         );
-        let choice = choice.map_err(Error::usage)?;
+        choice.map_err(Error::usage)
+    }
+
+    fn make(&mut self, key: Key, lengths: Lengths) -> Result<Prepared> {
+        let Key {
+            call,
+            placement,
+            is_exposed,
+        } = key;
+        let choice = self.choice(call)?;
+        let bytes = choice.bytes;
         let call = Call {
             algorithm: Some(choice.algorithm),
             pieces: choice.pieces,

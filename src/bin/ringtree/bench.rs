@@ -67,6 +67,9 @@ pub(crate) struct Arguments {
     /// the GPU number LOCAL_RANK, modulo how many there are, and in place
     #[arg(long, default_value = "host")]
     memory: String,
+    /// Say for each size why its algorithm was chosen, in one line on standard error
+    #[arg(long)]
+    explain: bool,
     /// table, csv or json
     #[arg(long, default_value = "table")]
     format: String,
@@ -256,6 +259,9 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
                 in_place: wanted.in_place,
                 memory: memory.clone(),
             };
+            if arguments.explain && comm.rank() == 0 {
+                eprintln!("{}", measure::explain(&comm, &case)?);
+            }
             let measurement: Measurement = measure::measure(&comm, &case)?;
             total_wrong += measurement.wrong;
             let mut printed = Ok(());

@@ -58,11 +58,7 @@ struct Bench<'a, B> {
 }
 
 fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measurement> {
-    let world_size = comm.world_size();
-    let mut count = (case.bytes / case.dtype.size()).max(1);
-    if case.collective.is_blocked() {
-        count = (count / world_size).max(1) * world_size;
-    }
+    let count = count(comm, case);
     let input_count = if case.in_place { 0 } else { count };
     match &case.memory {
         Memory::Host => {
@@ -78,6 +74,26 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measuremen
             measure_on(comm, case, count, buffers)
         }
     }
+}
+
+/// The elements of a call: as many as the bytes hold, and of blocks as many a rank.
+fn count(comm: &Communicator, case: &Case) -> usize {
+    let (count, world_size) = (case.bytes / case.dtype.size(), comm.world_size());
+    match case.collective.is_blocked() {
+        true => (count / world_size).max(1) * world_size,
+        false => count.max(1),
+    }
+}
+
+/// Why what will run was chosen.
+pub(crate) fn explain(comm: &Communicator, case: &Case) -> Result<String> {
+    let Case {
+        collective,
+        dtype,
+        root,
+        ..
+    } = *case;
+    comm.explain(collective, count(comm, case), dtype, root)
 }
 
 /// What will run, and how long that is expected to take.
