@@ -1,0 +1,111 @@
+//! How the time of an all-reduce grows with the ranks: by ring, and with one message a round (radix
+//! 2), with all messages in one round (radix n), and with the radix that `auto` chooses.
+//!
+//! ```console
+//! $ cargo run --release --example 16_radix
+//! $ cargo run --release --example 16_radix -- docs/radix.svg
+//! ```
+//!
+//! Nothing is sent: these are the prices that calls are chosen by. A round costs a latency, and a
+//! message the time that it keeps its two ranks busy. On a slow long link the latency is dear, so
+//! few rounds of many messages are best; on a fast short one the messages are. The best radix lies
+//! between 2 and the number of ranks, and so does the best algorithm.
+
+#[allow(dead_code)]
+#[path = "drawing/mod.rs"]
+mod drawing;
+
+use drawing::chart::{Chart, Curve, Scale, charts};
+use ringtree::plan::price::LinkCost;
+use ringtree::plan::select::{Choice, TuningTable, choose};
+use ringtree::plan::units::Seconds;
+use ringtree::plan::{Algorithm, Collective, Topology};
+
+const BYTES: usize = 64 << 10;
+const RANKS: [usize; 9] = [2, 8, 32, 128, 512, 2048, 8192, 32_768, 100_000];
+/// 10 Gbit/s in a machine room, and 200 Mbit/s over some hundred kilometres.
+const LINKS: [(&str, LinkCost); 2] = [
+    (
+        "10 Gbit/s, 14 µs on the way, 3 µs a message",
+        LinkCost {
+            alpha_s: 14e-6,
+            overhead_s: 3e-6,
+            beta_s_per_byte: 0.8e-9,
+            gamma_s_per_byte: 0.06e-9,
+        },
+    ),
+    (
+        "200 Mbit/s, 5 ms on the way, 10 µs a message",
+        LinkCost {
+            alpha_s: 5e-3,
+            overhead_s: 10e-6,
+            beta_s_per_byte: 40e-9,
+            gamma_s_per_byte: 0.06e-9,
+        },
+    ),
+];
+/// What is compared; the last is the chooser's.
+const WAYS: [(&str, Option<Algorithm>); 4] = [
+    ("ring", Some(Algorithm::Ring)),
+    ("radix n", Some(Algorithm::TwoShot)),
+    ("radix 2", Some(Algorithm::Circulant)),
+    ("chosen", None),
+];
+
+fn choice(ranks: usize, link: LinkCost, way: Option<Algorithm>) -> Result<Choice, String> {
+    let table = TuningTable {
+        tcp: link,
+        ..TuningTable::default()
+    };
+    let apart = Topology::apart(ranks);
+    choose(Collective::AllReduce, &apart, BYTES, 4, &table, way)
+}
+
+/// The curves of one network; its prices are printed.
+fn chart(name: &str, link: LinkCost) -> Result<Chart, String> {
+    println!("all-reduce of 64 KiB; {name}");
+    let mut curves = WAYS.map(|(name, _)| Curve {
+        name: name.into(),
+        points: Vec::new(),
+        measured: Vec::new(),
+    });
+    for ranks in RANKS {
+        let mut line = format!("{ranks:>7} ranks");
+        for ((name, way), curve) in WAYS.iter().zip(&mut curves) {
+            let choice = choice(ranks, link, *way)?;
+            curve.points.push((ranks as f64, choice.predicted_s));
+            let time = Seconds(choice.predicted_s).to_string();
+            line += &format!("  {name} {time:>7}");
+            if way.is_none() {
+                line += &format!(" ({})", choice.algorithm);
+            }
+        }
+        println!("{line}");
+    }
+    println!();
+    Ok(Chart {
+        name: "All-reduce of 64 KiB".into(),
+        note: name.into(),
+        scale: Scale::Logarithmic,
+        curves: curves.into(),
+    })
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let drawn: Vec<Chart> = LINKS
+        .into_iter()
+        .map(|(name, link)| chart(name, link))
+        .collect::<Result<_, _>>()?;
+    if let Some(path) = std::env::args().nth(1) {
+        let label = |ranks: usize| match ranks {
+            10_000.. => format!("{}k", ranks / 1000),
+            few => few.to_string(),
+        };
+        let ticks = RANKS.map(|ranks| (ranks as f64, label(ranks)));
+        let title = "Rounds against messages: the radix is chosen";
+        let note =
+            "Predicted by the LogGP model that calls are chosen by; every rank alone on its host";
+        std::fs::write(path, charts(title, &[note], "ranks", &ticks, &drawn))?;
+    }
+    Ok(())
+}
