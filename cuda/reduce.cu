@@ -27,7 +27,7 @@ enum : u32 { SOURCES_MAX = 64 };
 // Positions in the table of `src/op.rs`. A mean is a sum with a divisor.
 enum : u32 { PROD = 1, MIN = 2, MAX = 3, BAND = 5, BOR = 6, BXOR = 7 };
 
-// As `src/reduce/gpu.rs` lays them out.
+// As `src/sys/cuda/launch.rs` lays them out.
 struct Arguments {
     u64 sources[SOURCES_MAX];
     u64 destination;

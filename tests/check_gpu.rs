@@ -129,6 +129,25 @@ fn what_goes_wrong_is_a_failure() {
     assert!(complaints.lines().any(is_it), "{complaints}");
 }
 
+/// Slices of real GPUs come from pools, which wait for nothing: the habits of freeing and
+/// allocating make the calls that may wait.
+#[test]
+fn the_habits_free_and_allocate_by_calls_that_may_wait() {
+    let here = Elsewhere::new();
+    let settings = [("POOLS", "1"), ("STRANGE_CODE", "12345")];
+    let output = here.check(&["--only", "habits"], &settings);
+    let complaints = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaints}");
+    let habits = ["frees memory", "allocates"];
+    let begin = habits.map(|habit| format!("ringtree check-gpu: FAILED: habit: {habit}, "));
+    for begin in &begin {
+        let is_it = |line: &str| line.starts_with(begin) && line.contains("12345");
+        assert!(complaints.lines().any(is_it), "{complaints}");
+    }
+    let is_known = |line: &str| begin.iter().any(|begin| line.starts_with(begin));
+    assert!(complaints.lines().all(is_known), "{complaints}");
+}
+
 #[test]
 fn a_part_that_hangs_is_ended() {
     let here = Elsewhere::new();

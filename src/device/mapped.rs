@@ -54,7 +54,9 @@ impl Offer {
     /// # Errors
     /// The driver's or the system's: memory cannot be exported here.
     pub(crate) fn new(gpu: &Arc<Gpu>, world_size: usize) -> Result<Self> {
-        lock(&RETIRED).clear();
+        // Unmapped without the lock: meanwhile other threads drop communicators, which takes it.
+        let retired = std::mem::take(&mut *lock(&RETIRED));
+        drop(retired);
         let (window, window_file) = Memory::exported(gpu, WINDOW_BYTES)?;
         let (words, words_file) = Pinned::shared(gpu, page_bytes(world_size))?;
         Ok(Self {
@@ -182,7 +184,12 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    fn span(&self, place: &Place) -> (&Memory, usize) {
+    /// Where `bytes` bytes from the place on lie.
+    fn span(&self, place: &Place, bytes: usize) -> (&Memory, usize) {
+        assert!(
+            place.memory == Where::Buffer || place.at + bytes <= DEVICE_FRAME_BYTES,
+            "invariant: pieces are cut so that their messages end within a frame"
+        );
         let in_frame = self.frame * DEVICE_FRAME_BYTES + place.at;
         match place.memory {
             Where::Buffer => (self.memory, place.at),
@@ -193,17 +200,19 @@ impl Frames<'_> {
 
     fn carry_out(&self, entry: &Entry, stream: &Stream, how: Reduction) -> Result<()> {
         match entry {
-            Entry::Copy { from, to, bytes } => stream.copy(self.span(from), self.span(to), *bytes),
+            Entry::Copy { from, to, bytes } => {
+                stream.copy(self.span(from, *bytes), self.span(to, *bytes), *bytes)
+            }
             Entry::Reduce {
                 from,
                 to,
                 bytes,
                 completes,
             } => {
-                let from: Vec<_> = from.iter().map(|one| self.span(one)).collect();
+                let from: Vec<_> = from.iter().map(|one| self.span(one, *bytes)).collect();
                 let divisor = how.divisor.filter(|_| *completes);
                 let how = Reduction { divisor, ..how };
-                stream.reduce(how, &from, self.span(to), *bytes)
+                stream.reduce(how, &from, self.span(to, *bytes), *bytes)
             }
             Entry::Await { .. } | Entry::Notify { .. } => Ok(()),
         }

@@ -4,7 +4,7 @@
 // - A stream is a thread. A copy or kernel that finds its memory freed ends the process.
 // - Freeing anything waits for everything, as the manual says it may.
 // - By variables it does what real drivers were seen to do; each is named where it is read:
-//   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC. And it tells on the library:
+//   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC, POOLS. And it tells on the library:
 //   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
 //   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says),
 //   FAIL_FROM=n and FAIL_RANK (from the n-th entry of that rank's library on, nothing is enqueued).
@@ -304,8 +304,11 @@ Result cuDeviceGetUuid_v2(char *uuid, int device) {
     return uuid[15] += device - FIRST_DEVICE, SUCCESS;
 }
 Result cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = MEMORY_BYTES, SUCCESS; }
-// No memory pools, by which slices would be allocated.
-Result cuDeviceGetAttribute(int *value, int which, int) { return *value = which == 115 ? 0 : 2, SUCCESS; }
+// POOLS: there are memory pools, as on real GPUs; by them cudarc's slices are allocated then.
+Result cuDeviceGetAttribute(int *value, int which, int) {
+    static const bool HAS_POOLS = std::getenv("POOLS") != nullptr;
+    return *value = which == 115 ? HAS_POOLS : 2, SUCCESS;
+}
 Result cuDevicePrimaryCtxRetain(void **context, int device) {
     return *context = &primaries[device - FIRST_DEVICE], SUCCESS;
 }
@@ -341,11 +344,7 @@ Result cuCtxPopCurrent_v2(void **context) {
     return SUCCESS;
 }
 
-Result cuMemAlloc_v2(u64 *address, size_t bytes) {
-    NEEDS_CONTEXT;
-    if (is_prohibited()) return 900;
-    if (const char *code = std::getenv("STRANGE_CODE")) return std::atoi(code);
-    Alone alone;
+static Result allocate(u64 *address, size_t bytes) {
     if (bytes == 0) return INVALID_VALUE;
     std::lock_guard<std::mutex> guard(memory_lock);
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
@@ -357,24 +356,45 @@ Result cuMemAlloc_v2(u64 *address, size_t bytes) {
     return SUCCESS;
 }
 
+Result cuMemAlloc_v2(u64 *address, size_t bytes) {
+    NEEDS_CONTEXT;
+    if (is_prohibited()) return 900;
+    if (const char *code = std::getenv("STRANGE_CODE")) return std::atoi(code);
+    Alone alone;
+    return allocate(address, bytes);
+}
+
+static void erase(u64 address, bool is_mapped, int gpu) {
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto found = device_blocks.find(address);
+    if (found == device_blocks.end() || found->second.is_mapped != is_mapped) die("what is freed is not there");
+    if (found->second.gpu != gpu) die("what is freed is another GPU's");
+    // Whoever touches it from now on ends the process.
+    mmap(reinterpret_cast<void *>(address), found->second.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (!is_mapped) taken -= found->second.bytes;
+    device_blocks.erase(found);
+}
+
 // Forgets memory that nothing uses any more.
 static Result forget(u64 address, bool is_mapped) {
     NEEDS_CONTEXT;
     if (is_prohibited()) return 900;
     Alone alone;
     wait_for_everything();
-    std::lock_guard<std::mutex> guard(memory_lock);
-    auto found = device_blocks.find(address);
-    if (found == device_blocks.end() || found->second.is_mapped != is_mapped) die("what is freed is not there");
-    if (found->second.gpu != current_gpu()) die("what is freed is another GPU's");
-    // Whoever touches it from now on ends the process.
-    mmap(reinterpret_cast<void *>(address), found->second.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (!is_mapped) taken -= found->second.bytes;
-    device_blocks.erase(found);
-    return SUCCESS;
+    return erase(address, is_mapped, current_gpu()), SUCCESS;
 }
 
 Result cuMemFree_v2(u64 address) { return forget(address, false); }
+
+// Of a pool, in the stream's order: neither waits for anything.
+Result cuMemAllocAsync(u64 *address, size_t bytes, void *stream) {
+    NEEDS_CONTEXT;
+    return known(stream) ? allocate(address, bytes) : INVALID_HANDLE;
+}
+Result cuMemFreeAsync(u64 address, void *stream) {
+    const int gpu = current_gpu();
+    return enqueue(stream, [=] { erase(address, false, gpu); });
+}
 
 // Memory that is mapped: a file, with a description behind the memory.
 struct Physical {

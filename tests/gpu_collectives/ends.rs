@@ -24,6 +24,7 @@ pub(crate) fn act(role: &str) -> Option<Act> {
         "good" => good,
         "again" => again,
         "leaving" => leaving,
+        "going" => going,
         _ => return None,
     })
 }
@@ -448,6 +449,38 @@ fn leaving(rank: &Rank) -> Result<String> {
     assert_eq!(buffer.read()?, [2.0; 3000]);
     rank.comm.barrier()?;
     Ok("ok".into())
+}
+
+/// What a communicator had mapped is unmapped when another one attaches, and the driver may wait
+/// for every stream then: nothing else waits with it.
+#[test]
+fn a_communicator_goes_while_another_thread_waits_in_the_driver() {
+    World::new(1, "mapped").expect("going", ok(1));
+}
+
+fn going(rank: &Rank) -> Result<String> {
+    let attached = || {
+        let comm = rank.comm.duplicate()?;
+        comm.attach(&rank.device).map(|()| comm)
+    };
+    let (first, second, third) = (attached()?, attached()?, attached()?);
+    drop(first);
+    let held = Held::new();
+    held.hold();
+    std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| third.attach(&rank.device));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!attaching.is_finished(), "it waits for the stream");
+        let going = scope.spawn(move || drop(second));
+        let end = Instant::now() + Duration::from_secs(10);
+        while !going.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let is_gone = going.is_finished();
+        held.word.store(1, Ordering::Release);
+        attaching.join().unwrap()?;
+        Ok(if is_gone { "ok" } else { "it waits, too" }.into())
+    })
 }
 
 #[test]

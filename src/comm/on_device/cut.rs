@@ -185,29 +185,38 @@ fn scripts(
             Slot::Vacant(place) => {
                 let own = piece(cache, call, each.count)?;
                 let programs = cache.of_all_ranks(&whole_blocks(own.call))?;
-                if !fits(&programs, &each.rows) {
+                if !are_short(&programs, &each.rows) {
                     return Ok(None);
                 }
                 first.get_or_insert(own);
                 place.insert(programs)
             }
         };
+        // Each piece, not each length: where a piece begins within a vector moves its messages.
+        if !fits(programs, &each.rows) {
+            return Ok(None);
+        }
         scripts.push(script(programs, &each.rows, whole.rank));
     }
     Ok(first.map(|first| (scripts, first)))
 }
 
-/// Whether the programs of all ranks can be enqueued for a piece that lies in `rows`.
+/// Whether the messages of a piece that lies in `rows` fit the frames of all ranks, and their
+/// numbers the words.
 fn fits(programs: &[Program], rows: &[Rows]) -> bool {
-    let lies = |at: usize| run(rows, at).0;
-    let is_short = |rank| mapped::entries(&[script(programs, rows, rank)]) <= DEVICE_ENTRIES_MAX;
     enqueued::fits(
         programs,
-        &lies,
+        &|at| run(rows, at).0,
         DEVICE_FRAME_BYTES,
         MESSAGES_MAX,
         DEVICE_SOURCES_MAX,
-    ) && (0..programs.len()).all(is_short)
+    )
+}
+
+/// Whether each rank's entries fit a queue; they are as many for all pieces of the length.
+fn are_short(programs: &[Program], rows: &[Rows]) -> bool {
+    let is_short = |rank| mapped::entries(&[script(programs, rows, rank)]) <= DEVICE_ENTRIES_MAX;
+    (0..programs.len()).all(is_short)
 }
 
 /// Bounded rounds, so that the first can end while the last is enqueued.
@@ -300,4 +309,70 @@ fn run(rows: &[Rows], at: usize) -> (usize, usize) {
         (at - one.host_at) % one.width,
     );
     (one.device_at + row * one.pitch + column, one.width - column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::plan::algorithms::pairs;
+    use crate::plan::select::TuningTable;
+    use crate::plan::{Algorithm, Collective, Topology};
+
+    const RANKS: usize = 4;
+
+    /// What `rank` enqueues, piece by piece; nothing where the call is staged, or cannot be made.
+    fn enqueued_by(rank: usize, call: Call) -> Option<Vec<Arc<Script>>> {
+        let topology = Topology::together(RANKS);
+        let mut cache = Cache::new(rank, topology, TuningTable::default(), Vec::new());
+        let whole = Whole {
+            collective: call.collective()?,
+            count: call.count,
+            element_bytes: call.dtype.size(),
+            rank,
+            world_size: RANKS,
+            root: call.root,
+        };
+        Some(mapped(&mut cache, call, &whole).ok()??.rounds.concat())
+    }
+
+    /// Behind the last byte that is used in a frame.
+    fn end_in_frames(scripts: &[Arc<Script>]) -> usize {
+        let end = |entry: &Entry| {
+            let (places, bytes) = entry.places();
+            let in_frames = places.iter().filter(|one| one.memory != Where::Buffer);
+            in_frames.map(|one| one.at + bytes).max()
+        };
+        let entries = scripts.iter().flat_map(|one| &one.entries);
+        entries.filter_map(end).max().unwrap_or(0)
+    }
+
+    /// Two whole messages of the first piece fill a frame to the last bytes; the later pieces begin
+    /// elsewhere within a vector.
+    #[test]
+    fn every_piece_ends_within_its_frame() {
+        for (dtype, count) in [(Dtype::F32, 16_777_212), (Dtype::Bf16, 33_554_412)] {
+            let mut checked = 0;
+            for (collective, algorithm) in pairs(&[2, 3]) {
+                let count = collective.whole_count(count, RANKS);
+                let call = Call::new(collective, count).dtype(dtype).by(algorithm);
+                for rank in 0..RANKS {
+                    let end = end_in_frames(&enqueued_by(rank, call).unwrap_or_default());
+                    assert!(end <= DEVICE_FRAME_BYTES, "{call}, rank {rank}: {end}");
+                    checked += usize::from(end > 0);
+                }
+            }
+            assert!(checked > 20, "{checked}");
+        }
+    }
+
+    /// Frames are not cut for what no piece needs.
+    #[test]
+    fn pieces_that_begin_alike_fill_their_frames() {
+        let call = Call::new(Collective::AllReduce, 1 << 24).dtype(Dtype::F32);
+        let call = call.by(Algorithm::RecursiveDoubling);
+        let scripts = enqueued_by(0, call).unwrap();
+        assert_eq!(scripts.len(), MAPPED_PIECES);
+        assert_eq!(end_in_frames(&scripts), DEVICE_FRAME_BYTES);
+    }
 }

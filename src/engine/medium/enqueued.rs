@@ -108,7 +108,8 @@ pub struct Script {
 }
 
 /// Whether every frame of `programs` fits `frame_bytes`, no link carries more than `messages_max`
-/// messages, and no reduction has more than `operands_max` operands.
+/// messages, and no reduction has more than `operands_max` operands. Where messages begin in a
+/// frame depends on `lies`, so the answer is for this `lies` alone.
 #[must_use]
 pub fn fits(
     programs: &[Program],
