@@ -11,7 +11,6 @@
 //! few rounds of many messages are best; on a fast short one the messages are. The best radix lies
 //! between 2 and the number of ranks, and so does the best algorithm.
 
-#[allow(dead_code)]
 #[path = "drawing/mod.rs"]
 mod drawing;
 
