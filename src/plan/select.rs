@@ -126,7 +126,7 @@ pub fn choose(
 /// let of = |bytes, forced| {
 ///     choose_in_rank_order(Collective::AllReduce, &six, bytes, 4, &table, forced)
 /// };
-/// assert_eq!(of(8, None)?.algorithm, Algorithm::BruckFold);
+/// assert_eq!(of(8, None)?.algorithm, Algorithm::Flat);
 /// assert_eq!(of(25 << 20, None)?.algorithm, Algorithm::TwoShot);
 /// assert!(of(8, Some(Algorithm::Ring)).unwrap_err().ends_with("flat, two-shot, bruck-fold"));
 /// # Ok::<(), String>(())

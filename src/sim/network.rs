@@ -87,7 +87,7 @@ pub type ControlMessage = (usize, u32, Vec<u8>);
 /// let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 8)));
 /// World::new(8).run_on(&network, |comm| comm.barrier());
 /// let network = network.lock().unwrap();
-/// assert!(network.now() >= 3 * NetworkConfig::default().latency); // ⌈log₂ 8⌉ rounds
+/// assert!(network.now() >= NetworkConfig::default().latency); // every rank heard of every other
 /// assert!(network.bytes_sent(0) > 0);
 /// ```
 #[derive(Debug)]
