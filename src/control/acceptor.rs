@@ -85,6 +85,9 @@ pub(crate) struct Acceptor {
     admit_at: Option<Instant>,
     /// Since when this process could not open a connection for lack of descriptors, and the error.
     starved: Option<(Instant, io::Error)>,
+    /// Likewise since when no handshake could be proven. Connections that are accepted say nothing
+    /// against it: each takes the last descriptor, and gives it back.
+    unproven: Option<(Instant, io::Error)>,
 }
 
 impl Acceptor {
@@ -114,6 +117,7 @@ impl Acceptor {
             },
             admit_at: None,
             starved: None,
+            unproven: None,
         })
     }
 
@@ -151,8 +155,9 @@ impl Acceptor {
 
     /// Why this process can open no connection any more, once that has lasted for a while.
     pub(crate) fn starvation(&mut self) -> Option<io::Error> {
-        let starved = &mut self.starved;
-        let starved = starved.take_if(|(since, _)| since.elapsed() >= DESCRIPTORS_GRACE);
+        let lasts = |(since, _): &mut (Instant, io::Error)| since.elapsed() >= DESCRIPTORS_GRACE;
+        let starved = self.starved.take_if(lasts);
+        let starved = starved.or_else(|| self.unproven.take_if(lasts));
         starved.map(|(_, error)| error)
     }
 
@@ -259,6 +264,14 @@ impl Acceptor {
     fn end(&mut self, token: Token, failure: Option<Failure>) -> Option<Outcome> {
         let mut handshake = self.handshakes.remove(&token.0)?.handshake;
         let (remote, dialed) = (handshake.remote, handshake.dialed);
+        match &failure {
+            None => self.unproven = None,
+            Some(Failure::Starved(code)) if self.strangers().next().is_none() => {
+                let now = || (Instant::now(), io::Error::from_raw_os_error(*code));
+                self.unproven.get_or_insert_with(now);
+            }
+            Some(_) => {}
+        }
         let result = match failure {
             Some(failure) => Err(failure),
             None => match self.registry.deregister(&mut handshake.stream) {

@@ -30,6 +30,9 @@ pub(crate) enum Failure {
     Refused(Refusal, Option<Hello>),
     /// The connection did not last.
     Broken(String),
+    /// This process has too many files open to find out whose process is at the other end: the
+    /// system's number of the error.
+    Starved(i32),
 }
 
 impl fmt::Display for Failure {
@@ -37,6 +40,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Refused(refusal, _) => refusal.fmt(formatter),
             Failure::Broken(why) => formatter.write_str(why),
+            Failure::Starved(code) => io::Error::from_raw_os_error(*code).fmt(formatter),
         }
     }
 }
@@ -226,7 +230,7 @@ impl Handshake {
                 Ok(Output::Reply(reply)) => {
                     self.outbox = reply;
                     if self.asks_for_user && self.side.is_initiator_or_proven() {
-                        user::check(&self.stream).map_err(Failure::Broken)?;
+                        user::check(&self.stream)?;
                     }
                     if matches!(self.side, Side::Acceptor(_)) && !self.is_strange() {
                         self.deadline = Instant::now() + HANDSHAKE_CONFIRMATION_MAX;

@@ -4,6 +4,8 @@
 //! loopback address. So the kernel is asked: `/proc/net/tcp` and `tcp6` list every socket of the
 //! network namespace with the user that made it.
 
+use super::descriptors;
+use super::handshake::Failure;
 use mio::net::TcpStream;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -18,23 +20,25 @@ const ESTABLISHED: &str = "01";
 ///
 /// # Errors
 /// It is not, or that cannot be told: why, in words.
-pub(super) fn check(stream: &TcpStream) -> Result<(), String> {
+pub(super) fn check(stream: &TcpStream) -> Result<(), Failure> {
     let ours = rustix::process::geteuid().as_raw();
     let ends = stream
         .peer_addr()
         .and_then(|theirs| Ok((theirs, stream.local_addr()?)));
-    let (theirs, here) = ends.map_err(|error| error.to_string())?;
+    let (theirs, here) = ends?;
     let advice = "without RINGTREE_SECRET all ranks must be of one user; set it on every rank";
-    match look_up(theirs, here) {
-        Ok(Some(user)) if user == ours => Ok(()),
-        Ok(Some(user)) => Err(format!(
-            "the process at {theirs} is of user {user}, this one of user {ours}; {advice}"
-        )),
-        Ok(None) => Err(format!("the kernel lists no process at {theirs}; {advice}")),
-        Err(error) => Err(format!(
-            "whose process is at {theirs} cannot be told: {error}; {advice}"
-        )),
-    }
+    let why = match look_up(theirs, here) {
+        Ok(Some(user)) if user == ours => return Ok(()),
+        Ok(Some(user)) => {
+            format!("the process at {theirs} is of user {user}, this one of user {ours}; {advice}")
+        }
+        Ok(None) => format!("the kernel lists no process at {theirs}; {advice}"),
+        Err(error) => match error.raw_os_error() {
+            Some(code) if descriptors::are_exhausted(&error) => return Err(Failure::Starved(code)),
+            _ => format!("whose process is at {theirs} cannot be told: {error}; {advice}"),
+        },
+    };
+    Err(Failure::Broken(why))
 }
 
 /// The user whose socket is connected from `theirs` to `here`.

@@ -49,7 +49,9 @@ pub(super) fn join(
         &never,
     ) {
         Ok(proven) => proven,
-        Err(Failure::Broken(why)) => return Ok(Joined::NotYet(why)),
+        Err(failure @ (Failure::Broken(_) | Failure::Starved(_))) => {
+            return Ok(Joined::NotYet(failure.to_string()));
+        }
         Err(Failure::Refused(refusal, _)) => {
             let why = refused(endpoint, refusal);
             return match refusal.is_proven() {
