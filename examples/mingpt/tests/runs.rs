@@ -166,7 +166,13 @@ fn dropout_is_the_same_on_any_number_of_ranks() {
 fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
+    // A text of its own: the losses must not depend on what the project's says today.
+    let text = tempfile::NamedTempFile::new().unwrap();
+    let line = |number| format!("line {number} of a text that is the same for ever\n");
+    std::fs::write(text.path(), (0..400).map(line).collect::<String>()).unwrap();
     let own = [
+        "--text",
+        text.path().to_str().unwrap(),
         "--steps",
         "40",
         "--learning-rate",
