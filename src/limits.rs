@@ -107,7 +107,7 @@ pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
 pub const REJOIN_GRACE: Duration = Duration::from_secs(1);
 /// A port that answers no handshake within this time is not the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
-/// How long the speed of shared memory is measured at connect: each of the numbers has a third of
+/// How long the speed of shared memory is measured at connect: each of the numbers has a quarter of
 /// it, and the batches of calls that end later are the last.
 pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
 /// Likewise over a network.

@@ -36,8 +36,8 @@
 //! `05_thesis --real STEPS` takes part in the same step as one of several processes (started by
 //! `ringtree run`, or with RANK, WORLD_SIZE and the rest in the environment): forward and backward
 //! sleep to the timetable, and rank 0 prints the medians as CSV. `RINGTREE_TUNING` should name the
-//! links' own table, `{"tcp": {"alpha_s": 2.6e-3, "beta_s_per_byte": 85e-9,
-//! "gamma_s_per_byte": 0}}`, so that `auto` chooses as in the simulation.
+//! links' own table, `{"tcp": {"alpha_s": 2.6e-3, "overhead_s": 0,
+//! "beta_s_per_byte": 85e-9, "gamma_s_per_byte": 0}}`, so that `auto` chooses as in the simulation.
 //!
 //! `docs/thesis.csv` is the median of three runs of eleven steps, each rank in a network namespace
 //! behind its shaped link, with real-time priority, no packet lost, and congestion windows kept

@@ -1,5 +1,9 @@
 //! The registry: one file an algorithm, with its [`Entry`], and one row of the table below.
 //!
+//! The headers state costs as their sources do, with α a message (L + 2o where it waits for the one
+//! before, o where it does not), β a byte (G) and γ a reduced byte; each entry's `cost` is in L, o
+//! and G.
+//!
 //! Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`, `check-gpu` and
 //! the chooser iterate over the registry.
 
