@@ -107,9 +107,11 @@ impl Run {
             let piece = rest(&step.pieces, done, limit - done);
             let bytes = match &step.action {
                 // What lies in several places is written at once.
-                Action::Send { to, exposed: None } if piece.bytes < limit - done => {
+                Action::Send { to, exposed: None }
+                    if to.len() == 1 && piece.bytes < limit - done =>
+                {
                     let part = part_of(step, done);
-                    medium.send_pieces(to, part, &step.pieces, limit - done)?
+                    medium.send_pieces(to[0], part, &step.pieces, limit - done)?
                 }
                 _ => self.part(step, medium, done, piece)?,
             };

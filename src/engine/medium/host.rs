@@ -390,16 +390,7 @@ impl Medium for HostMedium<'_> {
         self.links.send(to, &message, part.offset, data, exposes)
     }
 
-    fn send_pieces(
-        &mut self,
-        to: &[Endpoint],
-        part: Part,
-        pieces: &[Piece],
-        bytes: usize,
-    ) -> Moved {
-        let [one] = to else {
-            return self.send(to, part, rest(pieces, part.offset, bytes), false);
-        };
+    fn send_pieces(&mut self, to: Endpoint, part: Part, pieces: &[Piece], bytes: usize) -> Moved {
         let message = self.message(0, part);
         let mut parts = [&[][..]; PARTS_AT_ONCE];
         let (mut used, mut offered) = (0, 0);
@@ -410,7 +401,7 @@ impl Medium for HostMedium<'_> {
         }
         self.links.is_unflushed = true;
         let payload = Payload::Bytes(&parts[..used]);
-        self.links.send_one(*one, &message, part.offset, payload)
+        self.links.send_one(to, &message, part.offset, payload)
     }
 
     #[inline]

@@ -50,16 +50,10 @@ pub trait Medium {
     /// Sends the bytes of `piece` to every peer of `to`, which all take the same number of them.
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved;
 
-    /// Sends `bytes` bytes of several pieces, from byte `part.offset` of them on; it may send those
-    /// of one piece alone.
-    fn send_pieces(
-        &mut self,
-        to: &[Endpoint],
-        part: Part,
-        pieces: &[Piece],
-        bytes: usize,
-    ) -> Moved {
-        self.send(to, part, rest(pieces, part.offset, bytes), false)
+    /// Sends `bytes` bytes of several pieces to one peer, from byte `part.offset` of them on; it
+    /// may send those of one piece alone.
+    fn send_pieces(&mut self, to: Endpoint, part: Part, pieces: &[Piece], bytes: usize) -> Moved {
+        self.send(&[to], part, rest(pieces, part.offset, bytes), false)
     }
 
     /// Stores what has come of a message.
