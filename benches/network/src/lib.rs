@@ -1,0 +1,233 @@
+//! Emulated hosts on one machine: network namespaces behind a switch of chosen rates and delays.
+//!
+//! Each host is a network namespace with one port, `eth0`, a TUN device. One thread reads the
+//! packets that the kernels' TCP sends there and writes them to the receivers' ports when they are
+//! due, so it needs nothing of the kernel but TUN. Hosts have the addresses 10.79.0.1, 10.79.0.2 and
+//! so on, and host names of their own.
+//!
+//! Namespaces and ports have no names outside and belong to this process: however it ends, by a
+//! signal too, the kernel removes them, and kills what was started by [`Network::command`]. The
+//! thread that called that must live as long as the started processes.
+//!
+//! It takes some 10 µs of a core for a packet of up to 16 KiB, which the ranks on this machine do
+//! not have. [`Statistics::late`] says how well it kept up.
+//!
+//! # Rooms
+//!
+//! `shape` and `switch` are pure; `shaper` is the thread; `sys` has all unsafe code.
+
+mod shape;
+mod shaper;
+mod switch;
+mod sys;
+
+pub use shape::{HOSTS_MAX, Shape, Sites};
+pub use shaper::{Delivery, Statistics};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use shaper::{Shaper, Shared};
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Packets that wait in a host for its port at most.
+const PACKETS_WAITING: usize = 2000;
+
+/// Emulated hosts, as long as it lives.
+///
+/// ```no_run
+/// use ringtree_network::{Network, Shape};
+/// use std::process::Command;
+///
+/// let network = Network::open(&Shape::new(2, 125e6))?; // needs root
+/// let mut ping = Command::new("ping");
+/// network.command(0, ping.args(["-c", "1", "10.79.0.2"]))?.wait()?;
+/// # Ok::<_, std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Network {
+    hosts: Vec<Namespaces>,
+    shared: Arc<Shared>,
+    start: Instant,
+    thread: Option<JoinHandle<io::Result<Statistics>>>,
+}
+
+/// The two kinds of namespace that make a host.
+#[derive(Debug)]
+struct Namespaces {
+    network: File,
+    name: File,
+}
+
+impl Namespaces {
+    /// Those of the calling thread.
+    fn own() -> io::Result<Self> {
+        Ok(Self {
+            network: File::open("/proc/thread-self/ns/net")?,
+            name: File::open("/proc/thread-self/ns/uts")?,
+        })
+    }
+
+    /// Moves the calling thread.
+    fn enter(&self) -> io::Result<()> {
+        move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))?;
+        move_into_link_name_space(
+            self.name.as_fd(),
+            Some(LinkNameSpaceType::HostNameAndNISDomainName),
+        )?;
+        Ok(())
+    }
+}
+
+impl Network {
+    /// Makes the hosts and starts to carry packets.
+    ///
+    /// # Errors
+    /// The shape is impossible, or the machine refuses: without root, without `/dev/net/tun`,
+    /// without the command `ip`. One line says which.
+    pub fn open(shape: &Shape) -> io::Result<Self> {
+        shape.check().map_err(io::Error::other)?;
+        let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+        for host in 0..shape.hosts {
+            // The thread that makes a host stays in it, and ends.
+            let shape = shape.clone();
+            let made = std::thread::spawn(move || make_host(&shape, host)).join();
+            let (namespaces, port) =
+                made.map_err(|_| io::Error::other("making a host panicked"))??;
+            hosts.push(namespaces);
+            ports.push(port);
+        }
+        let (shared, start) = (Arc::new(Shared::default()), Instant::now());
+        let shaper = Shaper::new(shape, ports, start, Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("shaper".into());
+        let thread = thread.spawn(move || shaper.run())?;
+        Ok(Self {
+            hosts,
+            shared,
+            start,
+            thread: Some(thread),
+        })
+    }
+
+    /// The address of a host.
+    #[must_use]
+    pub fn address(host: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 79, 0, u8::try_from(host + 1).unwrap_or(u8::MAX))
+    }
+
+    /// Starts `command` on a host. The kernel kills its process when the calling thread ends.
+    ///
+    /// # Errors
+    /// There is no such host, or the process cannot be started.
+    pub fn command(&self, host: usize, command: &mut Command) -> io::Result<Child> {
+        let there = self.hosts.get(host);
+        let there = there.ok_or_else(|| io::Error::other(format!("there is no host {host}")))?;
+        let here = Namespaces::own()?;
+        sys::die_with_parent(command);
+        there.enter()?;
+        let child = command.spawn();
+        here.enter()?;
+        child
+    }
+
+    /// How long the network has been there: the clock of its deliveries.
+    #[must_use]
+    pub fn clock(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// From now on, keeps what reaches which host when.
+    pub fn record(&self) {
+        self.shared.records.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what was kept so far, in the order of time.
+    #[must_use]
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        let deliveries = self.shared.deliveries.lock();
+        std::mem::take(&mut *deliveries.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the network.
+    ///
+    /// # Errors
+    /// Carrying packets failed; then hosts were cut off from then on.
+    pub fn close(mut self) -> io::Result<Statistics> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<Statistics> {
+        self.shared.is_over.store(true, Ordering::Release);
+        let Some(thread) = self.thread.take() else {
+            return Ok(Statistics::default());
+        };
+        thread
+            .join()
+            .map_err(|_| io::Error::other("the carrying thread panicked"))?
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // A failure is for `close` to report.
+        let _ = self.end();
+    }
+}
+
+/// Makes the calling thread's process a host as far as this thread is concerned.
+fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
+    let because = |what: &'static str| {
+        move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
+    };
+    sys::leave_network().map_err(because("a network namespace needs root"))?;
+    rustix::system::sethostname(format!("host{host}").as_bytes())?;
+    let port = sys::make_port().map_err(because("a port needs /dev/net/tun"))?;
+    for (name, value) in [
+        ("ipv6/conf/all/disable_ipv6", "1"),
+        ("ipv4/tcp_no_metrics_save", "1"),
+    ] {
+        // A kernel without it needs no setting.
+        let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);
+    }
+    if let Some(name) = &shape.congestion_control {
+        std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name).map_err(because(
+            "the congestion control is not in net.ipv4.tcp_allowed_congestion_control",
+        ))?;
+    }
+    let packet_bytes = shape.packet_bytes();
+    let address = Network::address(host);
+    ip(&format!(
+        "link set lo up\naddr add {address}/24 dev eth0\n\
+         link set dev eth0 gso_max_size {packet_bytes} txqueuelen {PACKETS_WAITING} up\n"
+    ))
+    .map_err(because("`ip` (iproute2)"))?;
+    Ok((Namespaces::own()?, port))
+}
+
+/// Has the command `ip` do what the lines say.
+fn ip(lines: &str) -> io::Result<()> {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped());
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(lines.as_bytes())?;
+    }
+    let done = child.wait_with_output()?;
+    match done.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            let first = said.lines().next().unwrap_or_default().to_owned();
+            Err(io::Error::other(first))
+        }
+    }
+}

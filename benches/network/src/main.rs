@@ -1,0 +1,189 @@
+//! Starts a program once a rank on emulated hosts, with the variables of a job.
+//!
+//! `ringtree-network --hosts 8 --rate 1000 --delay-us 250 -- target/release/ringtree bench all-reduce`
+//!
+//! Exit codes: 0; the first rank's that failed; 1 without root or past the limit; 2 wrong usage.
+
+use clap::Parser;
+use ringtree_network::{Network, Shape, Sites};
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// How often the ranks are looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Starts a program once a rank on emulated hosts, which need root and are gone afterwards.
+#[derive(Debug, Parser)]
+#[command(name = "ringtree-network")]
+struct Arguments {
+    /// How many hosts there are
+    #[arg(long, default_value_t = 2)]
+    hosts: usize,
+    /// Mbit/s of a host's link, in each direction, framing included
+    #[arg(long, default_value_t = 1000.0)]
+    rate: f64,
+    /// Microseconds from one host to another
+    #[arg(long, default_value_t = 250)]
+    delay_us: u64,
+    /// Microseconds by which a packet is late at most, at random
+    #[arg(long, default_value_t = 0)]
+    jitter_us: u64,
+    /// Bytes that wait for a link at most; without it, what the link carries in 50 ms
+    #[arg(long)]
+    queue: Option<u64>,
+    /// How many hosts each site has, such as 4,4; they share the site's uplink
+    #[arg(long, value_delimiter = ',', requires = "uplink")]
+    sites: Vec<usize>,
+    /// Mbit/s of a site's uplink, in each direction
+    #[arg(long, requires = "sites")]
+    uplink: Option<f64>,
+    /// Microseconds that a packet between sites takes besides
+    #[arg(long, default_value_t = 0)]
+    uplink_delay_us: u64,
+    /// TCP's congestion control; without it the machine's
+    #[arg(long)]
+    congestion_control: Option<String>,
+    /// How many ranks each host has: one number for all, or one each, such as 3,5,2
+    #[arg(long, value_delimiter = ',', default_values_t = [1])]
+    ranks_per_host: Vec<usize>,
+    /// Seconds after which the ranks are killed
+    #[arg(long, default_value_t = 170.0)]
+    limit_s: f64,
+    /// The port at which ranks meet
+    #[arg(long, default_value_t = 29500)]
+    port: u16,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    program: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let end = match shape(&arguments) {
+        Ok(shape) => run(&arguments, &shape),
+        Err(what) => {
+            eprintln!("ringtree-network: {what}");
+            return ExitCode::from(2);
+        }
+    };
+    end.unwrap_or_else(|error| {
+        eprintln!("ringtree-network: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn shape(arguments: &Arguments) -> Result<Shape, String> {
+    let bytes_per_s = |mbit_per_s: f64| mbit_per_s * 1e6 / 8.0;
+    let plain = Shape::new(arguments.hosts, bytes_per_s(arguments.rate));
+    let shape = Shape {
+        delay: Duration::from_micros(arguments.delay_us),
+        jitter: Duration::from_micros(arguments.jitter_us),
+        queue_bytes: arguments.queue.unwrap_or(plain.queue_bytes),
+        sites: arguments.uplink.map(|uplink| Sites {
+            hosts: arguments.sites.clone(),
+            bytes_per_s: bytes_per_s(uplink),
+            delay: Duration::from_micros(arguments.uplink_delay_us),
+        }),
+        congestion_control: arguments.congestion_control.clone(),
+        ..plain
+    };
+    shape.check()?;
+    let counts = &arguments.ranks_per_host;
+    if ![1, arguments.hosts].contains(&counts.len()) || counts.contains(&0) {
+        return Err("--ranks-per-host takes one number, or one for each host, from 1".into());
+    }
+    if !(arguments.limit_s >= 0.0 && arguments.limit_s <= 1e9) {
+        return Err("--limit-s must be a number of seconds".into());
+    }
+    Ok(shape)
+}
+
+fn run(arguments: &Arguments, shape: &Shape) -> io::Result<ExitCode> {
+    let deadline = Instant::now() + Duration::from_secs_f64(arguments.limit_s);
+    let network = Network::open(shape)?;
+    let ranks = start(arguments, &network)?;
+    let code = wait(ranks, deadline)?;
+    let statistics = network.close()?;
+    eprintln!(
+        "network: {} packets, {} dropped, at most {:.0} µs late{}",
+        statistics.packets,
+        statistics.dropped,
+        statistics.late.as_secs_f64() * 1e6,
+        if statistics.is_real_time {
+            ""
+        } else {
+            "; not in real time, as it lacks CAP_SYS_NICE"
+        }
+    );
+    Ok(code)
+}
+
+/// Starts all ranks, host by host.
+fn start(arguments: &Arguments, network: &Network) -> io::Result<Vec<Child>> {
+    let counts = arguments.ranks_per_host.iter().cycle();
+    let counts: Vec<usize> = counts.take(arguments.hosts).copied().collect();
+    let world_size: usize = counts.iter().sum();
+    let secret = match std::env::var("RINGTREE_SECRET") {
+        Ok(secret) => secret,
+        Err(_) => secret()?,
+    };
+    let mut ranks = Vec::new();
+    for (host, count) in counts.iter().enumerate() {
+        for local_rank in 0..*count {
+            let mut command = Command::new(&arguments.program[0]);
+            command.args(&arguments.program[1..]);
+            let numbers = [
+                ("RANK", ranks.len()),
+                ("WORLD_SIZE", world_size),
+                ("LOCAL_RANK", local_rank),
+                ("LOCAL_WORLD_SIZE", *count),
+                ("MASTER_PORT", arguments.port.into()),
+            ];
+            for (name, number) in numbers {
+                command.env(name, number.to_string());
+            }
+            command.env("MASTER_ADDR", Network::address(0).to_string());
+            command.env("RINGTREE_SECRET", &secret);
+            let child = network.command(host, &mut command);
+            ranks.push(child.map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", arguments.program[0]))
+            })?);
+        }
+    }
+    Ok(ranks)
+}
+
+/// A new secret of 32 bytes, in hexadecimal.
+fn secret() -> io::Result<String> {
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Waits for all ranks; kills them at the deadline.
+fn wait(mut ranks: Vec<Child>, deadline: Instant) -> io::Result<ExitCode> {
+    let mut code = 0;
+    while !ranks.is_empty() {
+        let mut left = Vec::new();
+        for mut rank in ranks {
+            match rank.try_wait()? {
+                None => left.push(rank),
+                Some(status) if code == 0 => code = status.code().unwrap_or(1),
+                Some(_) => {}
+            }
+        }
+        if Instant::now() > deadline {
+            for rank in &mut left {
+                rank.kill()?;
+                rank.wait()?;
+            }
+            return Err(io::Error::other(
+                "the ranks did not end in time and were killed (--limit-s)",
+            ));
+        }
+        ranks = left;
+        std::thread::sleep(LOOK);
+    }
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}

@@ -1,0 +1,276 @@
+//! The thread that carries packets from port to port when the switch says so.
+
+use crate::shape::Shape;
+use crate::switch::{Outcome, Packet, Switch};
+use crate::sys::{HEADER_BYTES, run_first};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest packet that the kernel hands over, with what precedes it.
+const BUFFER_BYTES: usize = HEADER_BYTES + (64 << 10);
+/// Packets of one port in a row, before the others have their turn.
+const BURST: usize = 4;
+/// What Ethernet adds to a packet: preamble, addresses, checksum, and the gap after it.
+const FRAMING_BYTES: u64 = 38;
+/// How often the thread looks whether it is to end, at least.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a network has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets that reached their hosts; a long one counts once.
+    pub packets: u64,
+    /// Packets that were dropped at a full queue.
+    pub dropped: u64,
+    /// How long after its time a packet was delivered at most: how exact the emulation was.
+    pub late: Duration,
+    /// Whether the carrying thread runs before all ordinary threads.
+    pub is_real_time: bool,
+}
+
+/// What reached a host when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// When, counted from the start of the network.
+    pub at: Duration,
+    /// The host.
+    pub host: usize,
+    /// Bytes of TCP's streams, without headers; those that were sent again count again.
+    pub bytes: u64,
+}
+
+/// What the carrying thread shares with its owner.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) is_over: AtomicBool,
+    pub(crate) records: AtomicBool,
+    pub(crate) deliveries: Mutex<Vec<Delivery>>,
+}
+
+/// The carrying thread's own.
+pub(crate) struct Shaper {
+    ports: Vec<File>,
+    switch: Switch<Vec<u8>>,
+    start: Instant,
+    shared: Arc<Shared>,
+    spare: Vec<Vec<u8>>,
+    statistics: Statistics,
+}
+
+impl Shaper {
+    pub(crate) fn new(
+        shape: &Shape,
+        ports: Vec<File>,
+        start: Instant,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            ports,
+            switch: Switch::new(shape),
+            start,
+            shared,
+            spare: Vec::new(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// Carries packets until it is over.
+    ///
+    /// # Errors
+    /// Waiting for the ports failed.
+    pub(crate) fn run(mut self) -> io::Result<Statistics> {
+        self.statistics.is_real_time = run_first().is_ok();
+        while !self.shared.is_over.load(Ordering::Acquire) {
+            let readable = self.wait()?;
+            for host in readable {
+                self.hear(host);
+            }
+            self.deliver();
+        }
+        Ok(self.statistics)
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Sleeps until a packet is due or a port that may be heard has one; returns such ports.
+    fn wait(&self) -> io::Result<Vec<usize>> {
+        let now_ns = self.now_ns();
+        let mut until_ns = now_ns + LOOK.as_nanos() as u64;
+        until_ns = until_ns.min(self.switch.next_ns().unwrap_or(u64::MAX));
+        let (mut heard, mut ports) = (Vec::new(), Vec::new());
+        for (host, port) in self.ports.iter().enumerate() {
+            let hears_ns = self.switch.hears_at(host);
+            if hears_ns > now_ns {
+                until_ns = until_ns.min(hears_ns);
+                continue;
+            }
+            heard.push(host);
+            ports.push(PollFd::new(port, PollFlags::IN));
+        }
+        let rest_ns = until_ns.saturating_sub(now_ns);
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: rest_ns as _,
+        };
+        match poll(&mut ports, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = heard.iter().zip(&ports);
+        let ready = ready.filter(|(_, port)| port.revents().contains(PollFlags::IN));
+        Ok(ready.map(|(host, _)| *host).collect())
+    }
+
+    /// Takes packets that `host` sends.
+    fn hear(&mut self, host: usize) {
+        for _ in 0..BURST {
+            let now_ns = self.now_ns();
+            if self.switch.hears_at(host) > now_ns {
+                return;
+            }
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            buffer.resize(BUFFER_BYTES, 0);
+            let Ok(length) = (&self.ports[host]).read(&mut buffer) else {
+                self.spare.push(buffer);
+                return;
+            };
+            buffer.truncate(length);
+            match Sight::of(&buffer).filter(|sight| sight.to < self.ports.len() && sight.to != host)
+            {
+                Some(sight) => {
+                    let packet = Packet {
+                        from: host,
+                        to: sight.to,
+                        wire_bytes: sight.wire_bytes(),
+                        load: buffer,
+                    };
+                    self.switch.send(now_ns, packet);
+                }
+                None => self.spare.push(buffer),
+            }
+        }
+    }
+
+    /// Hands over every packet that is due.
+    fn deliver(&mut self) {
+        while let Some(outcome) = self.switch.take(self.now_ns()) {
+            let packet = match outcome {
+                Outcome::Delivered(packet, at_ns) => {
+                    let late = Duration::from_nanos(self.now_ns().saturating_sub(at_ns));
+                    self.statistics.late = self.statistics.late.max(late);
+                    // A host whose queue is full loses it, as it would on a wire.
+                    match (&self.ports[packet.to]).write(&packet.load) {
+                        Ok(_) => self.statistics.packets += 1,
+                        Err(_) => self.statistics.dropped += 1,
+                    }
+                    self.record(&packet, at_ns);
+                    packet
+                }
+                Outcome::Dropped(packet) => {
+                    self.statistics.dropped += 1;
+                    packet
+                }
+            };
+            self.spare.push(packet.load);
+        }
+    }
+
+    fn record(&self, packet: &Packet<Vec<u8>>, at_ns: u64) {
+        if !self.shared.records.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(sight) = Sight::of(&packet.load) {
+            let deliveries = self.shared.deliveries.lock();
+            deliveries
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(Delivery {
+                    at: Duration::from_nanos(at_ns),
+                    host: packet.to,
+                    bytes: sight.payload_bytes,
+                });
+        }
+    }
+}
+
+/// What a packet says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sight {
+    to: usize,
+    header_bytes: u64,
+    payload_bytes: u64,
+    /// The payload of the packets into which a network card would cut it; none for one packet.
+    segment_bytes: Option<u64>,
+}
+
+impl Sight {
+    /// None for what is no whole IPv4 packet.
+    fn of(packet: &[u8]) -> Option<Self> {
+        let (before, ip) = packet.split_at_checked(HEADER_BYTES)?;
+        let segment = u16::from_ne_bytes([before[4], before[5]]);
+        if ip.len() < 20 || ip[0] >> 4 != 4 {
+            return None;
+        }
+        const TCP: u8 = 6;
+        let mut header_bytes = usize::from(ip[0] & 15) * 4;
+        header_bytes += match ip[9] {
+            TCP => usize::from(ip.get(header_bytes + 12)? >> 4) * 4,
+            _ => 8,
+        };
+        Some(Self {
+            to: usize::from(ip[19]).checked_sub(1)?,
+            header_bytes: header_bytes as u64,
+            payload_bytes: ip.len().saturating_sub(header_bytes) as u64,
+            segment_bytes: (segment > 0).then(|| u64::from(segment)),
+        })
+    }
+
+    /// What it takes of a wire: headers and framing are paid for every segment.
+    fn wire_bytes(&self) -> u64 {
+        let segments = match self.segment_bytes {
+            Some(bytes) => self.payload_bytes.div_ceil(bytes).max(1),
+            None => 1,
+        };
+        self.payload_bytes + segments * (self.header_bytes + FRAMING_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A TCP packet to 10.79.0.3 with 20 + 32 bytes of headers.
+    fn packet(payload_bytes: usize, segment: u16) -> Vec<u8> {
+        let mut packet = vec![0; HEADER_BYTES + 52 + payload_bytes];
+        packet[4..6].copy_from_slice(&segment.to_ne_bytes());
+        let ip = &mut packet[HEADER_BYTES..];
+        (ip[0], ip[9], ip[19], ip[32]) = (0x45, 6, 3, 8 << 4);
+        packet
+    }
+
+    #[test]
+    fn every_segment_pays_headers_and_framing() {
+        let one = Sight::of(&packet(1_448, 0)).unwrap();
+        assert_eq!(
+            (one.to, one.payload_bytes, one.wire_bytes()),
+            (2, 1_448, 1_538)
+        );
+        let long = Sight::of(&packet(14_481, 1_448)).unwrap();
+        assert_eq!(long.wire_bytes(), 14_481 + 11 * 90);
+        assert_eq!(Sight::of(&packet(0, 0)).unwrap().wire_bytes(), 90);
+    }
+
+    #[test]
+    fn what_is_no_packet_of_ours_is_told() {
+        assert_eq!(Sight::of(&[0; 9]), None);
+        let mut version_6 = packet(10, 0);
+        version_6[HEADER_BYTES] = 0x60;
+        assert_eq!(Sight::of(&version_6), None);
+        assert_eq!(Sight::of(&packet(0, 0)[..HEADER_BYTES + 25]), None);
+    }
+}

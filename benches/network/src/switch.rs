@@ -1,0 +1,348 @@
+//! When a packet reaches its host, and whether it does. Pure: times come in, as nanoseconds.
+//!
+//! A packet passes one *station* after another: the sending host's way out, between sites the
+//! uplink out of the one and the uplink into the other, and the receiving host's way in. A station
+//! serves packets in the order in which they reach it, one at a time, at its rate. A packet enters
+//! the next station as soon as its first byte has left the last one, unless the next is faster: then
+//! so late that the packet passes it in one go. So a packet's bytes are paid once on an idle path.
+
+use crate::shape::Shape;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// A host is heard only while its way out is booked for less than this, in nanoseconds; more waits
+/// in the host's own queue.
+const BOOKED_AHEAD_NS: u64 = 1_000_000;
+
+/// A packet on its way. `T` is what the switch passes on unseen.
+#[derive(Debug)]
+pub(crate) struct Packet<T> {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// What it takes of a link, framing included.
+    pub(crate) wire_bytes: u64,
+    pub(crate) load: T,
+}
+
+/// What became of a packet.
+#[derive(Debug)]
+pub(crate) enum Outcome<T> {
+    /// It was to be at its host at this time.
+    Delivered(Packet<T>, u64),
+    /// The queue of a station was full.
+    Dropped(Packet<T>),
+}
+
+/// From the first byte of a packet to its last, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    begin_ns: u64,
+    end_ns: u64,
+}
+
+/// A link in one direction.
+#[derive(Clone, Debug)]
+struct Station {
+    ns_per_byte: f64,
+    queue_bytes: f64,
+    /// Until when it is booked.
+    free_ns: u64,
+}
+
+impl Station {
+    /// How long `bytes` take.
+    fn passing_ns(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.ns_per_byte) as u64
+    }
+
+    /// When a packet passes that comes at `at_ns`.
+    fn pass(&mut self, at_ns: u64, bytes: u64) -> Span {
+        let begin_ns = self.free_ns.max(at_ns);
+        self.free_ns = begin_ns + self.passing_ns(bytes);
+        Span {
+            begin_ns,
+            end_ns: self.free_ns,
+        }
+    }
+
+    fn is_full(&self, at_ns: u64) -> bool {
+        let waiting_ns = self.free_ns.saturating_sub(at_ns);
+        waiting_ns as f64 > self.queue_bytes * self.ns_per_byte
+    }
+}
+
+/// A packet before its next station, or before its host.
+#[derive(Debug)]
+struct Waiting<T> {
+    packet: Packet<T>,
+    /// How many stations it has passed.
+    passed: usize,
+}
+
+/// The emulated switch; see the module's text.
+#[derive(Debug)]
+pub(crate) struct Switch<T> {
+    /// All hosts' ways out, all hosts' ways in, all sites' ways out, all sites' ways in.
+    stations: Vec<Station>,
+    site_of_hosts: Vec<usize>,
+    sites: usize,
+    delay_ns: u64,
+    uplink_delay_ns: u64,
+    jitter_ns: u64,
+    chance: u64,
+    /// When what comes next happens, and to which packet; the number keeps the order of equals.
+    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    numbered: u64,
+    packets: Vec<Option<Waiting<T>>>,
+    vacant: Vec<usize>,
+    /// By sender and receiver: when the last packet arrives.
+    last_ns: Vec<u64>,
+}
+
+impl<T> Switch<T> {
+    pub(crate) fn new(shape: &Shape) -> Self {
+        let station = |bytes_per_s: f64| Station {
+            ns_per_byte: 1e9 / bytes_per_s,
+            queue_bytes: shape.queue_bytes as f64,
+            free_ns: 0,
+        };
+        let mut stations = vec![station(shape.bytes_per_s); 2 * shape.hosts];
+        let (mut sites, mut uplink_delay) = (0, Duration::ZERO);
+        if let Some(uplinks) = &shape.sites {
+            (sites, uplink_delay) = (uplinks.hosts.len(), uplinks.delay);
+            stations.extend(vec![station(uplinks.bytes_per_s); 2 * sites]);
+        }
+        Self {
+            stations,
+            site_of_hosts: shape.site_of_hosts(),
+            sites,
+            delay_ns: nanoseconds(shape.delay),
+            uplink_delay_ns: nanoseconds(uplink_delay),
+            jitter_ns: nanoseconds(shape.jitter),
+            chance: 1,
+            events: BinaryHeap::new(),
+            numbered: 0,
+            packets: Vec::new(),
+            vacant: Vec::new(),
+            last_ns: vec![0; shape.hosts * shape.hosts],
+        }
+    }
+
+    fn hosts(&self) -> usize {
+        self.site_of_hosts.len()
+    }
+
+    /// When `host` may be heard again: now, or when enough of what it sent has left it.
+    pub(crate) fn hears_at(&self, host: usize) -> u64 {
+        self.stations[host].free_ns.saturating_sub(BOOKED_AHEAD_NS)
+    }
+
+    /// `packet` leaves its host.
+    pub(crate) fn send(&mut self, now_ns: u64, packet: Packet<T>) {
+        let span = self.stations[packet.from].pass(now_ns, packet.wire_bytes);
+        self.go_on(packet, 1, span);
+    }
+
+    /// When something happens next.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse((at_ns, _, _))| *at_ns)
+    }
+
+    /// The next packet that has come to an end by now.
+    pub(crate) fn take(&mut self, now_ns: u64) -> Option<Outcome<T>> {
+        while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            let Reverse((at_ns, _, place)) = self.events.pop()?;
+            let Waiting { packet, passed } = self.packets[place].take()?;
+            self.vacant.push(place);
+            let Some(station) = self.station(packet.from, packet.to, passed) else {
+                return Some(Outcome::Delivered(packet, at_ns));
+            };
+            if self.stations[station].is_full(at_ns) {
+                return Some(Outcome::Dropped(packet));
+            }
+            let span = self.stations[station].pass(at_ns, packet.wire_bytes);
+            self.go_on(packet, passed + 1, span);
+        }
+        None
+    }
+
+    /// `packet` has passed so many stations, the last one during `span`.
+    fn go_on(&mut self, packet: Packet<T>, passed: usize, span: Span) {
+        let at_ns = match self.station(packet.from, packet.to, passed) {
+            None => self.arrival_ns(&packet, span),
+            Some(next) => {
+                let passing_ns = self.stations[next].passing_ns(packet.wire_bytes);
+                span.begin_ns.max(span.end_ns.saturating_sub(passing_ns))
+            }
+        };
+        let waiting = Some(Waiting { packet, passed });
+        let place = match self.vacant.pop() {
+            Some(place) => place,
+            None => {
+                self.packets.push(None);
+                self.packets.len() - 1
+            }
+        };
+        self.packets[place] = waiting;
+        self.numbered += 1;
+        self.events.push(Reverse((at_ns, self.numbered, place)));
+    }
+
+    /// The station that a packet from `from` to `to` enters after `passed` others; none at its end.
+    fn station(&self, from: usize, to: usize, passed: usize) -> Option<usize> {
+        let (out, into) = (self.site_of_hosts[from], self.site_of_hosts[to]);
+        let sites = 2 * self.hosts();
+        match (out != into, passed) {
+            (true, 1) => Some(sites + out),
+            (true, 2) => Some(sites + self.sites + into),
+            (false, 1) | (true, 3) => Some(self.hosts() + to),
+            _ => None,
+        }
+    }
+
+    fn arrival_ns(&mut self, packet: &Packet<T>, span: Span) -> u64 {
+        let (from, to) = (packet.from, packet.to);
+        let mut arrival_ns = span.end_ns + self.delay_ns + self.late_ns();
+        if self.site_of_hosts[from] != self.site_of_hosts[to] {
+            arrival_ns += self.uplink_delay_ns;
+        }
+        let pair = from * self.hosts() + to;
+        self.last_ns[pair] = self.last_ns[pair].max(arrival_ns);
+        self.last_ns[pair]
+    }
+
+    /// From 0 to the jitter, by xorshift.
+    fn late_ns(&mut self) -> u64 {
+        if self.jitter_ns == 0 {
+            return 0;
+        }
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance % self.jitter_ns
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Sites;
+
+    const MS: u64 = 1_000_000;
+
+    /// 1 kB takes a millisecond.
+    fn shape(hosts: usize) -> Shape {
+        Shape {
+            delay: Duration::from_millis(5),
+            queue_bytes: 2_500,
+            ..Shape::new(hosts, 1e6)
+        }
+    }
+
+    fn packet(from: usize, to: usize) -> Packet<()> {
+        Packet {
+            from,
+            to,
+            wire_bytes: 1_000,
+            load: (),
+        }
+    }
+
+    /// When which packet arrives, in milliseconds; 0 for one that was dropped.
+    fn ends(switch: &mut Switch<()>) -> Vec<(usize, usize, u64)> {
+        let mut ends = Vec::new();
+        while let Some(outcome) = switch.take(u64::MAX) {
+            ends.push(match outcome {
+                Outcome::Delivered(packet, at_ns) => (packet.from, packet.to, at_ns / MS),
+                Outcome::Dropped(packet) => (packet.from, packet.to, 0),
+            });
+        }
+        ends
+    }
+
+    #[test]
+    fn a_packet_pays_its_bytes_once_and_the_delay() {
+        let mut switch = Switch::new(&shape(2));
+        switch.send(0, packet(0, 1));
+        switch.send(0, packet(0, 1));
+        switch.send(10 * MS, packet(1, 0));
+        assert_eq!(ends(&mut switch), [(0, 1, 6), (0, 1, 7), (1, 0, 16)]);
+    }
+
+    #[test]
+    fn senders_share_the_receivers_port_and_a_full_queue_drops() {
+        let mut switch = Switch::new(&shape(5));
+        for from in 1..5 {
+            switch.send(0, packet(from, 0));
+        }
+        // Two wait behind the first; the fourth finds 3 kB booked, beyond the queue.
+        assert_eq!(
+            ends(&mut switch),
+            [(4, 0, 0), (1, 0, 6), (2, 0, 7), (3, 0, 8)]
+        );
+    }
+
+    #[test]
+    fn a_host_is_heard_no_further_than_its_link_carries() {
+        let mut switch = Switch::new(&shape(2));
+        assert_eq!(switch.hears_at(0), 0);
+        for _ in 0..3 {
+            switch.send(0, packet(0, 1));
+        }
+        assert_eq!(switch.hears_at(0), 2 * MS);
+        assert_eq!(switch.hears_at(1), 0);
+    }
+
+    #[test]
+    fn hosts_of_a_site_share_its_uplink() {
+        let sites = Sites {
+            hosts: vec![2, 2],
+            bytes_per_s: 5e5,
+            delay: Duration::from_millis(10),
+        };
+        let mut switch = Switch::new(&Shape {
+            sites: Some(sites),
+            ..shape(4)
+        });
+        switch.send(0, packet(0, 2));
+        switch.send(0, packet(1, 3));
+        switch.send(0, packet(3, 2));
+        // Within a site 1 ms and the delay; over the uplink 2 ms each, one after the other.
+        assert_eq!(ends(&mut switch), [(3, 2, 6), (0, 2, 17), (1, 3, 19)]);
+    }
+
+    #[test]
+    fn jitter_keeps_the_order_of_a_pair() {
+        let mut switch = Switch::new(&Shape {
+            jitter: Duration::from_millis(20),
+            ..shape(2)
+        });
+        let mut sent_ns = Vec::new();
+        for index in 0..100 {
+            let load = index;
+            switch.send(
+                index * 2 * MS,
+                Packet {
+                    from: 0,
+                    to: 1,
+                    wire_bytes: 100,
+                    load,
+                },
+            );
+            sent_ns.push(index * 2 * MS);
+        }
+        let (mut expected, mut latest_ns) = (0, 0);
+        while let Some(Outcome::Delivered(packet, at_ns)) = switch.take(u64::MAX) {
+            assert_eq!(packet.load, expected);
+            expected += 1;
+            latest_ns = latest_ns.max(at_ns - sent_ns[packet.load as usize]);
+        }
+        assert_eq!(expected, 100);
+        assert!(latest_ns > 15 * MS && latest_ns < 26 * MS, "{latest_ns}");
+    }
+}
