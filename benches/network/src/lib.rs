@@ -1,9 +1,9 @@
 //! Emulated hosts on one machine: network namespaces behind a switch of chosen rates and delays.
 //!
 //! Each host is a network namespace with one port, `eth0`, a TUN device. One thread reads the
-//! packets that the kernels' TCP sends there and writes them to the receivers' ports when they are
-//! due, so it needs nothing of the kernel but TUN. Hosts have the addresses 10.79.0.1, 10.79.0.2 and
-//! so on, and host names of their own.
+//! packets that the kernel's TCP sends there and writes them to the receivers' ports when they are
+//! due, so it needs nothing of the kernel but TUN. Hosts have the addresses 10.79.0.1, 10.79.0.2
+//! and so on, and host names of their own.
 //!
 //! Namespaces and ports have no names outside and belong to this process: however it ends, by a
 //! signal too, the kernel removes them, and kills what was started by [`Network::command`]. The

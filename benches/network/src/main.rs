@@ -1,6 +1,6 @@
 //! Starts a program once a rank on emulated hosts, with the variables of a job.
 //!
-//! `ringtree-network --hosts 8 --rate 1000 --delay-us 250 -- target/release/ringtree bench all-reduce`
+//! `ringtree-network --hosts 8 --rate 1000 --delay-us 250 -- ringtree bench all-reduce`
 //!
 //! Exit codes: 0; the first rank's that failed; 1 without root or past the limit; 2 wrong usage.
 

@@ -23,7 +23,7 @@ pub struct Shape {
     pub bytes_per_s: f64,
     /// From one host to another, beside the time that a packet's bytes take.
     pub delay: Duration,
-    /// A packet is late by up to this, at random. Packets from one host to another keep their order.
+    /// A packet is late by up to this, at random. Those from one host to another keep their order.
     pub jitter: Duration,
     /// What waits for a host's link or a site's uplink at most, in bytes; more is dropped.
     pub queue_bytes: u64,

@@ -3,8 +3,8 @@
 //! A packet passes one *station* after another: the sending host's way out, between sites the
 //! uplink out of the one and the uplink into the other, and the receiving host's way in. A station
 //! serves packets in the order in which they reach it, one at a time, at its rate. A packet enters
-//! the next station as soon as its first byte has left the last one, unless the next is faster: then
-//! so late that the packet passes it in one go. So a packet's bytes are paid once on an idle path.
+//! the next station as soon as its first byte has left the last one, unless the next is faster:
+//! then so late that it passes that one in one go. So its bytes are paid once on an idle path.
 
 use crate::shape::Shape;
 use std::cmp::Reverse;
