@@ -27,7 +27,7 @@ pub use shaper::{Delivery, Statistics};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use shaper::{Shaper, Shared};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -136,6 +136,45 @@ impl Network {
         child
     }
 
+    /// Starts `program` once a rank with the variables of a job, so many ranks on each host, which
+    /// meet at `port` of host 0. `RINGTREE_SECRET` is a new one unless it is set.
+    ///
+    /// # Errors
+    /// As of [`Network::command`].
+    pub fn start_ranks(
+        &self,
+        ranks_of_hosts: &[usize],
+        port: u16,
+        mut program: impl FnMut() -> Command,
+    ) -> io::Result<Vec<Child>> {
+        let world_size: usize = ranks_of_hosts.iter().sum();
+        let secret = std::env::var("RINGTREE_SECRET");
+        let secret = secret.or_else(|_| new_secret())?;
+        let mut ranks = Vec::new();
+        for (host, count) in ranks_of_hosts.iter().enumerate() {
+            for local_rank in 0..*count {
+                let mut command = program();
+                for (name, number) in [
+                    ("RANK", ranks.len()),
+                    ("WORLD_SIZE", world_size),
+                    ("LOCAL_RANK", local_rank),
+                    ("LOCAL_WORLD_SIZE", *count),
+                    ("MASTER_PORT", port.into()),
+                ] {
+                    command.env(name, number.to_string());
+                }
+                command.env("MASTER_ADDR", Network::address(0).to_string());
+                command.env("RINGTREE_SECRET", &secret);
+                let started = self.command(host, &mut command);
+                ranks.push(started.map_err(|error| {
+                    let program = command.get_program().to_string_lossy();
+                    io::Error::new(error.kind(), format!("{program}: {error}"))
+                })?);
+            }
+        }
+        Ok(ranks)
+    }
+
     /// How long the network has been there: the clock of its deliveries.
     #[must_use]
     pub fn clock(&self) -> Duration {
@@ -195,6 +234,11 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
         // A kernel without it needs no setting.
         let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);
     }
+    if let Some(bytes) = shape.send_buffer_bytes {
+        let least_default_most = format!("4096 {} {bytes}", bytes.min(16 << 10));
+        std::fs::write("/proc/sys/net/ipv4/tcp_wmem", least_default_most)
+            .map_err(because("net.ipv4.tcp_wmem"))?;
+    }
     if let Some(name) = &shape.congestion_control {
         std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name).map_err(because(
             "the congestion control is not in net.ipv4.tcp_allowed_congestion_control",
@@ -208,6 +252,13 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
     ))
     .map_err(because("`ip` (iproute2)"))?;
     Ok((Namespaces::own()?, port))
+}
+
+/// 32 random bytes, in hexadecimal.
+fn new_secret() -> io::Result<String> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Has the command `ip` do what the lines say.

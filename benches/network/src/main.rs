@@ -6,7 +6,7 @@
 
 use clap::Parser;
 use ringtree_network::{Network, Shape, Sites};
-use std::io::{self, Read};
+use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,9 @@ struct Arguments {
     /// Microseconds that a packet between sites takes besides
     #[arg(long, default_value_t = 0)]
     uplink_delay_us: u64,
+    /// Bytes that the kernel keeps of what a connection sends at most; without it the machine's
+    #[arg(long)]
+    send_buffer: Option<u64>,
     /// TCP's congestion control; without it the machine's
     #[arg(long)]
     congestion_control: Option<String>,
@@ -85,6 +88,7 @@ fn shape(arguments: &Arguments) -> Result<Shape, String> {
             bytes_per_s: bytes_per_s(uplink),
             delay: Duration::from_micros(arguments.uplink_delay_us),
         }),
+        send_buffer_bytes: arguments.send_buffer,
         congestion_control: arguments.congestion_control.clone(),
         ..plain
     };
@@ -102,7 +106,14 @@ fn shape(arguments: &Arguments) -> Result<Shape, String> {
 fn run(arguments: &Arguments, shape: &Shape) -> io::Result<ExitCode> {
     let deadline = Instant::now() + Duration::from_secs_f64(arguments.limit_s);
     let network = Network::open(shape)?;
-    let ranks = start(arguments, &network)?;
+    let counts = arguments.ranks_per_host.iter().cycle();
+    let counts: Vec<usize> = counts.take(arguments.hosts).copied().collect();
+    let program = || {
+        let mut command = Command::new(&arguments.program[0]);
+        command.args(&arguments.program[1..]);
+        command
+    };
+    let ranks = network.start_ranks(&counts, arguments.port, program)?;
     let code = wait(ranks, deadline)?;
     let statistics = network.close()?;
     eprintln!(
@@ -117,48 +128,6 @@ fn run(arguments: &Arguments, shape: &Shape) -> io::Result<ExitCode> {
         }
     );
     Ok(code)
-}
-
-/// Starts all ranks, host by host.
-fn start(arguments: &Arguments, network: &Network) -> io::Result<Vec<Child>> {
-    let counts = arguments.ranks_per_host.iter().cycle();
-    let counts: Vec<usize> = counts.take(arguments.hosts).copied().collect();
-    let world_size: usize = counts.iter().sum();
-    let secret = match std::env::var("RINGTREE_SECRET") {
-        Ok(secret) => secret,
-        Err(_) => secret()?,
-    };
-    let mut ranks = Vec::new();
-    for (host, count) in counts.iter().enumerate() {
-        for local_rank in 0..*count {
-            let mut command = Command::new(&arguments.program[0]);
-            command.args(&arguments.program[1..]);
-            let numbers = [
-                ("RANK", ranks.len()),
-                ("WORLD_SIZE", world_size),
-                ("LOCAL_RANK", local_rank),
-                ("LOCAL_WORLD_SIZE", *count),
-                ("MASTER_PORT", arguments.port.into()),
-            ];
-            for (name, number) in numbers {
-                command.env(name, number.to_string());
-            }
-            command.env("MASTER_ADDR", Network::address(0).to_string());
-            command.env("RINGTREE_SECRET", &secret);
-            let child = network.command(host, &mut command);
-            ranks.push(child.map_err(|error| {
-                io::Error::new(error.kind(), format!("{}: {error}", arguments.program[0]))
-            })?);
-        }
-    }
-    Ok(ranks)
-}
-
-/// A new secret of 32 bytes, in hexadecimal.
-fn secret() -> io::Result<String> {
-    let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Waits for all ranks; kills them at the deadline.

@@ -29,6 +29,10 @@ pub struct Shape {
     pub queue_bytes: u64,
     /// Which hosts share an uplink; none for all at one switch.
     pub sites: Option<Sites>,
+    /// What the kernel keeps of what a connection sends at most, in bytes; none for the machine's
+    /// setting, which is often megabytes. On a slow link they hide from a program how far its
+    /// messages are.
+    pub send_buffer_bytes: Option<u64>,
     /// TCP's congestion control; none for the machine's.
     pub congestion_control: Option<String>,
 }
@@ -56,6 +60,7 @@ impl Shape {
             jitter: Duration::ZERO,
             queue_bytes: ((bytes_per_s * 0.05) as u64).clamp(64 << 10, 1 << 20),
             sites: None,
+            send_buffer_bytes: None,
             congestion_control: None,
         }
     }
