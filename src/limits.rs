@@ -151,6 +151,9 @@ pub const RADIX_MAX: usize = 64;
 /// take the answer for so many, because a proof takes time and memory like the square of the ranks
 /// (here some hundredths of a second). No radix makes one group of so many.
 pub const IN_RANK_ORDER_PROVEN_RANKS: usize = RADIX_MAX + 1;
+/// Plans of ranks at several sites are priced message by message for up to so many ranks, each
+/// algorithm and radix in up to some thousands of steps; with more by a bound.
+pub const SITES_COUNTED_RANKS_MAX: usize = 64;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
 /// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a

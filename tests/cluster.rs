@@ -4,13 +4,15 @@
 
 use ringtree::Error;
 use ringtree::plan::algorithms::{self, entry, plan};
-use ringtree::plan::cost::longest_path_s;
+use ringtree::plan::cost::longest_path_between_sites_s;
 use ringtree::plan::ir::Request;
-use ringtree::plan::price::LinkCost;
-use ringtree::plan::{Algorithm, Collective, Hosts};
+use ringtree::plan::price::{LinkCost, UplinkCost};
+use ringtree::plan::select::TuningTable;
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology};
 use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree::sim::cluster::{Cluster, Moment, Outcome};
 use ringtree::sim::faults::{Faults, SplitMix64};
+use ringtree::sim::network::Uplinks;
 use ringtree::sim::script::{Call, Script, Step};
 use ringtree::sim::simulate::World;
 use std::time::Duration;
@@ -89,17 +91,34 @@ fn time_grows_with_the_logarithm_or_with_the_ranks_as_the_algorithm_does() {
 
 /// What the plans of all ranks cost, in the model whose o contains the bytes of a header.
 fn price_s(world: &World, call: &Call, algorithm: Algorithm) -> f64 {
+    let bytes = call.count * call.dtype.size();
+    longest_path_between_sites_s(&plans(world, call, algorithm), bytes, &table_of(world))
+}
+
+fn plans(world: &World, call: &Call, algorithm: Algorithm) -> Vec<Plan> {
+    (0..world.world_size)
+        .map(|rank| plan(&request(world, call, algorithm, rank)).unwrap())
+        .collect()
+}
+
+/// The network's numbers, with an o that contains the bytes of a header.
+fn table_of(world: &World) -> TuningTable {
     let beta_s_per_byte = 1.0 / world.network.bandwidth_bytes_per_s;
-    let link = LinkCost {
+    let tcp = LinkCost {
         alpha_s: world.network.latency.as_secs_f64(),
         overhead_s: world.network.overhead.as_secs_f64() + HEADER_BYTES * beta_s_per_byte,
         beta_s_per_byte,
         gamma_s_per_byte: 0.0,
     };
-    let plans: Vec<_> = (0..world.world_size)
-        .map(|rank| plan(&request(world, call, algorithm, rank)).unwrap())
-        .collect();
-    longest_path_s(&plans, call.count * call.dtype.size(), &link)
+    let uplink = world.network.uplinks.as_ref().map(|uplinks| UplinkCost {
+        alpha_s: uplinks.latency.as_secs_f64(),
+        beta_s_per_byte: 1.0 / uplinks.bandwidth_bytes_per_s,
+    });
+    TuningTable {
+        tcp,
+        uplink,
+        ..TuningTable::default()
+    }
 }
 
 fn request(world: &World, call: &Call, algorithm: Algorithm, rank: usize) -> Request {
@@ -110,7 +129,7 @@ fn request(world: &World, call: &Call, algorithm: Algorithm, rank: usize) -> Req
         rank,
         root: call.root,
         pieces: 1,
-        hosts: Hosts::APART,
+        hosts: world.hosts.clone(),
     }
 }
 
@@ -155,6 +174,43 @@ fn ranks_take_the_time_of_the_longest_path_through_their_plans() {
     assert_eq!(off, Vec::<String>::new());
 }
 
+/// The same with uplinks, whose bytes a site's ranks share.
+#[test]
+fn between_sites_too_ranks_take_the_time_of_the_longest_path() {
+    let mut off = Vec::new();
+    for (collective, algorithm) in algorithms::pairs(&[2, 4]) {
+        for sites in [&[2, 2][..], &[4, 4], &[5, 3], &[3, 3, 3], &[8, 6, 2]] {
+            let mut world = one_packet_a_message(sites.iter().sum());
+            world.hosts = Hosts::APART.in_sites_of(sites);
+            let topology = Topology {
+                world_size: world.world_size,
+                hosts: world.hosts.clone(),
+            };
+            let uplinks = Uplinks::of(&topology, Duration::from_micros(300), 1e8);
+            world.network.uplinks = Some(uplinks);
+            let call = Call::new(collective, 1);
+            let entry = entry(collective, algorithm).unwrap();
+            let chunks = (entry.chunks)(&request(&world, &call, algorithm, 0));
+            let call = Call::new(collective, 4096 * chunks).by(algorithm);
+            let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
+            let price_s = price_s(&world, &call, algorithm);
+            // Where several messages come to a port or an uplink at once, their order may differ. A
+            // rank that gathers sends what it has before the rest has come over a slow uplink.
+            let tolerance = match (collective, algorithm) {
+                (Collective::Gather, Algorithm::Binomial) => 0.3,
+                _ => 0.1,
+            };
+            if (taken_s / price_s - 1.0).abs() > tolerance {
+                off.push(format!(
+                    "{collective} by {algorithm} at sites of {sites:?} took {taken_s} s, \
+                     the longest path {price_s} s"
+                ));
+            }
+        }
+    }
+    assert_eq!(off, Vec::<String>::new());
+}
+
 fn pairs() -> Vec<(Collective, Algorithm)> {
     algorithms::pairs(&[2])
 }
@@ -165,7 +221,13 @@ fn rough(world_size: usize, seed: u64) -> World {
     world.network.seed = seed;
     let (host_count, mut random) = (1 + seed % world_size as u64, SplitMix64::new(seed + 7));
     let hosts = (0..world_size).map(|_| random.below(host_count) as usize);
-    world.hosts = Hosts::of(&hosts.collect::<Vec<_>>());
+    let hosts = hosts.collect::<Vec<_>>();
+    let sites: Vec<usize> = hosts.iter().map(|host| host % 3).collect();
+    let topology = Topology::at_sites(&hosts, &sites);
+    world.hosts = topology.hosts.clone();
+    if seed.is_multiple_of(2) {
+        world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_micros(50), 1e7));
+    }
     world.network.window_bytes = 40 + SplitMix64::new(!seed).below(500) as usize;
     world.network.faults = Faults {
         delay_max: Duration::from_micros(200),

@@ -392,14 +392,17 @@ fn more_processes_than_cores_compute_what_one_would() {
 
 #[test]
 fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
-    let ranks = Ranks::start_each(Links::Both, "hosts", 6, |rank, command| {
-        let host = [0, 1, 0, 0, 2, 1][rank];
-        command.env("RINGTREE_HOST_ID", format!("host {host}"));
-    });
-    let (said, _) = ranks.hear(&[0, 1, 2, 3, 4, 5]);
-    let mut expected = ["0 wrong over shm+tcp"; 6];
-    expected[4] = "0 wrong over tcp";
-    assert_eq!(said, expected);
+    for site_of_host in [["", "", ""], ["a", "", "a"]] {
+        let ranks = Ranks::start_each(Links::Both, "hosts", 6, |rank, command| {
+            let host = [0, 1, 0, 0, 2, 1][rank];
+            command.env("RINGTREE_HOST_ID", format!("host {host}"));
+            command.env("RINGTREE_SITE", site_of_host[host]);
+        });
+        let (said, _) = ranks.hear(&[0, 1, 2, 3, 4, 5]);
+        let mut expected = ["0 wrong over shm+tcp"; 6];
+        expected[4] = "0 wrong over tcp";
+        assert_eq!(said, expected);
+    }
 }
 
 #[test]

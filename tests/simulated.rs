@@ -7,7 +7,7 @@ mod checked;
 use checked::{Case, check};
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::plan::{Algorithm, Collective, Hosts, algorithms};
+use ringtree::plan::{Algorithm, Collective, Hosts, Topology, algorithms};
 use ringtree::sim::faults::Faults;
 use ringtree::sim::simulate::World;
 use ringtree::{Dtype, Error, ReduceOp};
@@ -17,11 +17,18 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
     algorithms::pairs(&[2, 3])
 }
 
-/// Hosts of equally many ranks, and ranks that take turns on hosts of others.
+/// Hosts of equally many ranks; and ranks that take turns on hosts of others, at one site and at
+/// several.
 fn hosts(world_size: usize) -> Vec<Hosts> {
     let equal = (1..=world_size).filter(|ranks| world_size.is_multiple_of(*ranks));
     let turns: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
-    equal.map(Hosts::each).chain([Hosts::of(&turns)]).collect()
+    let sites: Vec<usize> = (0..world_size).map(|rank| rank / 2 % 3).collect();
+    let of_turns = [
+        Hosts::of(&turns),
+        Topology::at_sites(&turns, &sites).hosts,
+        Hosts::APART.in_sites(&sites),
+    ];
+    equal.map(Hosts::each).chain(of_turns).collect()
 }
 
 /// Runs all-float calls of these lengths by the world's algorithm; returns the wrong elements.
@@ -69,6 +76,9 @@ fn large_calls_in_pieces_give_the_right_result() {
             let mut world = World::new(world_size);
             world.algorithm = Some(algorithm);
             world.hosts = Hosts::of_sizes(sizes);
+            if sizes.len() > 2 {
+                world.hosts = world.hosts.in_sites_of(&[2, 1]);
+            }
             let ends = wrong(&world, collective, &[count]);
             let said = format!("{collective} by {algorithm}, hosts of {sizes:?}");
             assert_eq!(ends, vec![Ok(0); world_size], "{said}");

@@ -9,7 +9,7 @@ use address::free_address;
 use ringtree::plan::calibration::{LinkClass, probes};
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Collective, Hosts, Topology};
-use ringtree::sim::network::Network;
+use ringtree::sim::network::{Network, Uplinks};
 use ringtree::sim::simulate::World;
 use ringtree::{Adoption, Communicator, Dtype, Result, TuningRecord};
 use std::path::Path;
@@ -71,6 +71,31 @@ fn the_numbers_are_those_of_the_network() {
         );
         assert_eq!(table.shm, TuningTable::default().shm);
     }
+}
+
+/// Uplinks are ten times slower, as they count without a word of them. The price of a probe that
+/// crosses them is no more exact than to a factor of two.
+#[test]
+fn at_several_sites_the_numbers_are_those_of_the_links_within_one() {
+    let mut world = World::new(8);
+    world.hosts = Hosts::APART.in_sites_of(&[4, 4]);
+    world.network.latency = Duration::from_micros(100);
+    world.network.overhead = Duration::from_micros(OVERHEAD_US as u64);
+    world.network.quantum_bytes = 4 << 20;
+    world.network.window_bytes = 4 << 20;
+    world.network.bandwidth_bytes_per_s = 1e9;
+    let topology = Topology {
+        world_size: 8,
+        hosts: world.hosts.clone(),
+    };
+    world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_millis(1), 1e8));
+    let (table, ..) = measured(&world);
+    assert_eq!(table.uplink, None);
+    assert!((0.7e-4..1.5e-4).contains(&table.tcp.alpha_s), "{table}");
+    assert!(
+        (0.5e-9..2e-9).contains(&table.tcp.beta_s_per_byte),
+        "{table}"
+    );
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn measure(network: &Network, way: &Way) -> io::Result<Run> {
     let name = way
         .algorithm
         .map_or("auto".into(), |algorithm| algorithm.to_string());
-    let rank = || {
+    let rank = |_host| {
         // `timeout` ends a rank that hangs.
         let mut command = Command::new("timeout");
         command.arg(LIMIT_S).arg(&program).stdout(Stdio::piped());

@@ -79,6 +79,7 @@ pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -
         address,
         host_name: address::host_name(),
         host_id: settings.host_id.clone().unwrap_or_else(address::host_id),
+        site: settings.site.clone().unwrap_or_default(),
         place,
         pid: std::process::id(),
         process: sharing::own_process(),

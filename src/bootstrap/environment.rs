@@ -98,6 +98,11 @@ pub const VARIABLES: &[Variable] = &[
         "a name for this host: ranks with other names share no memory with it",
     ),
     variable(
+        "RINGTREE_SITE",
+        "",
+        "a name for this host's site: between hosts of other names the links are slow and shared",
+    ),
+    variable(
         "RINGTREE_ALGORITHM",
         "auto",
         "the algorithm of every collective that has it",
@@ -202,7 +207,7 @@ mod tests {
             ("RINGTREE_TRANSPROT", "RINGTREE_TRANSPORT"),
             ("RINGTREE_ALGORYTHM", "RINGTREE_ALGORITHM"),
             ("RINGTREE_transport", "RINGTREE_TRANSPORT"),
-            ("RINGTREE_\u{1b}[2J", "RINGTREE_LOG"),
+            ("RINGTREE_\u{1b}[2J", "RINGTREE_SITE"),
         ];
         for (misspelt, meant) in nearest {
             let error = check_names([misspelt.into()]).unwrap_err().to_string();

@@ -106,6 +106,7 @@ mod tests {
             address: ([127, 0, 0, 1], port).into(),
             host_name: "héron".into(),
             host_id: "a/b".into(),
+            site: "s".into(),
             place: Err("memfd_create: no".into()),
             pid: 4_000_000,
             process: Some(Process {

@@ -144,6 +144,9 @@ pub struct Settings {
     pub interface: Option<String>,
     /// Ranks with different host ids share no memory; by default found from the system.
     pub host_id: Option<String>,
+    /// The name of this host's site: hosts of other sites are behind a slow link. Hosts without a
+    /// name are at one site.
+    pub site: Option<String>,
     /// What payload may travel over.
     pub transport: TransportChoice,
     /// How buffers on GPUs may travel.
@@ -192,6 +195,7 @@ impl Settings {
             stall_warning: STALL_WARNING_DEFAULT,
             interface: None,
             host_id: None,
+            site: None,
             transport: TransportChoice::Auto,
             device_path: DevicePathChoice::Auto,
             checks_calls: false,
@@ -241,6 +245,7 @@ impl Settings {
         settings.stall_warning = seconds.map_or(STALL_WARNING_DEFAULT, Duration::from_secs);
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");
+        settings.site = set("RINGTREE_SITE").map(|name| name.trim().to_owned());
         settings.transport = transport(&set)?;
         settings.device_path = device_path(&set)?;
         settings.checks_calls = checks_calls(&set)?;

@@ -14,6 +14,7 @@ use crate::control::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::limits::TIMEOUT_MAX;
 use crate::link::tcp::Reactor;
+use crate::plan::Topology;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::founding::FIRST_MADE;
@@ -136,6 +137,21 @@ impl Builder {
     #[must_use]
     pub fn interface(mut self, name_or_address: &str) -> Self {
         self.settings.interface = Some(name_or_address.to_owned());
+        self
+    }
+
+    /// The name of this host's site, as `RINGTREE_SITE`: the links between sites are slow, and all
+    /// hosts of a site share them. Hosts without a name are at one site. All ranks of a host have
+    /// the same.
+    ///
+    /// ```
+    /// let comm = ringtree::Communicator::builder().site("berlin").connect()?;
+    /// assert_eq!(comm.world_size(), 1);
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    #[must_use]
+    pub fn site(mut self, name: &str) -> Self {
+        self.settings.site = Some(name.to_owned());
         self
     }
 
@@ -353,7 +369,9 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let members = Members::everyone(world_size);
     let (checks, at_most) = (settings.checks_calls, settings.timeout);
     runtime.add_group(WORLD, rank, &members, checks, at_most)?;
-    let known = table.known_by(&membership);
+    let (hosts, sites) = (membership.hosts(), membership.sites()?);
+    let topology = Topology::at_sites(&hosts, &sites);
+    let known = table.known_by(&membership, &topology);
     if known.is_none() {
         runtime.add_group(MEASURING, rank, &members, false, at_most)?;
     }
@@ -365,7 +383,8 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     end_when_cancelled(settings, &runtime);
     let mut parts = Parts {
         rank,
-        hosts: membership.hosts().into(),
+        hosts: hosts.into(),
+        sites: sites.into(),
         members,
         local_rank: settings.local_rank,
         group: WORLD,

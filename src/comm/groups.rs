@@ -113,12 +113,14 @@ impl Communicator {
             runtime,
             members,
             hosts,
+            sites,
             group,
             checks_calls,
             transport_name: parents_transport,
             ..
         } = &self.0.parts;
-        let hosts = ranks.iter().map(|one| hosts[*one]).collect();
+        let of_members = |all: &[usize]| ranks.iter().map(|one| all[*one]).collect();
+        let (hosts, sites) = (of_members(hosts), of_members(sites));
         let members = members.part(ranks);
         let from = (*group, ends_with);
         let group = runtime.make_group(from, rank, &members, *checks_calls, self.1)?;
@@ -130,6 +132,7 @@ impl Communicator {
             rank,
             members,
             hosts,
+            sites,
             group,
             algorithm,
             transport_name: transport,

@@ -62,6 +62,8 @@ pub(crate) struct Parts {
     pub(crate) local_rank: usize,
     /// By rank, the number of its host: ranks with equal ones share memory.
     pub(crate) hosts: Arc<[usize]>,
+    /// By rank, the number of its host's site.
+    pub(crate) sites: Arc<[usize]>,
     /// The group's number in the engine.
     pub(crate) group: u32,
     pub(crate) runtime: Arc<Runtime>,
@@ -84,7 +86,7 @@ impl Parts {
     }
 
     fn topology(&self) -> Topology {
-        Topology::of(&self.hosts)
+        Topology::at_sites(&self.hosts, &self.sites)
     }
 }
 

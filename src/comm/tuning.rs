@@ -193,11 +193,15 @@ impl Start {
     /// On one machine there is nothing to measure but how busy its cores are at this moment: the
     /// built-in table has what shared memory and loopback cost, and a choice depends on the ratios
     /// of its numbers alone.
-    pub(super) fn known_by(&self, ranks: &Membership) -> Option<(TuningTable, TuningOrigin)> {
+    pub(super) fn known_by(
+        &self,
+        ranks: &Membership,
+        topology: &Topology,
+    ) -> Option<(TuningTable, TuningOrigin)> {
         let built_in = (TuningTable::default(), TuningOrigin::BuiltIn);
         match self {
             Self::Set(table) => return Some((*table, TuningOrigin::Setting)),
-            Self::HandedOn(record) => match record.fits(&Topology::of(&ranks.hosts())) {
+            Self::HandedOn(record) => match record.fits(topology) {
                 Ok(()) => return Some((record.table(), TuningOrigin::Launcher)),
                 Err(why) if ranks.rank == 0 => eprintln!("ringtree: {why}"),
                 Err(_) => {}

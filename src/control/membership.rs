@@ -3,6 +3,7 @@
 use super::handle::ControlHandle;
 use super::local::LocalPeers;
 use super::peer::{self, Peer};
+use crate::error::{Error, Result};
 use std::sync::Arc;
 
 /// This process among the others, after the join.
@@ -31,6 +32,14 @@ impl Membership {
     #[must_use]
     pub fn hosts(&self) -> Vec<usize> {
         peer::hosts(&self.peers)
+    }
+
+    /// By rank, the lowest rank whose host is at the same site. The same on every rank.
+    ///
+    /// # Errors
+    /// [`Error::configuration`]: the ranks of one host are given several sites.
+    pub fn sites(&self) -> Result<Vec<usize>> {
+        peer::sites(&self.peers).map_err(Error::configuration)
     }
 
     /// Whether nothing but one machine is between the ranks: all have one host id, and take

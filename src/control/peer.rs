@@ -20,6 +20,8 @@ pub struct Peer {
     pub host_name: String,
     /// Ranks with different host ids share no memory.
     pub host_id: String,
+    /// The name of its host's site; empty where none was given.
+    pub site: String,
     /// Where it can share memory, or why it shares with no rank.
     pub place: Offer,
     /// Its process id on its host.
@@ -102,6 +104,26 @@ pub(super) fn hosts(peers: &[Peer]) -> Vec<usize> {
     .collect()
 }
 
+/// By rank, the lowest rank whose host is at the same site.
+///
+/// # Errors
+/// A sentence: the ranks of one host are given several sites.
+pub(super) fn sites(peers: &[Peer]) -> Result<Vec<usize>, String> {
+    let mut first_of = BTreeMap::new();
+    for (rank, (peer, host)) in peers.iter().zip(hosts(peers)).enumerate() {
+        let first = &peers[host].site;
+        if peer.site != *first {
+            return Err(format!(
+                "RINGTREE_SITE is {first:?} on rank {host} and {:?} on rank {rank}, which share \
+                 host {}; give all ranks of a host the same",
+                peer.site, peer.host_name
+            ));
+        }
+        first_of.entry(first).or_insert(rank);
+    }
+    Ok(peers.iter().map(|peer| first_of[&peer.site]).collect())
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -112,6 +134,7 @@ pub(crate) mod tests {
             address: ([127, 0, 0, 1], 1).into(),
             host_name: format!("h{}", marks[0]),
             host_id: format!("id{}", marks[0]),
+            site: String::new(),
             place: Ok(Place {
                 boot_id: format!("boot{}", marks[1]),
                 network: u64::from(marks[2]),
@@ -153,6 +176,20 @@ pub(crate) mod tests {
             assert_eq!(local_ranks(&peers, 1), [1], "mark {mark}");
             assert_eq!(super::hosts(&peers), [0, 1, 0], "mark {mark}");
         }
+    }
+
+    #[test]
+    fn a_host_is_at_one_site() {
+        let mut peers = hosts(&[1, 2, 1, 3]);
+        assert_eq!(super::sites(&peers), Ok(vec![0; 4]));
+        for (rank, site) in ["a", "", "a", ""].into_iter().enumerate() {
+            peers[rank].site = site.into();
+        }
+        assert_eq!(super::sites(&peers), Ok(vec![0, 1, 0, 1]));
+        peers[2].site = "b".into();
+        let line = super::sites(&peers).unwrap_err();
+        let words = "RINGTREE_SITE is \"a\" on rank 0 and \"b\" on rank 2, which share host h1";
+        assert!(line.starts_with(words), "{line}");
     }
 
     #[test]

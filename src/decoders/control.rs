@@ -96,6 +96,7 @@ fn join_messages() -> Vec<JoinMessage> {
         address: ([127, 0, 0, 1], 29_500).into(),
         host_name: "héron".to_owned(),
         host_id: "a/b".to_owned(),
+        site: "s".to_owned(),
         place,
         pid: 4_000_000,
         process: Some(Process {

@@ -20,6 +20,17 @@ pub struct LinkCost {
     pub gamma_s_per_byte: f64,
 }
 
+/// What the way between two sites costs, beside the ports at both ends. Each site has one uplink,
+/// with a way out and a way in: the bytes of all its ranks pass it one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkCost {
+    /// L: seconds on the way from a rank of one site to one of another.
+    pub alpha_s: f64,
+    /// G: seconds a byte at an uplink.
+    pub beta_s_per_byte: f64,
+}
+
 /// The closed form of an algorithm's cost, in units of the whole buffer of m bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {

@@ -31,7 +31,8 @@ pub struct TuningRecord {
     version: u32,
     ranks: usize,
     hosts: usize,
-    /// A hash of which ranks share a host; the list itself could have 100,000 numbers.
+    /// A hash of which ranks share a host, and which hosts a site; the list itself could have
+    /// 100,000 numbers.
     placement: u64,
     table: TuningTable,
 }
@@ -169,10 +170,13 @@ impl FromStr for TuningRecord {
     }
 }
 
-/// A hash over the number of each rank's host.
+/// A hash over the number of each rank's host, then of each host's site where there are several.
 fn placement(topology: &Topology) -> u64 {
-    let hosts = (0..topology.world_size).map(|rank| topology.host_of(rank) as u64);
-    fnv_1a(hosts.flat_map(u64::to_le_bytes))
+    let hosts = (0..topology.world_size).map(|rank| topology.host_of(rank));
+    let sites = (0..topology.host_count()).map(|host| topology.site_of(host));
+    let sites = sites.filter(|_| topology.site_count() > 1);
+    let numbers = hosts.chain(sites).map(|number| number as u64);
+    fnv_1a(numbers.flat_map(u64::to_le_bytes))
 }
 
 /// The hash, of 64 bits.
@@ -192,6 +196,8 @@ mod tests {
         assert_eq!(kept.fits(&Topology::of(&[5, 5, 2, 2])), Ok(()));
         let other = kept.fits(&Topology::of(&[0, 1, 0, 1]));
         assert_eq!(other, Err(TuningMismatch::Placement { kept: 2, own: 2 }));
+        let at_sites = kept.fits(&Topology::at_sites(&[0, 0, 1, 1], &[0, 0, 1, 1]));
+        assert_eq!(at_sites, Err(TuningMismatch::Placement { kept: 2, own: 2 }));
         let older = TuningRecord { version: 0, ..kept };
         let why = older.fits(&Topology::of(&[0, 0, 1, 1])).unwrap_err();
         let line = why.to_string();

@@ -5,14 +5,14 @@
 //! [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
-use super::cost::{payload_bytes, shared};
+use super::cost::{payload_bytes, shared, sites};
 use super::ir::Request;
-use super::price::{Cost, Question};
+use super::price::Question;
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::{Bytes, Seconds};
-use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES};
+use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_COUNTED_RANKS_MAX};
 
 pub use super::tuning::TuningTable;
 
@@ -83,7 +83,8 @@ impl Choice {
 /// Where all ranks share a host, plans are priced in shared memory ([`shared`]), and above a
 /// segment's length one in pieces is taken if its prediction is within 50 % of the least. Otherwise
 /// they are priced over TCP, the slowest link on the way, except for what a hierarchical plan does
-/// inside hosts. Among more than two ranks of several hosts the ring is taken if its prediction is
+/// inside hosts; and where there are several sites, over the uplinks that each site's ranks share
+/// ([`sites`]). Among more than two ranks of several hosts the ring is taken if its prediction is
 /// within 10 % of the least, for it is the only one whose streams keep out of each other's way.
 ///
 /// ```
@@ -175,18 +176,27 @@ const NO_DIFFERENCE: f64 = 0.1;
 pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
     let collective = request.collective;
     let entry = required(collective, request.algorithm)?;
-    let over_tcp = |cost: &Cost| cost.time_s(payload_bytes(collective, bytes), &table.tcp);
-    match (request.topology().sharing(), entry.stages) {
+    let payload = payload_bytes(collective, bytes);
+    let topology = request.topology();
+    let (sharing, is_at_one_site) = (topology.sharing(), topology.site_count() == 1);
+    let is_beyond_counting = !is_at_one_site && request.world_size > SITES_COUNTED_RANKS_MAX;
+    match entry.stages {
         _ if request.world_size == 1 => Ok(0.0),
-        (Sharing::All, _) => shared::time_s(request, bytes, &table.shm),
-        (Sharing::Some, Some(stages)) => {
-            let Stages { inside, between } = stages(request);
+        _ if sharing == Sharing::All => shared::time_s(request, bytes, &table.shm),
+        Some(stages) if sharing == Sharing::Some || is_beyond_counting => {
+            let Stages {
+                inside,
+                between,
+                across,
+            } = stages(request);
             let of_host = |inside| shared::time_s(inside, bytes, &table.shm);
             let times_s: Vec<f64> = inside.iter().map(of_host).collect::<Result<_, _>>()?;
             let inside_s = times_s.into_iter().fold(0.0, f64::max);
-            Ok(inside_s + over_tcp(&between))
+            let across_s = across.map_or(0.0, |across| across.time_s(payload, table));
+            Ok(inside_s + between.time_s(payload, &table.tcp) + across_s)
         }
-        _ => Ok(over_tcp(&(entry.cost)(request))),
+        _ if is_at_one_site => Ok((entry.cost)(request).time_s(payload, &table.tcp)),
+        _ => sites::time_s(request, bytes, table),
     }
 }
 

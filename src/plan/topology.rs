@@ -1,8 +1,9 @@
-//! Which ranks share a host.
+//! Which ranks share a host, and which hosts a site.
 //!
-//! A [`Topology`] is asked for hosts, their ranks and a rank's place among them; how [`Hosts`]
-//! keeps that is its own matter. It is made once for a communicator and never changes, so it is
-//! part of no key by which calls are looked up. Copies share what is in it.
+//! A [`Topology`] is asked for hosts, their ranks and a rank's place among them, and likewise for
+//! sites and their hosts; how [`Hosts`] keeps that is its own matter. It is made once for a
+//! communicator and never changes, so it is part of no key by which calls are looked up. Copies
+//! share what is in it.
 
 use crate::limits::RANKS_PER_HOST_MAX;
 use std::collections::HashMap;
@@ -10,12 +11,26 @@ use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
-/// Which ranks share a host: any ranks any host, in any order.
+/// Which ranks share a host: any ranks any host, in any order. And which hosts share a *site*, that
+/// is, have no slow link between them: any hosts any site.
 ///
-/// Hosts are numbered by their lowest rank. A host's ranks have places 0, 1, 2, … in it, in rank
-/// order.
+/// Hosts are numbered by their lowest rank, sites by their lowest host. A host's ranks have places
+/// 0, 1, 2, … in it, in rank order, and a site's hosts have places in it likewise.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Hosts(Kind);
+pub struct Hosts {
+    kind: Kind,
+    /// None where all hosts are at one site.
+    sites: Option<Arc<Sites>>,
+}
+
+/// Sites and their hosts.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Sites {
+    /// By host, the number of its site.
+    site_of: Vec<usize>,
+    /// By site, its hosts, in ascending order.
+    hosts: Vec<Vec<usize>>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
@@ -45,7 +60,10 @@ impl Hosts {
     /// Hosts of `ranks` consecutive ranks each; they must divide the ranks.
     #[must_use]
     pub const fn each(ranks: usize) -> Self {
-        Self(Kind::Each(ranks))
+        Self {
+            kind: Kind::Each(ranks),
+            sites: None,
+        }
     }
 
     /// Each rank on the host that `hosts` names, by whatever numbers.
@@ -74,12 +92,15 @@ impl Hosts {
         match sizes.as_slice() {
             [] => Self::APART,
             [size] if ranks.is_sorted() => Self::each(*size),
-            _ => Self(Kind::Listed(Arc::new(List {
-                host_of,
-                ranks,
-                starts,
-                sizes,
-            }))),
+            _ => Self {
+                kind: Kind::Listed(Arc::new(List {
+                    host_of,
+                    ranks,
+                    starts,
+                    sizes,
+                })),
+                sites: None,
+            },
         }
     }
 
@@ -95,14 +116,59 @@ impl Hosts {
         let hosts: Vec<usize> = sizes.iter().enumerate().flat_map(ranks).collect();
         Self::of(&hosts)
     }
+
+    /// The same hosts, each at the site that `sites` names, by host number.
+    ///
+    /// ```
+    /// use ringtree::plan::topology::{Hosts, Topology};
+    /// let hosts = Hosts::each(2).in_sites(&[7, 4, 7]);
+    /// let six = Topology { world_size: 6, hosts };
+    /// assert_eq!((six.site_count(), six.site_of(1), six.host_at(0, 1)), (2, 1, 2));
+    /// assert_eq!(Hosts::each(2).in_sites(&[5, 5]), Hosts::each(2));
+    /// ```
+    #[must_use]
+    pub fn in_sites(self, sites: &[usize]) -> Self {
+        let mut numbers = HashMap::new();
+        let number = |site: &usize| {
+            let next = numbers.len();
+            *numbers.entry(*site).or_insert(next)
+        };
+        let site_of: Vec<usize> = sites.iter().map(number).collect();
+        let mut hosts = vec![Vec::new(); numbers.len()];
+        for (host, site) in site_of.iter().enumerate() {
+            hosts[*site].push(host);
+        }
+        let several = (hosts.len() > 1).then(|| Arc::new(Sites { site_of, hosts }));
+        Self {
+            kind: self.kind,
+            sites: several,
+        }
+    }
+
+    /// The same hosts, at sites of so many consecutive hosts.
+    ///
+    /// ```
+    /// use ringtree::plan::topology::Hosts;
+    /// assert_eq!(Hosts::APART.in_sites_of(&[2, 1]), Hosts::APART.in_sites(&[0, 0, 1]));
+    /// ```
+    #[must_use]
+    pub fn in_sites_of(self, hosts: &[usize]) -> Self {
+        let hosts = hosts.iter().enumerate();
+        let sites: Vec<usize> = hosts.flat_map(|(site, size)| vec![site; *size]).collect();
+        self.in_sites(&sites)
+    }
 }
 
-/// The number of ranks a host, or by rank the number of its host.
+/// The number of ranks a host, or by rank the number of its host; then by host that of its site.
 impl fmt::Debug for Hosts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.kind {
             Kind::Each(ranks) => write!(formatter, "each({ranks})"),
             Kind::Listed(list) => write!(formatter, "of({:?})", list.host_of),
+        }?;
+        match &self.sites {
+            Some(sites) => write!(formatter, ".in_sites({:?})", sites.site_of),
+            None => Ok(()),
         }
     }
 }
@@ -155,6 +221,25 @@ impl Topology {
         }
     }
 
+    /// Ranks of which each is on the host that `hosts` names and at the site that `sites` names. A
+    /// host is at the site of its lowest rank.
+    ///
+    /// ```
+    /// use ringtree::plan::topology::Topology;
+    /// let four = Topology::at_sites(&[0, 0, 1, 2], &[5, 5, 5, 6]);
+    /// assert_eq!((four.host_count(), four.site_count()), (3, 2));
+    /// ```
+    #[must_use]
+    pub fn at_sites(hosts: &[usize], sites: &[usize]) -> Self {
+        let topology = Self::of(hosts);
+        let of_host = |host| sites[topology.rank_at(host, 0)];
+        let sites: Vec<usize> = (0..topology.host_count()).map(of_host).collect();
+        Self {
+            world_size: topology.world_size,
+            hosts: topology.hosts.in_sites(&sites),
+        }
+    }
+
     /// ```
     /// use ringtree::plan::topology::{Sharing, Topology};
     ///
@@ -164,7 +249,7 @@ impl Topology {
     /// ```
     #[must_use]
     pub fn sharing(&self) -> Sharing {
-        match self.hosts.0 {
+        match self.hosts.kind {
             Kind::Each(1) => Sharing::None,
             Kind::Each(ranks) if ranks == self.world_size => Sharing::All,
             Kind::Each(_) | Kind::Listed(_) => Sharing::Some,
@@ -174,7 +259,7 @@ impl Topology {
     /// How many hosts.
     #[must_use]
     pub fn host_count(&self) -> usize {
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) => self.world_size / ranks,
             Kind::Listed(list) => list.starts.len() - 1,
         }
@@ -183,7 +268,7 @@ impl Topology {
     /// The host of a rank.
     #[must_use]
     pub fn host_of(&self, rank: usize) -> usize {
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) => rank / ranks,
             Kind::Listed(list) => list.host_of[rank],
         }
@@ -208,7 +293,7 @@ impl Topology {
     /// How many ranks a host has.
     #[must_use]
     pub fn size_of(&self, host: usize) -> usize {
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) => *ranks,
             Kind::Listed(list) => list.starts[host + 1] - list.starts[host],
         }
@@ -217,7 +302,7 @@ impl Topology {
     /// The rank in a place of a host.
     #[must_use]
     pub fn rank_at(&self, host: usize, place: usize) -> usize {
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) => host * ranks + place,
             Kind::Listed(list) => list.ranks[list.starts[host] + place],
         }
@@ -226,7 +311,7 @@ impl Topology {
     /// A rank's place among the ranks of its host.
     #[must_use]
     pub fn place_of(&self, rank: usize) -> usize {
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) => rank % ranks,
             Kind::Listed(list) => {
                 let host = list.host_of[rank];
@@ -239,16 +324,55 @@ impl Topology {
     /// How many ranks hosts have: every number once, in ascending order.
     #[must_use]
     pub fn sizes(&self) -> &[usize] {
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) => slice::from_ref(ranks),
             Kind::Listed(list) => &list.sizes,
         }
     }
 
-    /// Checks that the ranks fill their hosts.
+    /// How many sites.
+    #[must_use]
+    pub fn site_count(&self) -> usize {
+        let sites = self.hosts.sites.as_ref();
+        sites.map_or(1, |sites| sites.hosts.len())
+    }
+
+    /// The site of a host.
+    #[must_use]
+    pub fn site_of(&self, host: usize) -> usize {
+        let sites = self.hosts.sites.as_ref();
+        sites.map_or(0, |sites| sites.site_of[host])
+    }
+
+    /// How many hosts a site has.
+    #[must_use]
+    pub fn hosts_at(&self, site: usize) -> usize {
+        let sites = self.hosts.sites.as_ref();
+        sites.map_or_else(|| self.host_count(), |sites| sites.hosts[site].len())
+    }
+
+    /// The host in a place of a site.
+    #[must_use]
+    pub fn host_at(&self, site: usize, place: usize) -> usize {
+        let sites = self.hosts.sites.as_ref();
+        sites.map_or(place, |sites| sites.hosts[site][place])
+    }
+
+    /// A host's place among the hosts of its site.
+    #[must_use]
+    pub fn place_of_host(&self, host: usize) -> usize {
+        let sites = self.hosts.sites.as_ref();
+        sites.map_or(host, |sites| {
+            let hosts = &sites.hosts[sites.site_of[host]];
+            hosts.partition_point(|one| *one < host)
+        })
+    }
+
+    /// Checks that the ranks fill their hosts, and the hosts their sites.
     ///
     /// # Errors
-    /// A sentence: the hosts are those of another number of ranks, or have more than a host may.
+    /// A sentence: the hosts are those of another number of ranks, or have more than a host may, or
+    /// the sites are those of another number of hosts.
     ///
     /// ```
     /// use ringtree::plan::topology::{Hosts, Topology};
@@ -258,7 +382,7 @@ impl Topology {
     /// ```
     pub fn check(&self) -> Result<(), String> {
         let world_size = self.world_size;
-        match &self.hosts.0 {
+        match &self.hosts.kind {
             Kind::Each(ranks) if *ranks == 0 || !world_size.is_multiple_of(*ranks) => {
                 return Err(format!(
                     "{world_size} ranks do not fill hosts of {ranks}: \
@@ -272,6 +396,13 @@ impl Topology {
                 ));
             }
             _ => {}
+        }
+        let at_sites = self.hosts.sites.as_ref().map(|sites| sites.site_of.len());
+        if let Some(hosts) = at_sites.filter(|hosts| *hosts != self.host_count()) {
+            return Err(format!(
+                "the sites have {hosts} hosts, not {}",
+                self.host_count()
+            ));
         }
         match self.sizes().last() {
             Some(ranks) if *ranks > RANKS_PER_HOST_MAX => Err(format!(
@@ -334,6 +465,30 @@ mod tests {
             names.sort_unstable();
             names.dedup();
             prop_assert_eq!(names.len(), topology.host_count());
+        }
+
+        #[test]
+        fn every_host_is_where_it_was_said_to_be(
+            ranks in prop::collection::vec((0..6usize, 0..3usize), 1..30),
+        ) {
+            let (hosts, sites): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+            let topology = Topology::at_sites(&hosts, &sites);
+            prop_assert_eq!(topology.check(), Ok(()));
+            let mut seen = 0;
+            for site in 0..topology.site_count() {
+                for place in 0..topology.hosts_at(site) {
+                    let host = topology.host_at(site, place);
+                    prop_assert_eq!(topology.site_of(host), site);
+                    prop_assert_eq!(topology.place_of_host(host), place);
+                    seen += 1;
+                }
+            }
+            prop_assert_eq!(seen, topology.host_count());
+            let of_host = |host| sites[topology.rank_at(host, 0)];
+            let mut names: Vec<_> = (0..seen).map(of_host).collect();
+            names.sort_unstable();
+            names.dedup();
+            prop_assert_eq!(names.len(), topology.site_count());
         }
     }
 }

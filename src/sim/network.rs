@@ -7,7 +7,8 @@
 //! then `k / bandwidth`. Its first byte is at the receiver's down-port one latency after it left,
 //! and the packet holds that port, from when it is free, for `k / bandwidth` and the overhead; then
 //! it can be read. A port serves packets in the order in which they reach it. This is the LogGP
-//! model of [`crate::plan::cost`], with packets for messages.
+//! model of [`crate::plan::cost`], with packets for messages. Between sites packets pass uplinks
+//! ([`Uplinks`]).
 //!
 //! # Driving it
 //!
@@ -16,14 +17,19 @@
 
 use super::faults::{Faults, SplitMix64, nanoseconds};
 use super::pipe::{Packet, Pipe, Pool, gather};
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::time::Duration;
 
 mod closing;
+mod events;
 #[cfg(test)]
 mod tests;
+mod uplinks;
+
+use events::{Event, Happening};
+pub use uplinks::Uplinks;
 
 /// What the links are like.
 #[derive(Clone, Debug)]
@@ -34,6 +40,8 @@ pub struct NetworkConfig {
     pub overhead: Duration,
     /// What each port carries, in bytes per second; infinity for no limit.
     pub bandwidth_bytes_per_s: f64,
+    /// What lies between sites; none where there is one site.
+    pub uplinks: Option<Uplinks>,
     /// Bytes a connection holds per direction, in flight and unread together, before writes block.
     pub window_bytes: usize,
     /// A write is cut into packets of at most this many bytes, which share the ports.
@@ -51,6 +59,7 @@ impl Default for NetworkConfig {
             latency: Duration::from_micros(10),
             overhead: Duration::ZERO,
             bandwidth_bytes_per_s: f64::INFINITY,
+            uplinks: None,
             window_bytes: 256 << 10,
             quantum_bytes: 16 << 10,
             seed: 0,
@@ -98,6 +107,8 @@ pub struct Network {
     now_ns: u64,
     chance: SplitMix64,
     ranks: Vec<Rank>,
+    /// By site, as far as sites have sent something.
+    uplinks: Vec<uplinks::Busy>,
     /// A connection is the pair `2i`, `2i + 1`: each is the other's reverse direction.
     pipes: Vec<Pipe>,
     pool: Pool,
@@ -129,66 +140,19 @@ struct Rank {
     left: BTreeSet<u32>,
 }
 
-#[derive(Debug)]
-enum Happening {
-    /// The next packet of the pipe is at the receiver's port.
-    AtPort(usize),
-    /// The next packet of the pipe is through that port.
-    Arrived(usize),
-    StallEnd(usize),
-    /// The process of the rank dies.
-    Death(usize),
-    /// The control connection of `dead` breaks at `at`.
-    ControlLost {
-        at: usize,
-        dead: usize,
-    },
-    Control {
-        to: usize,
-        message: ControlMessage,
-    },
-}
-
-/// Ordered by time, then by when it was made.
-#[derive(Debug)]
-struct Event {
-    at_ns: u64,
-    number: u64,
-    what: Happening,
-}
-
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Event {}
-
 /// Time and scheduling.
 impl Network {
     /// A network of `ranks` ranks without connections; those are made when first used.
     ///
     /// # Panics
-    /// If the bandwidth is not positive, or the window or the quantum is 0.
+    /// If the bandwidth is not positive, or the window or the quantum is 0, or a rank has no site.
     #[must_use]
     pub fn new(config: NetworkConfig, ranks: usize) -> Self {
         assert!(
             config.bandwidth_bytes_per_s > 0.0,
             "the bandwidth must be positive"
         );
+        config.uplinks.iter().for_each(|one| one.check(ranks));
         assert!(config.window_bytes > 0, "the window must hold a byte");
         assert!(config.quantum_bytes > 0, "a packet must hold a byte");
         let mut network = Network {
@@ -197,6 +161,7 @@ impl Network {
             now_ns: 0,
             chance: SplitMix64::new(config.seed),
             ranks: (0..ranks).map(|_| Rank::default()).collect(),
+            uplinks: Vec::new(),
             pipes: Vec::new(),
             pool: Pool::default(),
             events: BinaryHeap::new(),
@@ -282,6 +247,8 @@ impl Network {
 
     fn happen(&mut self, what: Happening) {
         match what {
+            Happening::AtUplink { pipe, bytes } => self.leave_site(pipe, bytes),
+            Happening::AtOtherSite { pipe, bytes } => self.enter_site(pipe, bytes),
             Happening::AtPort(pipe) => self.enter_down_port(pipe),
             Happening::Arrived(pipe) => self.arrive(pipe),
             Happening::StallEnd(rank) => self.ranks[rank].stalled_until_ns = 0,
@@ -487,19 +454,25 @@ impl Network {
     }
 
     fn send_packet(&mut self, index: usize, data: Vec<u8>) {
-        let port_ns = self.port_ns(data.len());
+        let (bytes, port_ns) = (data.len(), self.port_ns(data.len()));
         let late_ns = self.config.faults.delay_ns(&mut self.chance);
+        let crosses = self.passes_uplinks(index);
+        let way_ns = if crosses { 0 } else { self.latency_ns };
         let pipe = &mut self.pipes[index];
         let sender = &mut self.ranks[pipe.from as usize];
         let start_ns = sender.up_free_ns.max(self.now_ns);
         let leaves_ns = start_ns.saturating_add(self.overhead_ns);
         sender.up_free_ns = leaves_ns.saturating_add(port_ns);
-        let on_time_ns = leaves_ns.saturating_add(self.latency_ns);
+        let on_time_ns = leaves_ns.saturating_add(way_ns);
         let at_ns = on_time_ns.saturating_add(late_ns).max(pipe.not_before_ns);
         pipe.not_before_ns = at_ns;
         pipe.held_bytes += data.len();
         pipe.packets.push_back(Packet { data, start_ns });
-        self.schedule(at_ns, Happening::AtPort(index));
+        let next = match crosses {
+            true => Happening::AtUplink { pipe: index, bytes },
+            false => Happening::AtPort(index),
+        };
+        self.schedule(at_ns, next);
     }
 
     fn enter_down_port(&mut self, index: usize) {

@@ -34,8 +34,8 @@ const GROUP: u32 = 0;
 pub struct World {
     /// How many ranks.
     pub world_size: usize,
-    /// Which of them plans take to share a host: no two unless changed. Their links are like all
-    /// others.
+    /// Which of them plans take to share a host, and which hosts a site: no two a host, and all one
+    /// site, unless changed. Their links are like all others, but for [`NetworkConfig::uplinks`].
     pub hosts: Hosts,
     /// Links, faults and the seed of everything random.
     pub network: NetworkConfig,
@@ -156,13 +156,17 @@ impl World {
             world_size: self.world_size,
             hosts: self.hosts.clone(),
         };
-        let hosts = (0..self.world_size).map(|rank| topology.host_of(rank));
+        let hosts: Vec<usize> = (0..self.world_size)
+            .map(|rank| topology.host_of(rank))
+            .collect();
+        let sites: Vec<usize> = hosts.iter().map(|host| topology.site_of(*host)).collect();
         runtime
             .add_group(GROUP, rank, &members, self.checks_calls, Duration::ZERO)
             .expect("invariant: simulated links need nothing");
         Communicator::assemble(Parts {
             rank,
-            hosts: hosts.collect(),
+            hosts: hosts.into(),
+            sites: sites.into(),
             members,
             local_rank: topology.place_of(rank),
             group: GROUP,

@@ -325,6 +325,17 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
     });
     assert_eq!(ends, vec![alone(&[0, 0, 0, 1]); 8]);
     assert_ne!(alone(&[0, 0, 0, 1]), alone(&[0, 0, 1, 1]));
+    // Four hosts of two at two sites: of a column, each rank is on a host of its own.
+    world.hosts = Hosts::each(2).in_sites_of(&[2, 2]);
+    let part = [6, 4, 2, 0];
+    let ends = world.run(|comm| match part.contains(&comm.rank()) {
+        true => predicted_s(&comm.subgroup(&part)?),
+        false => Ok(0.0),
+    });
+    let mut column = World::new(4);
+    column.hosts = Hosts::APART.in_sites_of(&[2, 2]);
+    assert_eq!(ends[0], column.run(predicted_s)[0]);
+    assert_ne!(ends[0], alone(&[0, 1, 2, 3]));
 }
 
 #[test]

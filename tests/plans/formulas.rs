@@ -20,9 +20,16 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
         return None;
     }
     let topology = request.topology();
-    let (&[g], h) = (topology.sizes(), topology.host_count()) else {
+    let (&[g], sites, h) = (
+        topology.sizes(),
+        topology.site_count(),
+        topology.hosts_at(0),
+    ) else {
         return None;
     };
+    if (0..sites).any(|site| topology.hosts_at(site) != h) {
+        return None;
+    }
     let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();
     let up = log(n);
     // Rounds inside a host, each way.
@@ -55,9 +62,15 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
         (A::Circulant, C::Broadcast) => (b, b - 1 + up, b - 1 + up),
         (A::Circulant, C::Reduce) => (b, b - 1 + up, b),
         (A::Dissemination, C::Barrier) => (1, up, up),
-        (A::Hierarchical, C::AllReduce) => (n * b, 2 * inside + 2 * log(h), 2 * (n - 1) * b),
-        (A::Hierarchical, C::Broadcast) => (b, inside + log(h), (g - 1 + log(h)) * b),
-        (A::Hierarchical, C::Reduce) => (b, inside + log(h), b),
+        (A::Hierarchical, C::AllReduce) => {
+            (n * b, 2 * (inside + log(h) + log(sites)), 2 * (n - 1) * b)
+        }
+        (A::Hierarchical, C::Broadcast) => (
+            b,
+            inside + log(h) + sites - 1,
+            (g - 1 + log(h) + usize::from(sites > 1)) * b,
+        ),
+        (A::Hierarchical, C::Reduce) => (b, inside + log(h) + sites - 1, b),
         (A::Bruck, C::AllGather) => (n * b, up, (n - 1) * b),
         (A::BruckFold, C::AllReduce) => (b, up, (n - 1) * b),
         (A::Chain, C::Broadcast | C::Reduce) => (b, (n + b).saturating_sub(2), b),
@@ -78,15 +91,16 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
 }
 
 /// What the plans' critical path holds when rounds are in step and each rank has one port.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Path {
     pub(crate) messages: usize,
     pub(crate) chunks: usize,
     pub(crate) folded: usize,
 }
 
-pub(crate) fn path(plans: &[Plan]) -> Path {
+pub(crate) fn path<'a>(plans: impl Iterator<Item = &'a Plan>) -> Path {
     let mut path = Path::default();
+    let plans: Vec<&Plan> = plans.collect();
     for round in 0..plans[0].rounds.len() {
         let of_ranks: Vec<Path> = plans
             .iter()
@@ -98,6 +112,21 @@ pub(crate) fn path(plans: &[Plan]) -> Path {
         path.folded += most(|one| one.folded);
     }
     path
+}
+
+/// The most that the path of one site's ranks holds, each site in step by itself: only between
+/// sites do these wait for each other.
+pub(crate) fn longest_of_sites(plans: &[Plan]) -> Path {
+    let topology = plans[0].request.topology();
+    let mut longest = Path::default();
+    for site in 0..topology.site_count() {
+        let is_there = |plan: &&Plan| topology.site_of(topology.host_of(plan.request.rank)) == site;
+        let one = path(plans.iter().filter(is_there));
+        longest.messages = longest.messages.max(one.messages);
+        longest.chunks = longest.chunks.max(one.chunks);
+        longest.folded = longest.folded.max(one.folded);
+    }
+    longest
 }
 
 /// The busier direction of one rank's port in one round.

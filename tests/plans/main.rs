@@ -13,7 +13,7 @@ mod proofs;
 mod replay;
 
 use ringtree::plan::price::{LinkCost, Question};
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, algorithms, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, algorithms, plan};
 
 /// The plans of all ranks, each alone on its host.
 fn plans_of(
@@ -47,9 +47,12 @@ fn plans_like(request: &Request) -> Vec<Plan> {
         .collect()
 }
 
+/// Up to so many ranks are put at sites too: the proofs of more take long.
+const AT_SITES_MAX: usize = 32;
+
 /// Hosts of one rank for algorithms that do not tell hosts apart. Else hosts of each number of
 /// ranks that divides all, and of as many ranks but the last, and ranks that take turns on two
-/// hosts, and hosts of 1, 2, 3, … ranks.
+/// hosts, and hosts of 1, 2, 3, … ranks; for few ranks, some of these at sites too.
 fn hosts(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     if algorithms::entry(collective, algorithm)
         .unwrap()
@@ -70,6 +73,34 @@ fn hosts(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec
     );
     all.push(by(&|rank| rank % 2));
     all.push(by(&|rank| (2 * rank).isqrt()));
+    if world_size <= AT_SITES_MAX {
+        all.extend(at_sites(world_size));
+    }
+    all
+}
+
+/// Hosts of one, of two and of ever more ranks, at sites of equally many hosts and of others.
+fn at_sites(world_size: usize) -> Vec<Hosts> {
+    let growing: Vec<usize> = (0..world_size).map(|rank| (2 * rank).isqrt()).collect();
+    let mut all = vec![Hosts::APART.in_sites_of(&vec![1; world_size])];
+    for hosts in [Hosts::APART, Hosts::each(2), Hosts::of(&growing)] {
+        let topology = Topology {
+            world_size,
+            hosts: hosts.clone(),
+        };
+        let count = topology.host_count();
+        let put = |site_of: &dyn Fn(usize) -> usize| {
+            let sites: Vec<usize> = (0..count).map(site_of).collect();
+            hosts.clone().in_sites(&sites)
+        };
+        if world_size.is_multiple_of(4) {
+            all.push(put(&|host| 2 * host / count));
+        }
+        if world_size.is_multiple_of(2) {
+            all.push(put(&|host| host.isqrt() % 3));
+            all.push(put(&|host| host % 2));
+        }
+    }
     all
 }
 

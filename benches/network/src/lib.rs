@@ -136,8 +136,8 @@ impl Network {
         child
     }
 
-    /// Starts `program` once a rank with the variables of a job, so many ranks on each host, which
-    /// meet at `port` of host 0. `RINGTREE_SECRET` is a new one unless it is set.
+    /// Starts the `program` of each host once a rank, with the variables of a job, so many ranks on
+    /// each host, which meet at `port` of host 0. `RINGTREE_SECRET` is a new one unless it is set.
     ///
     /// # Errors
     /// As of [`Network::command`].
@@ -145,7 +145,7 @@ impl Network {
         &self,
         ranks_of_hosts: &[usize],
         port: u16,
-        mut program: impl FnMut() -> Command,
+        mut program: impl FnMut(usize) -> Command,
     ) -> io::Result<Vec<Child>> {
         let world_size: usize = ranks_of_hosts.iter().sum();
         let secret = std::env::var("RINGTREE_SECRET");
@@ -153,7 +153,7 @@ impl Network {
         let mut ranks = Vec::new();
         for (host, count) in ranks_of_hosts.iter().enumerate() {
             for local_rank in 0..*count {
-                let mut command = program();
+                let mut command = program(host);
                 for (name, number) in [
                     ("RANK", ranks.len()),
                     ("WORLD_SIZE", world_size),

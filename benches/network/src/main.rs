@@ -32,7 +32,8 @@ struct Arguments {
     /// Bytes that wait for a link at most; without it, what the link carries in 50 ms
     #[arg(long)]
     queue: Option<u64>,
-    /// How many hosts each site has, such as 4,4; they share the site's uplink
+    /// How many hosts each site has, such as 4,4; they share the site's uplink. RINGTREE_SITE names
+    /// the sites to the ranks, unless it is set, if to nothing
     #[arg(long, value_delimiter = ',', requires = "uplink")]
     sites: Vec<usize>,
     /// Mbit/s of a site's uplink, in each direction
@@ -108,9 +109,12 @@ fn run(arguments: &Arguments, shape: &Shape) -> io::Result<ExitCode> {
     let network = Network::open(shape)?;
     let counts = arguments.ranks_per_host.iter().cycle();
     let counts: Vec<usize> = counts.take(arguments.hosts).copied().collect();
-    let program = || {
+    let program = |host| {
         let mut command = Command::new(&arguments.program[0]);
         command.args(&arguments.program[1..]);
+        if let Some(site) = site_of(arguments, host) {
+            command.env("RINGTREE_SITE", site.to_string());
+        }
         command
     };
     let ranks = network.start_ranks(&counts, arguments.port, program)?;
@@ -128,6 +132,17 @@ fn run(arguments: &Arguments, shape: &Shape) -> io::Result<ExitCode> {
         }
     );
     Ok(code)
+}
+
+/// The site that the ranks of a host are told, unless they are told something else.
+fn site_of(arguments: &Arguments, host: usize) -> Option<usize> {
+    let mut hosts = 0;
+    let is_behind = |size: &usize| {
+        hosts += size;
+        hosts > host
+    };
+    let site = arguments.sites.iter().position(is_behind);
+    site.filter(|_| std::env::var_os("RINGTREE_SITE").is_none())
 }
 
 /// Waits for all ranks; kills them at the deadline.

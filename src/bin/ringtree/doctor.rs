@@ -48,6 +48,11 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         ),
         &gpus(),
     );
+    let site = match setting("RINGTREE_SITE") {
+        Some(site) => format!("{} (RINGTREE_SITE)", site.trim()),
+        None => "that of all hosts without a name (the default)".to_owned(),
+    };
+    output += &format!("{:<19}{site}\n", "site");
     let checks = match setting("RINGTREE_CHECK") {
         Some(checks) => format!("{} (RINGTREE_CHECK)", checks.trim()),
         None => "none (the default)".to_owned(),

@@ -1,11 +1,8 @@
 //! `ringtree plan`: what a collective will do, before it runs.
 
 use crate::names::{Selection, collectives, parse_collective, parse_selection};
-use crate::quantity::{parse_rate, parse_size, parse_time};
-use ringtree::bootstrap::TuningSource;
-use ringtree::limits::{
-    DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, RANKS_PER_HOST_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX,
-};
+use crate::quantity::parse_size;
+use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
 use ringtree::plan::algorithms::required;
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
@@ -14,12 +11,15 @@ use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
 };
-use ringtree::plan::topology::{Hosts, Sharing, Topology};
+use ringtree::plan::topology::{Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
 use std::io::Write;
 use std::process::ExitCode;
+use world::{links, topology};
+
+mod world;
 
 /// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
 #[derive(clap::Args, Debug)]
@@ -58,6 +58,9 @@ pub(crate) struct Arguments {
         allow_negative_numbers = true
     )]
     ranks_per_host: String,
+    /// Hosts that share a site, behind one uplink: a number for each site, as 4,4
+    #[arg(long, value_name = "H,H,..", allow_negative_numbers = true)]
+    sites: Option<String>,
     /// Time a message is on its way: ns, us, ms or s; a hand-over, where all ranks share a host
     /// [default: what calls are chosen by, RINGTREE_TUNING's or the built-in table's]
     #[arg(long, allow_negative_numbers = true)]
@@ -68,6 +71,13 @@ pub(crate) struct Arguments {
     /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
     #[arg(long, allow_negative_numbers = true)]
     bandwidth: Option<String>,
+    /// Time a message is on its way between sites [default: RINGTREE_TUNING's, or ten times alpha]
+    #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
+    uplink_alpha: Option<String>,
+    /// What a site's uplink carries each way, for all its ranks together [default:
+    /// RINGTREE_TUNING's, or a tenth of the bandwidth]
+    #[arg(long, value_name = "BANDWIDTH", allow_negative_numbers = true)]
+    uplink_bandwidth: Option<String>,
     /// With the algorithms alone that RINGTREE_REPRODUCIBLE=1 allows; that setting says the same
     #[arg(long)]
     reproducible: bool,
@@ -139,7 +149,7 @@ impl Inquiry {
             Some(text) => Some(parse_count("--radix", text, 2, RADIX_MAX)?),
             None => None,
         };
-        let topology = topology(arguments.ranks.as_deref(), &arguments.ranks_per_host)?;
+        let topology = topology(arguments)?;
         let root = parse_count("--root", &arguments.root, 0, topology.world_size - 1)?;
         let pieces = match &arguments.chunks {
             Some(text) => Some(parse_count("--chunks", text, 1, PIECES_MAX)?),
@@ -289,72 +299,8 @@ fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, 
         .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
 }
 
-/// How many ranks there are, and which share a host.
-fn topology(ranks: Option<&str>, per_host: &str) -> Result<Topology, String> {
-    let (name, sizes) = ("--ranks-per-host", per_host.split(','));
-    let of_host = |text| parse_count(name, text, 1, RANKS_PER_HOST_MAX);
-    let sizes: Option<Vec<usize>> = match per_host.contains(',') {
-        true => Some(sizes.map(of_host).collect::<Result<_, _>>()?),
-        false => None,
-    };
-    let all: Option<usize> = sizes.as_ref().map(|sizes| sizes.iter().sum());
-    let ranks = ranks.map(str::to_owned).or(all.map(|all| all.to_string()));
-    let ranks = ranks.ok_or("say how many ranks: --ranks N")?;
-    let world_size = parse_count("--ranks", &ranks, 1, WORLD_SIZE_MAX)?;
-    let hosts = match sizes {
-        Some(sizes) => Hosts::of_sizes(&sizes),
-        None => Hosts::each(parse_count(name, per_host, 1, world_size)?),
-    };
-    let topology = Topology { world_size, hosts };
-    let refusal = |why| format!("{name} {per_host}: {why}");
-    topology.check().map_err(refusal).map(|()| topology)
-}
-
-/// The table that RINGTREE_TUNING names, or the built-in one: nothing is measured here.
-fn tuning() -> Result<TuningTable, String> {
-    let setting = std::env::var("RINGTREE_TUNING").unwrap_or_default();
-    if setting.trim().is_empty() {
-        return Ok(TuningTable::default());
-    }
-    let source = TuningSource::of_setting(&setting).map_err(|error| error.to_string())?;
-    match source {
-        TuningSource::Measured | TuningSource::BuiltIn | TuningSource::HandedOn(_) => {
-            Ok(TuningTable::default())
-        }
-        TuningSource::MeasuredInto(path) => Err(format!(
-            "RINGTREE_TUNING={}: the file is not there; a job with this setting writes it",
-            path.display()
-        )),
-        TuningSource::Text { origin, text } => {
-            TuningTable::parse(&text).map_err(|error| format!("RINGTREE_TUNING={origin}: {error}"))
-        }
-    }
-}
-
 fn is_set(name: &str, value: &str) -> bool {
     std::env::var(name).is_ok_and(|set| set.trim() == value)
-}
-
-/// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
-/// flags say of the links on the way, which are shared memory only where there is but one host:
-/// without flags, `auto` is what a call would choose.
-fn links(arguments: &Arguments, topology: &Topology) -> Result<TuningTable, String> {
-    let mut table = tuning()?;
-    let link = match topology.sharing() {
-        Sharing::All => &mut table.shm,
-        _ => &mut table.tcp,
-    };
-    if let Some(text) = &arguments.alpha {
-        link.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
-    }
-    if let Some(text) = &arguments.overhead {
-        link.overhead_s = parse_time(text).map_err(|error| format!("--overhead: {error}"))?;
-    }
-    if let Some(text) = &arguments.bandwidth {
-        let rate = parse_rate(text).map_err(|error| format!("--bandwidth: {error}"))?;
-        link.beta_s_per_byte = 8.0 / rate;
-    }
-    Ok(table)
 }
 
 fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
@@ -523,6 +469,15 @@ fn heading(inquiry: &Inquiry) -> String {
         }
         Sharing::All => format!("all share a host: {shm}"),
     };
+    let uplinks = match topology.site_count() {
+        1 => String::new(),
+        sites => {
+            let uplink = inquiry.table.between_sites();
+            let rate = Rate(8.0 / uplink.beta_s_per_byte);
+            let way = Seconds(uplink.alpha_s);
+            format!("; between {sites} sites: {way} on the way, {rate} an uplink")
+        }
+    };
     let size = match inquiry.collective {
         Collective::Barrier => String::new(),
         _ => format!(" of {}", Bytes(inquiry.bytes as f64)),
@@ -533,7 +488,7 @@ fn heading(inquiry: &Inquiry) -> String {
         String::new()
     };
     format!(
-        "{}{size} over {} ranks{root}; {links}\n\n",
+        "{}{size} over {} ranks{root}; {links}{uplinks}\n\n",
         inquiry.collective, topology.world_size
     )
 }

@@ -42,6 +42,7 @@ fn our_own_settings_win() {
         ("RINGTREE_TIMEOUT_MS", "1500"),
         ("RINGTREE_ALGORITHM", "ring"),
         ("RINGTREE_HOST_ID", "x"),
+        ("RINGTREE_SITE", " y "),
         ("RINGTREE_INTERFACE", "eth1"),
         ("RINGTREE_ATTEMPT", "2"),
     ])
@@ -53,6 +54,7 @@ fn our_own_settings_win() {
     assert_eq!(settings.timeout, Duration::from_millis(1500));
     assert_eq!(settings.algorithm.as_deref(), Some("ring"));
     assert_eq!(settings.host_id.as_deref(), Some("x"));
+    assert_eq!(settings.site.as_deref(), Some("y"));
     assert_eq!(settings.attempt, 2);
     assert_eq!(settings.interface.as_deref(), Some("eth1"));
     let algorithm = ("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned());

@@ -18,6 +18,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
         address: ([127, 0, 0, 1], 1).into(),
         host_name: "h".into(),
         host_id: "h".into(),
+        site: String::new(),
         place: Ok(Place {
             boot_id: "b".into(),
             network: 1,

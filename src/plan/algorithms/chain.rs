@@ -40,8 +40,10 @@ pub(super) const ENTRY: Entry = Entry {
     cost,
     pieces,
     is_pipelined: |_| true,
-    // The pipeline of circulant has fewer rounds for every number of pieces.
-    is_offered: |_| false,
+    // At one site the pipeline of circulant has fewer rounds for every number of pieces. Between
+    // sites a chain crosses each uplink once, and the reduce goes one way while the broadcast goes
+    // the other.
+    is_offered: |offer| offer.topology.site_count() > 1,
     ..Entry::PLAIN
 };
 

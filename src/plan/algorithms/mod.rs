@@ -29,9 +29,10 @@ mod two_shot;
 pub use own::prove;
 
 use super::ir::{Plan, Request, Round};
-use super::price::Cost;
+use super::price::{Cost, LinkCost};
 use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
+use super::tuning::TuningTable;
 
 /// One algorithm: its name, what it can do, and the functions that build and price it.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +71,8 @@ pub struct Entry {
     /// Whether every message is one chunk: then more pieces make shorter messages, and one is
     /// worked on while the next is under way.
     pub is_pipelined: fn(Collective) -> bool,
-    /// What is done inside hosts and what between them, where the algorithm is hierarchical.
+    /// What is done inside hosts, between them and between sites, where the algorithm is
+    /// hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
     /// Whether `auto` considers it for such a call; by name it may be asked for anywhere.
     pub is_offered: fn(&Offer) -> bool,
@@ -137,14 +139,45 @@ pub struct Offer {
     pub in_rank_order: bool,
 }
 
-/// What one collective is made of, where ranks share hosts.
+/// What one collective is made of, where ranks share hosts, or hosts sites.
 #[derive(Clone, Debug)]
 pub struct Stages {
     /// What the ranks of one host do with the whole buffer: one for each number of ranks, above 1,
     /// that hosts have.
     pub inside: Vec<Request>,
-    /// The cost of what ranks of different hosts do.
+    /// The cost of what ranks of different hosts of a site do.
     pub between: Cost,
+    /// What ranks of different sites do, where there are several.
+    pub across: Option<Across>,
+}
+
+/// What ranks of different sites do in one collective.
+#[derive(Clone, Copy, Debug)]
+pub struct Across {
+    /// Its cost at the ranks' ports.
+    pub cost: Cost,
+    /// Fraction of the buffer that passes a site's uplink one way, for all ranks of the site
+    /// together.
+    pub uplink_volume: f64,
+}
+
+impl Across {
+    /// Seconds for a buffer of `bytes`: the bytes take as long as at the ports or as at an uplink,
+    /// whichever is slower.
+    pub(super) fn time_s(&self, bytes: usize, table: &TuningTable) -> f64 {
+        let (cost, uplink) = (&self.cost, table.between_sites());
+        let port_s = cost.volume_on_path * table.tcp.beta_s_per_byte;
+        let uplink_s = self.uplink_volume * uplink.beta_s_per_byte;
+        let others = Cost {
+            volume_on_path: 0.0,
+            ..self.cost
+        };
+        let link = LinkCost {
+            alpha_s: uplink.alpha_s,
+            ..table.tcp
+        };
+        others.time_s(bytes, &link) + bytes as f64 * port_s.max(uplink_s)
+    }
 }
 
 /// Makes the registry: for each algorithm its constant and the file that has its entry.

@@ -47,8 +47,7 @@ fn build(request: &Request) -> Vec<Round> {
         places: n,
         radix: 2,
         own,
-        pieces: request.pieces,
-        first_chunk: 0,
+        begin: |block| block * request.pieces,
         rank_in: |place| real_rank(place, root, n),
     };
     let useful = |step: &Step| match step {

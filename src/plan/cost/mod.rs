@@ -7,9 +7,12 @@
 //! takes the rank γ a byte. The o of a rank that sends and receives is paid on both ways at once:
 //! what is measured is such an exchange, so it contains both.
 //!
+//! Between sites messages pass the uplinks besides, which all ranks of a site share.
+//!
 //! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
 //! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.
-//! Tests hold the one against the other. [`shared`] prices plans in shared memory. [`Traffic`]
+//! Tests hold the one against the other. [`shared`] prices plans in shared memory, [`sites`] those
+//! whose ranks are at several sites. [`Traffic`]
 //! counts what a plan sends, one rank's plan at a time.
 //!
 //! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
@@ -21,10 +24,11 @@
 
 mod path;
 pub mod shared;
+pub mod sites;
 
-pub use path::longest_path_s;
+pub use path::{longest_path_between_sites_s, longest_path_s};
 
-use super::algorithms::{plan, required};
+use super::algorithms::{Entry, plan, required};
 use super::ir::{ChunkRange, Plan, Request, Step};
 use super::layout::Division;
 use super::price::Cost;
@@ -38,6 +42,39 @@ pub fn payload_bytes(collective: Collective, bytes: usize) -> usize {
         Collective::Barrier => 0,
         _ => bytes,
     }
+}
+
+/// Plans of more pieces are not counted out: the price goes on as it does between the second and
+/// the first of these, every further piece costing the same.
+const PIECES_COUNTED: [usize; 2] = [8, 16];
+
+/// The price of `request`, from the prices that `counted_s` finds with fewer pieces where it has
+/// many.
+fn few_pieces(
+    entry: &Entry,
+    request: &Request,
+    bytes: usize,
+    counted_s: impl Fn(&Request, usize) -> Result<f64, String>,
+) -> Result<f64, String> {
+    let [few, many] = PIECES_COUNTED;
+    if request.pieces <= many {
+        return counted_s(request, bytes);
+    }
+    let with = |pieces, bytes| {
+        let request = Request {
+            pieces,
+            ..request.clone()
+        };
+        counted_s(&request, bytes)
+    };
+    if !(entry.is_pipelined)(request.collective) {
+        return with(many, bytes);
+    }
+    let of_pieces =
+        |pieces: usize| (bytes as f64 * (pieces as f64 / request.pieces as f64)) as usize;
+    let (few_s, many_s) = (with(few, of_pieces(few))?, with(many, of_pieces(many))?);
+    let piece_s = (many_s - few_s) / (many - few) as f64;
+    Ok(few_s + piece_s * (request.pieces - few) as f64)
 }
 
 /// How long each chunk of a plan is, for one buffer of bytes.

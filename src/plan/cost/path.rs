@@ -5,11 +5,15 @@
 //! follow each other on a link therefore pay L once, and a rank that sends k messages pays o k
 //! times.
 //!
+//! A message between sites passes two ports more, each shared by all ranks of a site: out of the
+//! sender's site and into the receiver's. Its bytes pass through these too, at the uplink's speed.
+//!
 //! *May import* what `cost` imports.
 
 use super::ChunkBytes;
 use crate::plan::ir::{ChunkRange, Plan, Source, Step};
-use crate::plan::price::LinkCost;
+use crate::plan::price::{LinkCost, UplinkCost};
+use crate::plan::tuning::TuningTable;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -46,8 +50,61 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 /// ```
 #[must_use]
 pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
-    let mut graph = Graph::of_plans(plans, bytes, link);
-    graph.run(link)
+    Graph::of_plans(plans, bytes, *link, None).run()
+}
+
+/// As [`longest_path_s`], where the ranks are at several sites.
+///
+/// ```
+/// use ringtree::TuningTable;
+/// use ringtree::plan::cost::longest_path_between_sites_s;
+/// use ringtree::plan::price::{LinkCost, UplinkCost};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
+///
+/// let mut table = TuningTable::default();
+/// table.tcp = LinkCost {
+///     alpha_s: 10.0,
+///     overhead_s: 1.0,
+///     beta_s_per_byte: 0.1,
+///     gamma_s_per_byte: 0.0,
+/// };
+/// table.uplink = Some(UplinkCost {
+///     alpha_s: 100.0,
+///     beta_s_per_byte: 1.0,
+/// });
+/// let plans: Vec<_> = (0..4)
+///     .map(|rank| {
+///         plan(&Request {
+///             collective: Collective::Broadcast,
+///             algorithm: Algorithm::Flat,
+///             world_size: 4,
+///             rank,
+///             root: 0,
+///             pieces: 1,
+///             hosts: Hosts::APART.in_sites(&[0, 0, 1, 1]),
+///         })
+///     })
+///     .collect::<Result<_, _>>()?;
+/// // Of three messages of 20 bytes two go to the other site, one after the other.
+/// let seconds = longest_path_between_sites_s(&plans, 20, &table);
+/// assert_eq!(seconds, (1.0 + 2.0) + 1.0 + 2.0 * 20.0 + 100.0 + 1.0);
+/// # Ok::<(), String>(())
+/// ```
+#[must_use]
+pub fn longest_path_between_sites_s(plans: &[Plan], bytes: usize, table: &TuningTable) -> f64 {
+    let uplinks = plans.first().map(|plan| {
+        let topology = plan.request.topology();
+        let ranks = 0..topology.world_size;
+        Uplinks {
+            link: table.between_sites(),
+            site_of: ranks
+                .map(|rank| topology.site_of(topology.host_of(rank)))
+                .collect(),
+            out_until_s: vec![0.0; topology.site_count()],
+            in_until_s: vec![0.0; topology.site_count()],
+        }
+    });
+    Graph::of_plans(plans, bytes, table.tcp, uplinks).run()
 }
 
 /// Something that a rank does, once what it waits for has happened.
@@ -63,7 +120,7 @@ struct Task {
 
 #[derive(Clone, Copy)]
 enum Work {
-    Send { from: usize, to: usize, port_s: f64 },
+    Send { from: usize, to: usize, bytes: f64 },
     Local { seconds: f64 },
 }
 
@@ -75,13 +132,28 @@ struct Event {
 }
 
 enum What {
+    /// The message is at the uplink of its sender's site.
+    AtUplink(usize),
+    /// The message is at the uplink of its receiver's site.
+    AtOtherUplink(usize),
     /// The message is at its receiver's port.
     AtPort(usize),
     /// The task has ended.
     Ended(usize),
 }
 
+/// The uplinks of all sites.
+struct Uplinks {
+    link: UplinkCost,
+    /// By rank.
+    site_of: Vec<usize>,
+    out_until_s: Vec<f64>,
+    in_until_s: Vec<f64>,
+}
+
 struct Graph {
+    link: LinkCost,
+    uplinks: Option<Uplinks>,
     tasks: Vec<Task>,
     events: BinaryHeap<Event>,
     events_made: usize,
@@ -90,8 +162,10 @@ struct Graph {
 }
 
 impl Graph {
-    fn of_plans(plans: &[Plan], bytes: usize, link: &LinkCost) -> Self {
+    fn of_plans(plans: &[Plan], bytes: usize, link: LinkCost, uplinks: Option<Uplinks>) -> Self {
         let mut graph = Self {
+            link,
+            uplinks,
             tasks: Vec::new(),
             events: BinaryHeap::new(),
             events_made: 0,
@@ -106,10 +180,10 @@ impl Graph {
             for step in plan.rounds.iter().flatten() {
                 match step {
                     Step::Send { peers, ranges } => {
-                        let port_s = lengths.of(ranges) as f64 * link.beta_s_per_byte;
+                        let bytes = lengths.of(ranges) as f64;
                         for &to in peers {
                             let from = rank;
-                            let task = graph.add(Work::Send { from, to, port_s });
+                            let task = graph.add(Work::Send { from, to, bytes });
                             graph.follow(task, &writers, ranges);
                             let queue = messages.entry((from, to)).or_default();
                             if let Some(before) = queue.back() {
@@ -122,7 +196,7 @@ impl Graph {
                     Step::Receive {
                         sources, ranges, ..
                     } => {
-                        let task = graph.local(sources.len(), lengths.of(ranges), link);
+                        let task = graph.local(sources.len(), lengths.of(ranges));
                         if sources.contains(&Source::Own) {
                             graph.follow(task, &writers, ranges);
                         }
@@ -130,12 +204,12 @@ impl Graph {
                         write(&mut writers, ranges, task);
                     }
                     Step::Copy { from, to } => {
-                        let task = graph.local(1, 0, link);
+                        let task = graph.local(1, 0);
                         graph.follow(task, &writers, &[*from]);
                         write(&mut writers, &[*to], task);
                     }
                     Step::Reduce { from, to, .. } => {
-                        let task = graph.local(from.len(), lengths.of(&[*to]), link);
+                        let task = graph.local(from.len(), lengths.of(&[*to]));
                         graph.follow(task, &writers, from);
                         write(&mut writers, &[*to], task);
                     }
@@ -169,10 +243,10 @@ impl Graph {
     }
 
     /// A fold of so many operands of so many bytes.
-    fn local(&mut self, operands: usize, bytes: usize, link: &LinkCost) -> usize {
+    fn local(&mut self, operands: usize, bytes: usize) -> usize {
         let folds = operands.saturating_sub(1) as f64;
         self.add(Work::Local {
-            seconds: folds * bytes as f64 * link.gamma_s_per_byte,
+            seconds: folds * bytes as f64 * self.link.gamma_s_per_byte,
         })
     }
 
@@ -189,21 +263,23 @@ impl Graph {
     }
 
     /// Lets everything happen; returns when the last thing did.
-    fn run(&mut self, link: &LinkCost) -> f64 {
+    fn run(mut self) -> f64 {
         let free: Vec<usize> = (0..self.tasks.len())
             .filter(|task| self.tasks[*task].waits == 0)
             .collect();
         for task in free {
-            self.begin(task, 0.0, link);
+            self.begin(task, 0.0);
         }
         let mut end_s = 0.0_f64;
         while let Some(Event { at_s, what, .. }) = self.events.pop() {
             match what {
-                What::AtPort(task) => self.arrive(task, at_s, link),
+                What::AtUplink(task) => self.leave_site(task, at_s),
+                What::AtOtherUplink(task) => self.enter_site(task, at_s),
+                What::AtPort(task) => self.arrive(task, at_s),
                 What::Ended(task) => {
                     end_s = end_s.max(at_s);
                     for next in std::mem::take(&mut self.tasks[task].next) {
-                        self.release(next, at_s, link);
+                        self.release(next, at_s);
                     }
                 }
             }
@@ -211,32 +287,70 @@ impl Graph {
         end_s
     }
 
-    fn release(&mut self, task: usize, at_s: f64, link: &LinkCost) {
+    fn release(&mut self, task: usize, at_s: f64) {
         self.tasks[task].waits -= 1;
         if self.tasks[task].waits == 0 {
-            self.begin(task, at_s, link);
+            self.begin(task, at_s);
         }
     }
 
-    fn begin(&mut self, task: usize, at_s: f64, link: &LinkCost) {
+    fn begin(&mut self, task: usize, at_s: f64) {
         match self.tasks[task].work {
             Work::Local { seconds } => self.schedule(at_s + seconds, What::Ended(task)),
-            Work::Send { from, port_s, .. } => {
+            Work::Send { from, to, bytes } => {
+                let link = self.link;
                 let port = &mut self.sending_until_s[from];
                 let leaves_s = port.max(at_s) + link.overhead_s;
-                *port = leaves_s + port_s;
-                self.schedule(leaves_s + link.alpha_s, What::AtPort(task));
+                *port = leaves_s + bytes * link.beta_s_per_byte;
+                let crosses = self.uplinks.as_ref().is_some_and(|uplinks| {
+                    let site_of = &uplinks.site_of;
+                    site_of[from] != site_of[to]
+                });
+                match crosses {
+                    true => self.schedule(leaves_s, What::AtUplink(task)),
+                    false => self.schedule(leaves_s + link.alpha_s, What::AtPort(task)),
+                }
                 if let Some(behind) = self.tasks[task].behind {
-                    self.release(behind, at_s, link);
+                    self.release(behind, at_s);
                 }
             }
         }
     }
 
-    fn arrive(&mut self, task: usize, at_s: f64, link: &LinkCost) {
-        if let Work::Send { to, port_s, .. } = self.tasks[task].work {
+    /// The first byte leaves the sender's site when the uplink is free.
+    fn leave_site(&mut self, task: usize, at_s: f64) {
+        let (Work::Send { from, bytes, .. }, Some(uplinks)) =
+            (self.tasks[task].work, &mut self.uplinks)
+        else {
+            return;
+        };
+        let uplink = &mut uplinks.out_until_s[uplinks.site_of[from]];
+        let leaves_s = uplink.max(at_s);
+        *uplink = leaves_s + bytes * uplinks.link.beta_s_per_byte;
+        let alpha_s = uplinks.link.alpha_s;
+        self.schedule(leaves_s + alpha_s, What::AtOtherUplink(task));
+    }
+
+    /// The first byte is at the receiver's port when the uplink was free, and the last one not
+    /// before it has passed the uplink.
+    fn enter_site(&mut self, task: usize, at_s: f64) {
+        let (Work::Send { to, bytes, .. }, Some(uplinks)) =
+            (self.tasks[task].work, &mut self.uplinks)
+        else {
+            return;
+        };
+        let uplink = &mut uplinks.in_until_s[uplinks.site_of[to]];
+        let enters_s = uplink.max(at_s);
+        *uplink = enters_s + bytes * uplinks.link.beta_s_per_byte;
+        let last_s = *uplink - bytes * self.link.beta_s_per_byte;
+        self.schedule(enters_s.max(last_s), What::AtPort(task));
+    }
+
+    fn arrive(&mut self, task: usize, at_s: f64) {
+        if let Work::Send { to, bytes, .. } = self.tasks[task].work {
             let port = &mut self.receiving_until_s[to];
-            *port = port.max(at_s) + port_s + link.overhead_s;
+            let port_s = bytes * self.link.beta_s_per_byte;
+            *port = port.max(at_s) + port_s + self.link.overhead_s;
             let end_s = *port;
             self.schedule(end_s, What::Ended(task));
         }

@@ -12,15 +12,11 @@
 //! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
 //! counted from the plans themselves: one host has few ranks, so its plans are small.
 
-use super::ChunkBytes;
+use super::{ChunkBytes, few_pieces};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::plan::algorithms::{Entry, plan, required};
 use crate::plan::ir::{Request, Round, Source, Step};
 use crate::plan::price::LinkCost;
-
-/// Plans of more pieces are not counted out: the price goes on as it does between the second and
-/// the first of these, every further piece costing the same.
-const PIECES_COUNTED: [usize; 2] = [8, 16];
 
 /// Seconds for a buffer of `bytes`, where all ranks of the request share a host.
 ///
@@ -50,25 +46,9 @@ const PIECES_COUNTED: [usize; 2] = [8, 16];
 /// ```
 pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
     let entry = required(request.collective, request.algorithm)?;
-    let [few, many] = PIECES_COUNTED;
-    if request.pieces <= many {
-        return counted_s(entry, request, bytes, link);
-    }
-    let with = |pieces, bytes| {
-        let request = Request {
-            pieces,
-            ..request.clone()
-        };
-        counted_s(entry, &request, bytes, link)
-    };
-    if !(entry.is_pipelined)(request.collective) {
-        return with(many, bytes);
-    }
-    let of_pieces =
-        |pieces: usize| (bytes as f64 * (pieces as f64 / request.pieces as f64)) as usize;
-    let (few_s, many_s) = (with(few, of_pieces(few))?, with(many, of_pieces(many))?);
-    let piece_s = (many_s - few_s) / (many - few) as f64;
-    Ok(few_s + piece_s * (request.pieces - few) as f64)
+    few_pieces(entry, request, bytes, |request, bytes| {
+        counted_s(entry, request, bytes, link)
+    })
 }
 
 /// The fewest pieces with which each message of a pipelined plan fits a segment; 1 if the plan's

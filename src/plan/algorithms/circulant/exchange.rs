@@ -10,21 +10,18 @@
 //! more for it, in which no rank waits for what it receives in the round before.
 
 use super::skips;
-use crate::plan::algorithms::blocks::circle;
 use crate::plan::ir::{ChunkRange, Round, Source, Step};
 
 /// Ranks on a circle, seen by one of them, and the blocks they exchange, one a place.
-pub(in crate::plan::algorithms) struct Circle<F> {
+pub(in crate::plan::algorithms) struct Circle<F, G> {
     /// How many places there are.
     pub(in crate::plan::algorithms) places: usize,
     /// Into how many parts a round divides what is left.
     pub(in crate::plan::algorithms) radix: usize,
     /// Whose rounds are wanted.
     pub(in crate::plan::algorithms) own: usize,
-    /// Chunks a block.
-    pub(in crate::plan::algorithms) pieces: usize,
-    /// Where block 0 begins.
-    pub(in crate::plan::algorithms) first_chunk: usize,
+    /// The first chunk of a block, and where the last one ends.
+    pub(in crate::plan::algorithms) begin: G,
     /// Which rank is in which place.
     pub(in crate::plan::algorithms) rank_in: F,
 }
@@ -92,7 +89,7 @@ fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
     depths[level - 1].max(1 + deepest)
 }
 
-impl<F: Fn(usize) -> usize> Circle<F> {
+impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
     /// The rounds after which each place holds its own block of the reduction.
     pub(in crate::plan::algorithms) fn reduce_scatter(&self) -> Vec<Round> {
         let mut rounds = Vec::new();
@@ -151,10 +148,17 @@ impl<F: Fn(usize) -> usize> Circle<F> {
         (self.rank_in)((self.own + self.places - skip) % self.places)
     }
 
+    /// `count` blocks from one on: one range, or two when the run passes the end.
     fn blocks(&self, first: usize, count: usize) -> Vec<ChunkRange> {
-        let mut ranges = circle(first, count, self.places, self.pieces);
-        for range in &mut ranges {
-            range.first += self.first_chunk;
+        let first = first % self.places;
+        let before_the_end = count.min(self.places - first);
+        let range = |first: usize, count: usize| {
+            let (start, end) = ((self.begin)(first), (self.begin)(first + count));
+            ChunkRange::new(start, end - start)
+        };
+        let mut ranges = vec![range(first, before_the_end)];
+        if count > before_the_end {
+            ranges.push(range(0, count - before_the_end));
         }
         ranges
     }

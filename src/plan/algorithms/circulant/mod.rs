@@ -84,8 +84,7 @@ fn build(request: &Request) -> Vec<Round> {
         places: world_size,
         radix: request.algorithm.radix(),
         own: rank,
-        pieces,
-        first_chunk: 0,
+        begin: |block| block * pieces,
         rank_in: |place| place,
     };
     match request.collective {

@@ -1,4 +1,5 @@
-//! Hierarchical: inside the hosts over shared memory, between them with as few bytes as can be.
+//! Hierarchical: inside the hosts over shared memory, between them with as few bytes as can be, and
+//! between sites with as few as can be over their uplinks.
 //!
 //! ```text
 //! all-reduce of 4, 2 a host    inside     0↔1  2↔3   each folds one half of the buffer
@@ -6,12 +7,16 @@
 //!                              inside     0↔1  2↔3   each hands its half out
 //! ```
 //!
-//! With g ranks on each of h hosts, the ranks of one place all-reduce a g-th of the buffer, so that
-//! between hosts each rank sends 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds ([`super::circulant`]) and a host
-//! no more than it must; inside, a [`super::two_shot`] is cut in the middle.
+//! Every level does the same with what the level below it leaves: the ranks of a host fold a part
+//! each, the hosts of a site fold parts of these among the ranks that hold them, then the sites;
+//! and back. With g ranks on each of h hosts, a rank exchanges a g-th of the buffer between hosts,
+//! so that it sends 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds ([`super::circulant`]) and a host no more than
+//! it must. Of c sites of h hosts it exchanges 1/(g·h), and 2(c−1)/c·m pass a site's uplink each
+//! way. Inside hosts, a [`super::two_shot`] is cut in the middle.
 //!
-//! Hosts may have different numbers of ranks. A rank always holds a g-th of the buffer for the g of
-//! its own host ([`shares`]), and exchanges with all ranks of another host that hold part of it:
+//! Hosts and sites may have different numbers of ranks. A rank always holds equally much as the
+//! others of its host or site ([`shares`]), and exchanges with all ranks of another one that hold
+//! part of it ([`levels`]):
 //!
 //! ```text
 //! all-reduce of 3, on hosts of 2 and 1    inside     0↔1         halves
@@ -19,32 +24,32 @@
 //!                                         inside     0↔1
 //! ```
 //!
-//! A broadcast goes to one rank of each host by a [`super::binomial`] tree over the hosts, then
-//! flat inside each; a reduce is the same backwards. That rank is the root, and elsewhere the one
-//! in its place, counted round where a host has fewer. With one rank a host, or one host, what is
-//! left is the stage that has something to do. The cost is the sum of the stages', of which each
-//! lasts as long as on the slowest host.
+//! A broadcast goes to one rank of each site along a chain of sites, so that it crosses each uplink
+//! once, then to one rank of each host of a site by a [`super::binomial`] tree, then flat inside
+//! each; a reduce is the same backwards. That rank is the root, and elsewhere the one in its place,
+//! counted round where a site or a host has fewer. With one rank a host, one host a site, or one
+//! site, what is left is the stages that have something to do. The cost is the sum of the stages',
+//! of which each lasts as long as on the slowest host or site.
 //!
-//! Inside, b pieces take a round each. What a rank folds is cut into pieces across the blocks that
-//! it then exchanges: both begin at the same chunk, and each is contiguous.
+//! Inside, b pieces take a round each.
 //!
 //! Source: Bayatpour, Chakraborty, Subramoni, Lu, Panda, "Scalable Reduction Collectives with Data
 //! Partitioning-based Multi-Leader Design" (SC 2017), every rank of a host being a leader;
-//! Kielmann, Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted ones.
+//! Kielmann, Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted ones, and for
+//! sites.
 
+mod cost;
+mod levels;
 mod shares;
 
-use super::binomial::{Tree, children, depth};
-use super::blocks::{FREE, all_but_one, ceil_log2, real_rank, virtual_rank};
-use super::circulant::exchange::{Circle, counts};
-use super::circulant::skips;
+use super::binomial::Tree;
+use super::blocks::{ceil_log2, real_rank, virtual_rank, whole};
 use super::flat::{all_gather_round, broadcast_round, reduce_round, reduce_scatter_round};
-use super::{Entry, REGISTRY, Stages};
+use super::{Entry, REGISTRY};
 use crate::plan::ir::{ChunkRange, Request, Round, Step};
-use crate::plan::price::Cost;
 use crate::plan::spec::{Algorithm, Collective};
-use crate::plan::topology::{Hosts, Sharing, Topology};
-use shares::Shares;
+use crate::plan::topology::{Sharing, Topology};
+use levels::{Cut, not_complete};
 
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
@@ -57,16 +62,15 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
     chunks: |request| match request.collective.is_rooted() {
         true => request.pieces,
-        false => {
-            let topology = request.topology();
-            Shares::of(&topology).units * topology.host_count() * request.pieces
-        }
+        false => Cut::of(&request.topology()).units() * request.pieces,
     },
     build,
-    cost,
-    stages: Some(stages),
-    // On one host, or with one rank a host, it is one of its stages by another name.
-    is_offered: |offer| offer.topology.sharing() == Sharing::Some,
+    cost: cost::cost,
+    stages: Some(cost::stages),
+    // On one host, or with one rank a host at one site, it is one of its stages by another name.
+    is_offered: |offer| {
+        offer.topology.sharing() == Sharing::Some || offer.topology.site_count() > 1
+    },
     ..Entry::PLAIN
 };
 
@@ -83,20 +87,9 @@ fn inside(request: &Request) -> (&'static Entry, Request) {
     (REGISTRY[algorithm.number()], inside)
 }
 
-fn stages(request: &Request) -> Stages {
-    let of_size = |&size: &usize| Request {
-        world_size: size,
-        rank: 0,
-        root: 0,
-        hosts: Hosts::each(size),
-        ..inside(request).1
-    };
-    let topology = request.topology();
-    let sizes = topology.sizes().iter();
-    Stages {
-        inside: sizes.filter(|size| **size > 1).map(of_size).collect(),
-        between: cost_between(request, &topology),
-    }
+/// How many rounds the hosts of a site take to fold, or to hand out.
+fn rounds_one_way(hosts: usize) -> usize {
+    ceil_log2(hosts)
 }
 
 fn build(request: &Request) -> Vec<Round> {
@@ -131,114 +124,62 @@ fn inside_rounds(
 
 fn all_reduce(request: &Request, topology: &Topology) -> Vec<Round> {
     let (rank, pieces) = (request.rank, request.pieces);
-    let (host, places) = (topology.host_of(rank), topology.host_count());
-    let shares = Shares::of(topology);
-    let size = topology.size_of(host);
+    let cut = Cut::of(topology);
     let part = |piece: usize| {
-        let shares = &shares;
-        move |rank: usize| {
-            let held = shares.held(size, topology.place_of(rank));
-            let first = (held.start * pieces + held.len() * piece) * places;
-            vec![ChunkRange::new(first, held.len() * places)]
-        }
+        let cut = &cut;
+        move |rank: usize| cut.inside(rank, (piece, pieces))
     };
-    let held = shares.held(size, topology.place_of(rank));
-    let segments = shares.segments(&held);
-    let circles: Vec<_> = segments
-        .iter()
-        .map(|segment| Circle {
-            places,
-            radix: 2,
-            own: host,
-            pieces: segment.len() * pieces,
-            first_chunk: segment.start * places * pieces,
-            rank_in: |host| {
-                let holder = shares.holder(topology.size_of(host), segment.start);
-                topology.rank_at(host, holder)
-            },
-        })
-        .collect();
     let mut rounds = inside_rounds(request, topology, |ranks, piece| {
         reduce_scatter_round(rank, ranks, false, part(piece))
     });
-    rounds.extend(side_by_side(circles.iter().map(Circle::reduce_scatter)));
-    rounds.extend(side_by_side(circles.iter().map(Circle::all_gather)));
+    rounds.extend(cut.between(rank, pieces));
     rounds.extend(inside_rounds(request, topology, |ranks, piece| {
         all_gather_round(rank, ranks, part(piece))
     }));
     rounds
 }
 
-/// The rounds of several exchanges at once. What goes from one rank to another is one message.
-fn side_by_side(exchanges: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
-    let mut rounds: Vec<Round> = Vec::new();
-    for exchange in exchanges {
-        rounds.resize_with(exchange.len(), Vec::new);
-        for (round, steps) in rounds.iter_mut().zip(exchange) {
-            for step in steps {
-                if !round.iter_mut().any(|one| joins(one, &step)) {
-                    round.push(step);
-                }
-            }
+/// Which rank leads each host, and each site, in a broadcast or a reduce.
+struct Leaders<'a> {
+    topology: &'a Topology,
+    root_site: usize,
+    /// The root's place in its host, and the place of its host at its site.
+    places: (usize, usize),
+}
+
+impl<'a> Leaders<'a> {
+    fn of(topology: &'a Topology, root: usize) -> Self {
+        let host = topology.host_of(root);
+        Self {
+            topology,
+            root_site: topology.site_of(host),
+            places: (topology.place_of(root), topology.place_of_host(host)),
         }
     }
-    for round in &mut rounds {
-        round.sort_by_key(|step| !matches!(step, Step::Send { .. }));
+
+    fn of_host(&self, host: usize) -> usize {
+        let place = self.places.0 % self.topology.size_of(host);
+        self.topology.rank_at(host, place)
     }
-    rounds
+
+    /// The place of a site's leading host among the hosts of the site.
+    fn place_at(&self, site: usize) -> usize {
+        self.places.1 % self.topology.hosts_at(site)
+    }
+
+    fn of_site(&self, site: usize) -> usize {
+        let host = self.topology.host_at(site, self.place_at(site));
+        self.of_host(host)
+    }
 }
 
-/// Adds the chunks of `other` to those of `step` if both are parts of one message.
-fn joins(step: &mut Step, other: &Step) -> bool {
-    match (step, other) {
-        (
-            Step::Send { peers, ranges },
-            Step::Send {
-                peers: other_peers,
-                ranges: more,
-            },
-        ) if peers == other_peers => ranges.extend(more),
-        (
-            Step::Receive {
-                sources, ranges, ..
-            },
-            Step::Receive {
-                sources: other_sources,
-                ranges: more,
-                ..
-            },
-        ) if sources == other_sources => ranges.extend(more),
-        _ => return false,
-    }
-    true
-}
-
-/// A broadcast or a reduce. One rank leads each host.
+/// A broadcast or a reduce.
 fn rooted(request: &Request, topology: &Topology) -> Vec<Round> {
-    let (rank, pieces) = (request.rank, request.pieces);
-    let (host, hosts) = (topology.host_of(rank), topology.host_count());
-    let (root_host, place) = (
-        topology.host_of(request.root),
-        topology.place_of(request.root),
-    );
-    let leader_of = |host| topology.rank_at(host, place % topology.size_of(host));
-    let leader = leader_of(host);
-    let tree = Tree {
-        members: hosts,
-        radix: 2,
-        own: virtual_rank(host, root_host, hosts),
-        rank_of: |member| leader_of(real_rank(member, root_host, hosts)),
-    };
+    let rank = request.rank;
+    let leaders = Leaders::of(topology, request.root);
+    let leader = leaders.of_host(topology.host_of(rank));
     let piece = |piece| vec![ChunkRange::new(piece, 1)];
     let is_broadcast = request.collective == Collective::Broadcast;
-    let mut among_leaders = if is_broadcast {
-        tree.broadcast(pieces)
-    } else {
-        tree.reduce(pieces)
-    };
-    if rank != leader {
-        among_leaders.iter_mut().for_each(Vec::clear);
-    }
     let inside = inside_rounds(request, topology, |ranks, index| {
         if is_broadcast {
             broadcast_round(rank, leader, ranks, piece(index))
@@ -246,128 +187,74 @@ fn rooted(request: &Request, topology: &Topology) -> Vec<Round> {
             reduce_round(rank, leader, ranks, piece(index), false)
         }
     });
+    let among_hosts = among_hosts(request, &leaders);
+    let among_sites = among_sites(request, &leaders);
     if is_broadcast {
-        [among_leaders, inside].concat()
+        [among_sites, among_hosts, inside].concat()
     } else {
-        [inside, among_leaders].concat()
+        [inside, among_hosts, among_sites].concat()
     }
 }
 
-fn cost(request: &Request) -> Cost {
-    let topology = request.topology();
-    if topology.host_count() == 1 {
-        let (entry, inside) = inside(request);
-        return (entry.cost)(&inside);
-    }
-    let inside = cost_inside(request, &topology);
-    let between = cost_between(request, &topology);
-    Cost {
-        rounds: inside.rounds + between.rounds,
-        hops: inside.hops + between.hops,
-        messages_on_path: inside.messages_on_path + between.messages_on_path,
-        volume_on_path: inside.volume_on_path + between.volume_on_path,
-        folded_on_path: inside.folded_on_path + between.folded_on_path,
-        max_sent_per_rank: max_sent(request, &topology),
-    }
-}
-
-/// Inside hosts: the largest has most to do, but for what cannot be cut evenly.
-fn cost_inside(request: &Request, topology: &Topology) -> Cost {
-    if topology.sharing() == Sharing::None {
-        return FREE;
-    }
-    let others = |size: &usize| (size - 1) as f64;
-    let most = |of_size: &dyn Fn(&usize) -> f64| {
-        let all = topology.sizes().iter().map(of_size);
-        all.fold(0.0, f64::max)
+/// The rounds of the leaders of a site's hosts.
+fn among_hosts(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
+    let Leaders { topology, .. } = leaders;
+    let (host, sites) = (topology.host_of(request.rank), topology.site_count());
+    let site = topology.site_of(host);
+    let (hosts, first) = (topology.hosts_at(site), leaders.place_at(site));
+    let tree = Tree {
+        members: hosts,
+        radix: 2,
+        own: virtual_rank(topology.place_of_host(host), first, hosts),
+        rank_of: |member| {
+            let place = real_rank(member, first, hosts);
+            leaders.of_host(topology.host_at(site, place))
+        },
     };
-    let (ways, volume, folds) = match request.collective {
-        Collective::AllReduce => {
-            let shares = Shares::of(topology);
-            (2, most(&|size| others(size) * shares.share(*size)), 1.0)
+    let mut rounds = match request.collective {
+        Collective::Broadcast => tree.broadcast(request.pieces),
+        _ => tree.reduce(request.pieces),
+    };
+    if request.rank != leaders.of_host(host) {
+        rounds.iter_mut().for_each(Vec::clear);
+    }
+    if sites > 1 {
+        not_complete(&mut rounds);
+        let hosts = (0..sites).map(|site| topology.hosts_at(site));
+        rounds.resize_with(rounds_one_way(hosts.max().unwrap_or(1)), Vec::new);
+    }
+    rounds
+}
+
+/// The rounds of the leaders of the sites, which stand in a chain that begins at the root.
+fn among_sites(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
+    let Leaders {
+        topology,
+        root_site,
+        ..
+    } = leaders;
+    let (sites, site) = (
+        topology.site_count(),
+        topology.site_of(topology.host_of(request.rank)),
+    );
+    let own = virtual_rank(site, *root_site, sites);
+    let leader_of = |member| leaders.of_site(real_rank(member, *root_site, sites));
+    let all = || whole(request.pieces);
+    let leads = request.rank == leaders.of_site(site);
+    // In round e the members e and e + 1 meet; a reduce begins at the other end.
+    let round = |edge: usize| match request.collective {
+        _ if !leads => Vec::new(),
+        Collective::Broadcast if own == edge => vec![Step::send(leader_of(own + 1), all())],
+        Collective::Broadcast if own == edge + 1 => vec![Step::store(leader_of(edge), all())],
+        Collective::Reduce if own == edge + 1 => vec![Step::send(leader_of(edge), all())],
+        Collective::Reduce if own == edge => {
+            vec![Step::reduce(leader_of(own + 1), all(), edge == 0)]
         }
-        Collective::Reduce => (1, most(&others), 1.0),
-        _ => (1, most(&others), 0.0),
+        _ => Vec::new(),
     };
-    let rounds = ways * request.pieces;
-    Cost {
-        rounds,
-        hops: ways as f64,
-        messages_on_path: rounds as f64 * most(&others),
-        volume_on_path: ways as f64 * volume,
-        folded_on_path: folds * volume,
-        max_sent_per_rank: 0.0,
-    }
-}
-
-/// Between hosts: the smallest has fewest ranks to share the bytes.
-fn cost_between(request: &Request, topology: &Topology) -> Cost {
-    let hosts = topology.host_count();
-    if request.collective != Collective::AllReduce {
-        let rounds = ceil_log2(hosts);
-        let folds = request.collective == Collective::Reduce;
-        return Cost {
-            rounds,
-            hops: depth(hosts, 2) as f64,
-            messages_on_path: rounds as f64,
-            volume_on_path: rounds as f64,
-            folded_on_path: if folds { rounds as f64 } else { 0.0 },
-            max_sent_per_rank: 0.0,
-        };
-    }
-    let shares = Shares::of(topology);
-    let moved = all_but_one(hosts) * shares.share(topology.sizes()[0]);
-    let skips = skips(hosts, 2);
-    let messages = skips[..skips.len() - 1]
-        .iter()
-        .map(|skip| partners(*skip, topology, &shares));
-    Cost {
-        rounds: 2 * ceil_log2(hosts),
-        hops: 2.0 * counts(hosts, 2).hops as f64,
-        messages_on_path: 2.0 * messages.sum::<usize>() as f64,
-        volume_on_path: 2.0 * moved,
-        folded_on_path: moved,
-        max_sent_per_rank: 0.0,
-    }
-}
-
-/// How many messages a rank sends or receives at most in a round over the hosts `skip` apart.
-fn partners(skip: usize, topology: &Topology, shares: &Shares) -> usize {
-    if let [_] = topology.sizes() {
-        return 1;
-    }
-    let hosts = topology.host_count();
-    let of_pair = |host: usize| {
-        let (one, other) = (
-            topology.size_of(host),
-            topology.size_of((host + skip) % hosts),
-        );
-        shares.partners(one, other).max(shares.partners(other, one))
-    };
-    (0..hosts).map(of_pair).max().unwrap_or(0)
-}
-
-fn max_sent(request: &Request, topology: &Topology) -> f64 {
-    let (hosts, sizes) = (topology.host_count(), topology.sizes().iter());
+    let rounds = (0..sites - 1).map(round);
     match request.collective {
-        Collective::AllReduce => {
-            let shares = Shares::of(topology);
-            // The others' shares, then its own to them; and its own to other hosts.
-            let sent = |size: &usize| {
-                let share = shares.share(*size);
-                1.0 - share + (size - 1) as f64 * share + 2.0 * all_but_one(hosts) * share
-            };
-            sizes.map(sent).fold(0.0, f64::max)
-        }
-        // A rank that sends to the leader of its host is no leader.
-        Collective::Reduce => 1.0,
-        _ => {
-            let root = topology.host_of(request.root);
-            let sent = |member| {
-                let size = topology.size_of(real_rank(member, root, hosts));
-                size - 1 + children(member, hosts)
-            };
-            (0..hosts).map(sent).max().unwrap_or(0) as f64
-        }
+        Collective::Broadcast => rounds.collect(),
+        _ => rounds.rev().collect(),
     }
 }

@@ -1,87 +1,160 @@
-//! Which part of the buffer each rank of a host holds, where hosts have any numbers of ranks.
+//! Which part of the buffer each rank of a group holds, once the group has reduced it.
 //!
-//! The buffer is cut into u units. Of a host with g ranks, the rank in place l holds the units from
-//! ⌊l·u/g⌋ to ⌊(l+1)·u/g⌋. u is the least common multiple of the numbers of ranks that hosts have,
-//! so that the ranks of a host hold equally much; or 8 times the largest of these numbers, if that
-//! is less: then the shares of a host's ranks differ by one unit at most. A *segment* is a longest
-//! run of units that has one holder on every host:
+//! A rank by itself holds the whole buffer. A group of k groups cuts it further: a *segment* is a
+//! longest run that has one holder in every group; it becomes k blocks, and block j belongs to the
+//! holder in group j. So the ranks of a host hold a block each, and the ranks of a site's hosts, or
+//! of several sites, what the same rule makes of that, whatever their numbers:
 //!
 //! ```text
-//! hosts of 2 and 3 ranks, u = 6     units     0   1   2   3   4   5
+//! hosts of 2 and 3 ranks, 6 units   units     0   1   2   3   4   5
 //!                                   host 0  │     0     │     1     │
 //!                                   host 1  │   0   │   1   │   2   │
 //!                                   segments│   0   │ 1 │ 2 │   3   │
 //! ```
+//!
+//! The groups count the buffer in units of their own. Those that meet agree on the least common
+//! multiple of their units, so that equal shares stay equal; or on 8 times the largest, if that is
+//! less: then shares differ by one of these units at most.
 
-use crate::plan::topology::Topology;
 use std::ops::Range;
 
-/// The most units, as a multiple of the largest host's ranks.
-const UNITS_A_RANK_MAX: usize = 8;
+/// The most units on which groups agree, as a multiple of the largest number that one has.
+const UNITS_MAX: usize = 8;
 
-/// The cut of the buffer.
-pub(super) struct Shares {
-    /// How many units, u.
+/// Who holds what in one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// How many units the group counts.
     pub(super) units: usize,
-    /// The numbers of ranks that hosts have, in ascending order.
-    sizes: Vec<usize>,
+    /// Where the runs begin that have one holder; a member may hold several.
+    starts: Vec<usize>,
+    /// By run, the number of its holder in the group.
+    holders: Vec<usize>,
+    /// How many ranks the group has.
+    members: usize,
 }
 
-impl Shares {
-    /// The cut that suits these hosts.
-    pub(super) fn of(topology: &Topology) -> Self {
-        let sizes = topology.sizes().to_vec();
-        let most = sizes.last().map_or(1, |size| UNITS_A_RANK_MAX * size);
-        let common = |units, size: &usize| (units / divisor(units, *size) * size).min(most);
+impl Share {
+    /// One rank.
+    pub(super) fn alone() -> Self {
         Self {
-            units: sizes.iter().fold(1, common),
-            sizes,
+            units: 1,
+            starts: vec![0],
+            holders: vec![0],
+            members: 1,
         }
     }
 
-    /// The units that a rank holds on a host of `size` ranks.
-    pub(super) fn held(&self, size: usize, place: usize) -> Range<usize> {
-        self.cut(size, place)..self.cut(size, place + 1)
+    /// The group of these groups, whose ranks count on from group to group.
+    pub(super) fn of_group(groups: &[&Self]) -> Self {
+        let mut distinct: Vec<&Self> = Vec::new();
+        let mut first_members = Vec::with_capacity(groups.len());
+        let mut members = 0;
+        for group in groups {
+            if !distinct.iter().any(|one| std::ptr::eq(*one, *group)) {
+                distinct.push(group);
+            }
+            first_members.push(members);
+            members += group.members;
+        }
+        let common = common_units(&distinct);
+        let (mut starts, mut holders) = (Vec::new(), Vec::new());
+        for segment in segments(&distinct, common, 0..common) {
+            for (place, group) in groups.iter().enumerate() {
+                starts.push(segment.start * groups.len() + place * segment.len());
+                holders.push(first_members[place] + group.holder(segment.start, common));
+            }
+        }
+        Self {
+            units: common * groups.len(),
+            starts,
+            holders,
+            members,
+        }
     }
 
-    /// The share of the buffer that a rank of a host of `size` ranks holds at most.
-    pub(super) fn share(&self, size: usize) -> f64 {
-        self.units.div_ceil(size) as f64 / self.units as f64
+    /// Where a unit of the group begins if the buffer has `common` units, at least its own.
+    pub(super) fn scaled(&self, unit: usize, common: usize) -> usize {
+        unit * common / self.units
     }
 
-    /// Which place holds a unit on a host of `size` ranks.
-    pub(super) fn holder(&self, size: usize, unit: usize) -> usize {
-        ((unit + 1) * size - 1) / self.units
+    /// The number of the rank that holds a unit of `common` units.
+    pub(super) fn holder(&self, unit: usize, common: usize) -> usize {
+        self.holders[self.run_behind(unit, common) - 1]
     }
 
-    /// The segments of units that one rank holds.
-    pub(super) fn segments(&self, held: &Range<usize>) -> Vec<Range<usize>> {
-        let cuts_of = |size: &usize| {
-            let first = self.holder(*size, held.start);
-            let cuts = (first..=*size).map(|place| self.cut(*size, place));
-            cuts.take_while(|cut| *cut < held.end).collect::<Vec<_>>()
-        };
-        let mut cuts: Vec<usize> = self.sizes.iter().flat_map(cuts_of).collect();
-        cuts.retain(|cut| *cut > held.start);
-        cuts.extend([held.start, held.end]);
-        cuts.sort_unstable();
-        cuts.dedup();
-        cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
+    /// The runs of one member, in `common` units.
+    pub(super) fn held(&self, member: usize, common: usize) -> Vec<Range<usize>> {
+        let runs = self.holders.iter().enumerate();
+        let own = runs.filter(|(_, holder)| **holder == member);
+        own.map(|(run, _)| self.begin(run, common)..self.begin(run + 1, common))
+            .collect()
     }
 
-    /// With how many ranks of a host of `others` ranks a rank of a host of `size` shares units, at
-    /// most.
-    pub(super) fn partners(&self, size: usize, others: usize) -> usize {
-        let of_place = |place| {
-            let held = self.held(size, place);
-            self.holder(others, held.end - 1) - self.holder(others, held.start) + 1
-        };
-        (0..size).map(of_place).max().unwrap_or(0)
+    /// By member, how many of `common` units it holds.
+    pub(super) fn of_members(&self, common: usize) -> Vec<usize> {
+        let mut of_member = vec![0; self.members];
+        for (run, holder) in self.holders.iter().enumerate() {
+            of_member[*holder] += self.begin(run + 1, common) - self.begin(run, common);
+        }
+        of_member
     }
 
-    fn cut(&self, size: usize, place: usize) -> usize {
-        place * self.units / size
+    /// The share of the buffer that a member holds at most.
+    pub(super) fn most(&self, common: usize) -> f64 {
+        let most = self.of_members(common).into_iter().max();
+        most.unwrap_or(common) as f64 / common as f64
     }
+
+    /// With how many members of another group a member shares units of `common` units, at most.
+    pub(super) fn partners(&self, other: &Self, common: usize) -> usize {
+        let mut pairs: Vec<(usize, usize)> = segments(&[self, other], common, 0..common)
+            .map(|segment| segment.start)
+            .map(|unit| (self.holder(unit, common), other.holder(unit, common)))
+            .collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        let of_member = pairs.chunk_by(|one, next| one.0 == next.0);
+        of_member.map(<[_]>::len).max().unwrap_or(0)
+    }
+
+    /// The first run that begins behind a unit.
+    fn run_behind(&self, unit: usize, common: usize) -> usize {
+        let begins = |start: &usize| self.scaled(*start, common) <= unit;
+        self.starts.partition_point(begins)
+    }
+
+    fn begin(&self, run: usize, common: usize) -> usize {
+        let unit = self.starts.get(run).copied().unwrap_or(self.units);
+        self.scaled(unit, common)
+    }
+}
+
+/// In how many units groups that meet count the buffer.
+pub(super) fn common_units(groups: &[&Share]) -> usize {
+    let units = || groups.iter().map(|group| group.units);
+    let most = UNITS_MAX * units().max().unwrap_or(1);
+    units().fold(1, |common, units| {
+        (common / divisor(common, units) * units).min(most)
+    })
+}
+
+/// The segments of a run: whatever is cut in none of these groups.
+pub(super) fn segments(
+    groups: &[&Share],
+    common: usize,
+    run: Range<usize>,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let cuts_in = |group: &&Share| {
+        let runs = group.run_behind(run.start, common)..group.starts.len();
+        let cuts = runs.map(|run| group.begin(run, common));
+        cuts.take_while(|cut| *cut < run.end).collect::<Vec<_>>()
+    };
+    let mut cuts: Vec<usize> = groups.iter().flat_map(cuts_in).collect();
+    cuts.extend([run.start, run.end]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    (1..cuts.len()).map(move |cut| cuts[cut - 1]..cuts[cut])
 }
 
 /// The greatest common divisor.
@@ -95,48 +168,73 @@ fn divisor(one: usize, other: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::topology::Hosts;
     use proptest::prelude::*;
 
-    fn shares(sizes: &[usize]) -> Shares {
-        Shares::of(&Topology {
-            world_size: sizes.iter().sum(),
-            hosts: Hosts::of_sizes(sizes),
-        })
+    fn host(size: usize) -> Share {
+        Share::of_group(&vec![&Share::alone(); size])
+    }
+
+    fn units(sizes: &[usize]) -> usize {
+        let hosts: Vec<Share> = sizes.iter().copied().map(host).collect();
+        common_units(&hosts.iter().collect::<Vec<_>>())
     }
 
     #[test]
     fn units_suit_all_hosts_or_are_many() {
-        let units = |sizes: &[usize]| shares(sizes).units;
         assert_eq!((units(&[4, 4]), units(&[1, 1])), (4, 1));
-        assert_eq!((units(&[2, 3]), units(&[8, 4, 8, 7])), (6, 56));
-        assert_eq!((units(&[3, 1, 5, 2]), units(&[8, 7, 5])), (30, 64));
+        assert_eq!((units(&[2, 3]), units(&[4, 7, 8])), (6, 56));
+        assert_eq!((units(&[1, 2, 3, 5]), units(&[5, 7, 8])), (30, 64));
+    }
+
+    #[test]
+    fn the_ranks_of_equal_hosts_hold_equally_much() {
+        let (alone, four) = (Share::alone(), host(4));
+        let site = Share::of_group(&[&four, &four, &four]);
+        assert_eq!(
+            (site.units, site.members, site.most(12)),
+            (12, 12, 1.0 / 12.0)
+        );
+        assert_eq!((four.most(4), alone.most(1)), (0.25, 1.0));
+        assert_eq!(
+            (site.partners(&site, 12), site.partners(&alone, 12)),
+            (1, 1)
+        );
+        assert_eq!(alone.partners(&site, 12), 12);
     }
 
     proptest! {
         #[test]
-        fn every_unit_has_one_holder_on_each_host_and_segments_meet_no_cut(
-            sizes in prop::collection::vec(1..=16usize, 1..6),
+        fn every_unit_has_one_holder_in_each_group_and_segments_meet_no_cut(
+            sites in prop::collection::vec(prop::collection::vec(1..=9usize, 1..5), 1..4),
         ) {
-            let shares = shares(&sizes);
-            for &size in &sizes {
-                for place in 0..size {
-                    let held = shares.held(size, place);
-                    let share = held.len() as f64 / shares.units as f64;
-                    prop_assert!(share > 0.0 && share <= shares.share(size));
-                    prop_assert!(held.clone().all(|unit| shares.holder(size, unit) == place));
-                    let segments = shares.segments(&held);
-                    let together: Vec<usize> = segments.iter().cloned().flatten().collect();
-                    prop_assert!(together.into_iter().eq(held));
-                    for segment in segments {
-                        for &other in &sizes {
-                            let holders = segment.clone().map(|unit| shares.holder(other, unit));
-                            let first = shares.holder(other, segment.start);
-                            prop_assert!(holders.into_iter().all(|one| one == first));
-                        }
+            let hosts: Vec<Share> = (0..=9).map(host).collect();
+            let site = |sizes: &Vec<usize>| {
+                Share::of_group(&sizes.iter().map(|size| &hosts[*size]).collect::<Vec<_>>())
+            };
+            let sites: Vec<Share> = sites.iter().map(site).collect();
+            let all: Vec<&Share> = sites.iter().collect();
+            let common = common_units(&all);
+            for one in &sites {
+                let mut holders = vec![None; common];
+                for member in 0..one.members {
+                    let held = one.held(member, common);
+                    prop_assert!(!held.is_empty());
+                    for run in held {
+                        prop_assert!(!run.is_empty());
+                        holders[run.clone()].fill(Some(member));
+                        let together = segments(&all, common, run.clone()).flatten();
+                        prop_assert!(together.eq(run));
                     }
                 }
-                prop_assert_eq!(shares.held(size, size - 1).end, shares.units);
+                for (unit, holder) in holders.into_iter().enumerate() {
+                    prop_assert_eq!(holder, Some(one.holder(unit, common)));
+                }
+            }
+            for segment in segments(&all, common, 0..common) {
+                for one in &sites {
+                    let holder = one.holder(segment.start, common);
+                    prop_assert!(segment.clone().all(|unit| one.holder(unit, common) == holder));
+                }
             }
         }
     }

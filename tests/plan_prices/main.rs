@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod sites;
+
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::cost::{Traffic, longest_path_s, payload_bytes, shared};
@@ -53,7 +55,11 @@ fn requests(world_size_max: usize) -> Vec<Request> {
     all
 }
 
-/// Ranks apart; and where plans tell hosts apart, hosts of equally many ranks, and of others.
+/// Up to so many ranks are put at sites too: the paths of more take long to follow.
+const AT_SITES_MAX: usize = 24;
+
+/// Ranks apart; and where plans tell hosts apart, hosts of equally many ranks, and of others; and
+/// some of these at sites.
 fn hosts(are_told_apart: bool, world_size: usize) -> Vec<Hosts> {
     let mut all = vec![Hosts::APART];
     if are_told_apart {
@@ -61,6 +67,15 @@ fn hosts(are_told_apart: bool, world_size: usize) -> Vec<Hosts> {
         all.extend((2..=world_size).filter(divides).map(Hosts::each));
         let hosts: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
         all.push(Hosts::of(&hosts));
+        if (3..=AT_SITES_MAX).contains(&world_size) {
+            let sites: Vec<usize> = (0..world_size).map(|rank| rank / 2 % 3).collect();
+            all.push(Topology::at_sites(&hosts, &sites).hosts);
+            all.push(Hosts::APART.in_sites_of(&[world_size - 2, 1, 1]));
+        }
+        if world_size <= AT_SITES_MAX && world_size.is_multiple_of(4) {
+            all.push(Hosts::APART.in_sites_of(&[world_size / 2; 2]));
+            all.push(Hosts::each(2).in_sites_of(&[world_size / 4; 2]));
+        }
     }
     all
 }
@@ -88,7 +103,10 @@ fn tolerance(request: &Request) -> (f64, f64) {
     let is_power = std::iter::successors(Some(1), |one| Some(one * radix))
         .take_while(|one| *one <= n)
         .any(|one| one == n);
-    let uneven_hosts = request.topology().sizes().len() > 1;
+    let topology = request.topology();
+    let uneven_hosts = topology.sizes().len() > 1;
+    let uneven_sites =
+        (1..topology.site_count()).any(|site| topology.hosts_at(site) != topology.hosts_at(0));
     match request.algorithm {
         Algorithm::ScatterAllgather => (0.43, 1.0),
         _ if request.pieces > 1 => (0.37, 1.0),
@@ -99,6 +117,9 @@ fn tolerance(request: &Request) -> (f64, f64) {
         | Algorithm::Chain => (0.0, 0.0),
         Algorithm::DoubleTree => (0.06, 0.2),
         Algorithm::Rabenseifner => (0.18, 0.0),
+        // Of each level it takes the slowest site, which may be another one at the next. So up to
+        // `SITES_COUNTED_RANKS_MAX` ranks, each alone on its host, `auto` follows the path instead.
+        Algorithm::Hierarchical if uneven_sites => (0.13, 1.1),
         Algorithm::Hierarchical if uneven_hosts => (0.13, 0.3),
         Algorithm::Hierarchical => (0.0, 0.3),
         Algorithm::Binomial if radix > 2 && is_power => (0.0, 0.35),
@@ -402,6 +423,11 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
         r#"{"alpha_s": 1e-6, "overhead_s": 0, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}"#;
     let without = TuningTable::parse(&format!("{{\"tcp\": {link}}}")).unwrap();
     assert_eq!(without.shm, table.shm);
+    let uplink = r#""uplink": {"alpha_s": 1e-3, "beta_s_per_byte": 80e-9}"#;
+    let at_sites = TuningTable::parse(&format!("{{\"tcp\": {link}, {uplink}}}")).unwrap();
+    assert_eq!(at_sites.between_sites().beta_s_per_byte, 80e-9);
+    assert_ne!(at_sites.hash(), without.hash());
+    assert_eq!(TuningTable::parse(&at_sites.to_string()), Ok(at_sites));
     let negative = link.replace("1e-9", "-1e-9");
     let refusal = TuningTable::parse(&format!("{{\"tcp\": {link}, \"shm\": {negative}}}"));
     assert!(refusal.unwrap_err().contains("shm.beta_s_per_byte"));

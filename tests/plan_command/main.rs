@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod refused;
+
 use ringtree::Dtype;
 use ringtree::plan::Collective;
 use serde_json::Value;
@@ -536,59 +538,28 @@ fn pictures_are_whole_files() {
     );
 }
 
-/// What is asked => what the refusal says.
-const REFUSED: &str = "
-    sum --algorithm auto --ranks 8 => no collective is called 'sum'
-    broadcast --algorithm fast --ranks 8 => no algorithm is called 'fast'
-    send-recv --algorithm auto --ranks 8 => send-recv is not built yet
-    broadcast --algorithm chain/3 --ranks 8 => chain has no radix
-    broadcast --algorithm binomial/1 --ranks 8 => a radix is a number from 2 to 64, not 1
-    broadcast --algorithm binomial/four --ranks 8 => a radix is a number from 2 to 64, not 'four'
-    broadcast --algorithm chain --radix 3 --ranks 8 => --radix 3: chain has no radix
-    broadcast --algorithm binomial --radix 65 --ranks 8 => --radix must be
-    broadcast --algorithm all --radix 3 --ranks 8 => --algorithm NAME
-    all-reduce --algorithm bruck-fold --ranks 64 => needs 64 MiB of scratch for 1 MiB over 64 ranks
-    all-reduce --algorithm pairwise --ranks 8 => does not carry out all-reduce
-    broadcast --algorithm dissemination --ranks 8 => does not carry out broadcast
-    broadcast --algorithm auto => --ranks N
-    broadcast --ranks 8 => --algorithm NAME
-    broadcast --algorithm auto --ranks 0 => --ranks must be
-    broadcast --algorithm auto --ranks -1 => --ranks must be
-    broadcast --algorithm auto --ranks 9999999999 => --ranks must be
-    broadcast --algorithm auto --ranks eight => --ranks must be
-    broadcast --algorithm auto --ranks 8 --root 8 => --root must be
-    broadcast --algorithm auto --ranks 8 --bytes 1Q => is no size
-    broadcast --algorithm auto --ranks 8 --bytes -1 => is no size
-    broadcast --algorithm auto --ranks 8 --chunks 0 => --chunks must be
-    broadcast --algorithm auto --ranks 8 --alpha 20 => is no time
-    broadcast --algorithm auto --ranks 8 --overhead 20 => is no time
-    broadcast --algorithm auto --ranks 8 --bandwidth 10GB => is no rate
-    broadcast --algorithm auto --ranks 8 --bandwidth 0Gbit => is no rate
-    broadcast --algorithm auto --ranks 8 --ranks-per-host 3 => must divide the ranks
-    broadcast --algorithm auto --ranks 8 --ranks-per-host 0 => --ranks-per-host must be
-    broadcast --algorithm auto --ranks 8 --ranks-per-host 9 => --ranks-per-host must be
-    broadcast --algorithm auto --ranks 2K --ranks-per-host 2 => --ranks must be
-    broadcast --algorithm auto --ranks 2048 --ranks-per-host 2048 => at most 1024
-    broadcast --algorithm auto --ranks 8 --ranks-per-host 3,4 => the hosts have 7 ranks, not 8
-    broadcast --algorithm auto --ranks-per-host 3,0 => --ranks-per-host must be
-    broadcast --algorithm auto --ranks-per-host 3, => --ranks-per-host must be
-    broadcast --algorithm auto --ranks-per-host 3 => --ranks N
-    broadcast --algorithm auto --ranks 8 --format xml => --format must be
-    broadcast --algorithm auto --ranks 8 --draw png => --draw must be
-    broadcast --algorithm auto --ranks 8 --draw svg --format json => exclude
-    broadcast --algorithm all --ranks 8 --draw svg => one algorithm
-    broadcast --algorithm auto --ranks 65 --draw text => up to 64 ranks
-";
-
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
-    for case in REFUSED.lines().filter(|line| !line.is_empty()) {
-        let (line, reason) = case.split_once(" => ").unwrap();
-        let output = plan(line);
-        let complaint = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{line}: {complaint}");
-        assert!(output.stdout.is_empty(), "{line} printed something");
-        assert_eq!(complaint.lines().count(), 1, "{line}: {complaint}");
-        assert!(complaint.contains(reason), "{line}: {complaint}");
-    }
+fn sites_change_the_plan_its_price_and_the_choice() {
+    let ask = |flags: &str| {
+        let line = format!("all-reduce --ranks 8 --ranks-per-host 2 --bytes 64K --verify {flags}");
+        objects(&line).remove(0)
+    };
+    let at_one = ask("--algorithm hierarchical");
+    let at_two = ask("--algorithm auto --sites 3,1");
+    assert_eq!(at_two["algorithm"], "hierarchical");
+    let faster = ask("--algorithm hierarchical --sites 3,1 --uplink-bandwidth 100Gbit");
+    let sooner = ask("--algorithm hierarchical --sites 3,1 --uplink-alpha 1us");
+    let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
+    assert!(time_us(&faster) < time_us(&at_two) && time_us(&sooner) < time_us(&at_two));
+    assert!(time_us(&at_one) < time_us(&at_two));
+    // Half of the buffer there, folded, and half of it back.
+    let sends = at_two["sends"].as_array().unwrap();
+    let crosses = |send: &&Value| (number(send, "from") < 6) != (number(send, "to") < 6);
+    let chunks = sends
+        .iter()
+        .filter(crosses)
+        .map(|send| number(send, "chunks"));
+    assert_eq!(chunks.sum::<usize>(), 2 * number(&at_two, "chunks"));
+    let table = "all-reduce --algorithm auto --ranks 8 --sites 4,4 --uplink-bandwidth 100Mbit";
+    assert!(stdout(table).contains("between 2 sites: 60 µs on the way, 100 Mbit/s an uplink"));
 }

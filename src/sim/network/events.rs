@@ -1,0 +1,62 @@
+//! What is to happen, and when.
+
+use super::ControlMessage;
+use std::cmp::Ordering;
+
+#[derive(Debug)]
+pub(super) enum Happening {
+    /// A packet of the pipe is at the uplink of its sender's site.
+    AtUplink {
+        pipe: usize,
+        bytes: usize,
+    },
+    /// A packet of the pipe is at the uplink of its receiver's site.
+    AtOtherSite {
+        pipe: usize,
+        bytes: usize,
+    },
+    /// The next packet of the pipe is at the receiver's port.
+    AtPort(usize),
+    /// The next packet of the pipe is through that port.
+    Arrived(usize),
+    StallEnd(usize),
+    /// The process of the rank dies.
+    Death(usize),
+    /// The control connection of `dead` breaks at `at`.
+    ControlLost {
+        at: usize,
+        dead: usize,
+    },
+    Control {
+        to: usize,
+        message: ControlMessage,
+    },
+}
+
+/// Ordered by time, then by when it was made.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) at_ns: u64,
+    pub(super) number: u64,
+    pub(super) what: Happening,
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}

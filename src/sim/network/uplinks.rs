@@ -1,0 +1,132 @@
+//! The uplinks of sites.
+//!
+//! A packet between sites passes two ports more than one within a site: the way out of its sender's
+//! site and the way into its receiver's, each shared by all ranks of the site, and each serving
+//! packets in the order in which they reach it. Its first byte is at the first of them when it has
+//! left its sender's port, and at the second one latency of the uplinks after it left the first.
+//! The last byte is through the receiver's port not before it is through the second.
+
+use super::{Happening, Network};
+use crate::plan::Topology;
+use crate::sim::faults::nanoseconds;
+use std::time::Duration;
+
+/// What lies between the sites of a simulated network.
+///
+/// ```
+/// use ringtree::Algorithm;
+/// use ringtree::plan::{Hosts, Topology};
+/// use ringtree::sim::network::{Network, Uplinks};
+/// use ringtree::sim::simulate::World;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// let mut world = World::new(8);
+/// world.hosts = Hosts::APART.in_sites_of(&[4, 4]);
+/// let topology = Topology { world_size: 8, hosts: world.hosts.clone() };
+/// world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_millis(1), 1e6));
+/// let network = Arc::new(Mutex::new(Network::new(world.network.clone(), 8)));
+/// let ends = world.run_on(&network, |comm| {
+///     comm.use_algorithm(Some(Algorithm::Hierarchical))?;
+///     comm.all_reduce(&mut vec![1.0f32; 1 << 18], ringtree::ReduceOp::Sum)
+/// });
+/// assert_eq!(ends, vec![Ok(()); 8]);
+/// // 1 MiB passes each uplink each way: about a second.
+/// let seconds = network.lock().unwrap().now().as_secs_f64();
+/// assert!((1.04..1.1).contains(&seconds), "{seconds}");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Uplinks {
+    /// By rank, the number of its site.
+    pub site_of: Vec<usize>,
+    /// Time from a rank of one site to one of another, in place of the network's.
+    pub latency: Duration,
+    /// What an uplink carries each way, in bytes per second.
+    pub bandwidth_bytes_per_s: f64,
+}
+
+impl Uplinks {
+    /// Those between the sites of a topology.
+    #[must_use]
+    pub fn of(topology: &Topology, latency: Duration, bandwidth_bytes_per_s: f64) -> Self {
+        let site_of = |rank| topology.site_of(topology.host_of(rank));
+        Self {
+            site_of: (0..topology.world_size).map(site_of).collect(),
+            latency,
+            bandwidth_bytes_per_s,
+        }
+    }
+
+    /// # Panics
+    /// If it has no site for each of so many ranks, or the bandwidth is not positive.
+    pub(super) fn check(&self, ranks: usize) {
+        assert_eq!(self.site_of.len(), ranks, "each rank must be at a site");
+        assert!(
+            self.bandwidth_bytes_per_s > 0.0,
+            "an uplink's bandwidth must be positive"
+        );
+    }
+
+    fn port_ns(&self, bytes: usize) -> u64 {
+        (bytes as f64 / self.bandwidth_bytes_per_s * 1e9).round() as u64
+    }
+}
+
+/// Until when each way of a site's uplink is busy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Busy {
+    out_ns: u64,
+    in_ns: u64,
+}
+
+impl Network {
+    /// Whether the packets of a pipe pass uplinks.
+    pub(super) fn passes_uplinks(&self, pipe: usize) -> bool {
+        let pipe = &self.pipes[pipe];
+        let uplinks = self.config.uplinks.as_ref();
+        uplinks.is_some_and(|uplinks| {
+            let site_of = |rank: u32| uplinks.site_of[rank as usize];
+            site_of(pipe.from) != site_of(pipe.to)
+        })
+    }
+
+    /// A packet has left its sender's port.
+    pub(super) fn leave_site(&mut self, pipe: usize, bytes: usize) {
+        let Some(uplinks) = &self.config.uplinks else {
+            return;
+        };
+        let site = uplinks.site_of[self.pipes[pipe].from as usize];
+        let (port_ns, way_ns) = (uplinks.port_ns(bytes), nanoseconds(uplinks.latency));
+        let busy = self.busy_uplink(site);
+        let leaves_ns = busy.out_ns;
+        busy.out_ns = leaves_ns.saturating_add(port_ns);
+        let at_ns = leaves_ns.saturating_add(way_ns);
+        self.schedule(at_ns, Happening::AtOtherSite { pipe, bytes });
+    }
+
+    /// A packet is at the site of its receiver.
+    pub(super) fn enter_site(&mut self, pipe: usize, bytes: usize) {
+        let Some(uplinks) = &self.config.uplinks else {
+            return;
+        };
+        let site = uplinks.site_of[self.pipes[pipe].to as usize];
+        let (uplink_ns, port_ns) = (uplinks.port_ns(bytes), self.port_ns(bytes));
+        let busy = self.busy_uplink(site);
+        let enters_ns = busy.in_ns;
+        busy.in_ns = enters_ns.saturating_add(uplink_ns);
+        let at_ns = enters_ns.max(busy.in_ns.saturating_sub(port_ns));
+        self.schedule(at_ns, Happening::AtPort(pipe));
+    }
+
+    /// The uplink of a site, whose ways are busy until now at least.
+    fn busy_uplink(&mut self, site: usize) -> &mut Busy {
+        if self.uplinks.len() <= site {
+            self.uplinks.resize(site + 1, Busy::default());
+        }
+        let now_ns = self.now_ns;
+        let busy = &mut self.uplinks[site];
+        busy.out_ns = busy.out_ns.max(now_ns);
+        busy.in_ns = busy.in_ns.max(now_ns);
+        busy
+    }
+}
