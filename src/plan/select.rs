@@ -84,8 +84,8 @@ impl Choice {
 /// segment's length one in pieces is taken if its prediction is within 50 % of the least. Otherwise
 /// they are priced over TCP, the slowest link on the way, except for what a hierarchical plan does
 /// inside hosts; and where there are several sites, over the uplinks that each site's ranks share
-/// ([`sites`]). Among more than two ranks of several hosts the ring is taken if its prediction is
-/// within 10 % of the least, for it is the only one whose streams keep out of each other's way.
+/// ([`sites`]). Among more than two ranks of several hosts the best of those whose streams keep out
+/// of each other's way, a ring or slices, is taken if it is within 10 % of the least.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -163,11 +163,18 @@ const RADIXES: &[usize] = &[
 /// Predictions that differ by no more than this share of the least are equal but for rounding.
 const A_TIE: f64 = 1e-4;
 
-/// Of plans whose predictions differ by less than this share, the one whose streams do not meet in
-/// a port ([`Entry::has_one_sender`]) is taken. Streams that meet share the port unevenly, and
-/// their acknowledgements wait behind data; over TCP that costs large messages up to half of the
-/// speed, which the model does not know.
+/// Of plans whose predictions differ by less than this share, the best one whose streams do not
+/// meet in a port for long is taken: every rank has one sender ([`Entry::has_one_sender`]), or goes
+/// through short slices ([`Entry::is_sliced`]). Long streams that meet share the port unevenly, and
+/// overflow its queue; over TCP that costs large messages up to half of the speed, which the model
+/// does not know.
 const NO_DIFFERENCE: f64 = 0.1;
+
+/// Whether the streams of so planned a call keep out of each other's way.
+fn keeps_apart(entry: &Entry, choice: &Choice) -> bool {
+    let is_sliced = (entry.is_sliced)(choice.collective) && choice.pieces > 1;
+    entry.has_one_sender || (is_sliced && choice.algorithm.radix() == 2)
+}
 
 /// Seconds that the plans of `request` are predicted to take for a buffer of `bytes`.
 ///
@@ -287,13 +294,19 @@ impl<'a> Offers<'a> {
         let (_, least_s) =
             least(&candidates).ok_or_else(|| format!("no algorithm carries out {collective}"))?;
         let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
-        let calm = candidates.iter().position(|candidate| {
+        let is_calm = |candidate: &Choice| {
             let entry = entry(collective, candidate.algorithm);
             self.topology.world_size > 2
                 && sharing != Sharing::All
-                && entry.is_some_and(|entry| entry.has_one_sender)
+                && entry.is_some_and(|entry| keeps_apart(entry, candidate))
                 && within(NO_DIFFERENCE, candidate)
-        });
+        };
+        let calm = candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, candidate)| is_calm(candidate))
+            .min_by(|(_, one), (_, other)| one.predicted_s.total_cmp(&other.predicted_s))
+            .map(|(at, _)| at);
         // In shared memory many plans of two ranks are the same but for their names and cuts.
         let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
         let in_pieces = candidates.iter().position(|candidate| {

@@ -9,7 +9,7 @@ use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::cost::{Traffic, longest_path_s, payload_bytes, shared};
 use ringtree::plan::layout::Division;
 use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{TuningTable, choose};
+use ringtree::plan::select::{Choice, TuningTable, choose};
 use ringtree::plan::{
     Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Step, Topology, algorithms, plan,
 };
@@ -109,7 +109,8 @@ fn tolerance(request: &Request) -> (f64, f64) {
         (1..topology.site_count()).any(|site| topology.hosts_at(site) != topology.hosts_at(0));
     match request.algorithm {
         Algorithm::ScatterAllgather => (0.43, 1.0),
-        _ if request.pieces > 1 => (0.37, 1.0),
+        // Three slices of two rounds, whose latencies are counted one by one.
+        _ if request.pieces > 1 => (0.37, 1.01),
         Algorithm::Flat
         | Algorithm::TwoShot
         | Algorithm::Ring
@@ -443,10 +444,10 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
 }
 
 proptest! {
-    /// The choice is the least of the forced choices, or the ring if that is as good, and the same
-    /// each time.
+    /// The choice is the least of the forced choices, or, if that is as good, the best one whose
+    /// streams keep out of each other's way; and the same each time.
     #[test]
-    fn the_choice_is_the_cheapest_or_as_good_a_ring(
+    fn the_choice_is_the_cheapest_or_as_good_and_calm(
         which in 0..Collective::ALL.len(),
         world_size in 1..5000_usize,
         bytes in 0..1_usize << 32,
@@ -462,12 +463,16 @@ proptest! {
         let ask = |bytes, forced| choose(collective, &apart, bytes, 4, &table, forced);
         let chosen = ask(bytes, None).unwrap();
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
+        let is_calm = |choice: &Choice| match choice.algorithm {
+            Algorithm::Ring => world_size > 2,
+            Algorithm::Circulant => choice.pieces > 1 && !collective.is_rooted(),
+            _ => false,
+        };
         for &algorithm in Algorithm::ALL {
             if let Ok(other) = ask(bytes, Some(algorithm)) {
-                let is_ring = chosen.algorithm == Algorithm::Ring;
-                let least_s = chosen.predicted_s / if is_ring { 1.1 } else { 1.0 };
-                prop_assert!(least_s <= other.predicted_s * (1.0 + 1e-12));
-                if world_size > 2 && algorithm == Algorithm::Ring && !is_ring {
+                let dearer = if is_calm(&chosen) && !is_calm(&other) { 1.1 } else { 1.0 };
+                prop_assert!(chosen.predicted_s <= other.predicted_s * dearer * (1.0 + 1e-12));
+                if is_calm(&other) && !is_calm(&chosen) {
                     prop_assert!(other.predicted_s > chosen.predicted_s * 1.1);
                 }
             }

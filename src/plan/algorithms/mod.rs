@@ -71,6 +71,9 @@ pub struct Entry {
     /// Whether every message is one chunk: then more pieces make shorter messages, and one is
     /// worked on while the next is under way.
     pub is_pipelined: fn(Collective) -> bool,
+    /// Whether pieces are slices, each of which goes through all rounds: with several, ranks that
+    /// are not in step send few bytes to the same port.
+    pub is_sliced: fn(Collective) -> bool,
     /// What is done inside hosts, between them and between sites, where the algorithm is
     /// hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
@@ -96,6 +99,7 @@ impl Entry {
         cost: |_| blocks::FREE,
         pieces: |_| 1,
         is_pipelined: |_| false,
+        is_sliced: |_| false,
         stages: None,
         is_offered: |_| true,
     };

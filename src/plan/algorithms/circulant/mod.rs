@@ -13,7 +13,8 @@
 //! *Purpose.* [`exchange`] holds reduce-scatter kα + (n−1)/n·m(β + γ), all-gather
 //! kα + (n−1)/n·mβ and all-reduce, their sum; [`pipeline`] the broadcast in b pieces,
 //! (b−1+k)(α + mβ/b), and the reduce, its mirror image, (b−1+k)(α + m(β + γ)/b); [`schedule`] says
-//! which piece travels when. The best b is √((k−1)·mβ/α), with β + γ for the reduce.
+//! which piece travels when. The best b is √((k−1)·mβ/α), with β + γ for the reduce. Long exchanges
+//! are done in [`slices`].
 //!
 //! *Invariants.* No scratch; blocks are addressed where they lie, a run past the end of the buffer
 //! being two ranges of one message.
@@ -27,6 +28,7 @@
 pub(super) mod exchange;
 mod pipeline;
 mod schedule;
+mod slices;
 
 use super::Entry;
 use super::blocks::{FREE, all_but_one, ceil_log2};
@@ -57,6 +59,7 @@ pub(super) const ENTRY: Entry = Entry {
     cost,
     pieces,
     is_pipelined: |collective| collective.is_rooted(),
+    is_sliced: |collective| !collective.is_rooted(),
     ..Entry::PLAIN
 };
 
@@ -72,10 +75,7 @@ pub(super) fn skips(world_size: usize, radix: usize) -> Vec<usize> {
 
 fn build(request: &Request) -> Vec<Round> {
     let Request {
-        rank,
-        world_size,
-        pieces,
-        ..
+        rank, world_size, ..
     } = *request;
     if world_size == 1 {
         return Vec::new();
@@ -84,20 +84,21 @@ fn build(request: &Request) -> Vec<Round> {
         places: world_size,
         radix: request.algorithm.radix(),
         own: rank,
-        begin: |block| block * pieces,
+        begin: |block| block,
         rank_in: |place| place,
     };
+    let mut exchange = Vec::new();
     match request.collective {
-        Collective::Broadcast => pipeline::broadcast(request),
-        Collective::Reduce => pipeline::reduce(request),
-        Collective::ReduceScatter => circle.reduce_scatter(),
-        Collective::AllGather => circle.all_gather(),
+        Collective::Broadcast => return pipeline::broadcast(request),
+        Collective::Reduce => return pipeline::reduce(request),
+        Collective::ReduceScatter => exchange.extend(circle.reduce_scatter()),
+        Collective::AllGather => exchange.extend(circle.all_gather()),
         _ => {
-            let mut rounds = circle.reduce_scatter();
-            rounds.extend(circle.all_gather());
-            rounds
+            exchange.extend(circle.reduce_scatter());
+            exchange.extend(circle.all_gather());
         }
     }
+    slices::over_slices(&exchange, request.pieces)
 }
 
 fn cost(request: &Request) -> Cost {
@@ -107,10 +108,16 @@ fn cost(request: &Request) -> Cost {
     }
     let levels = ceil_log2(n);
     let counts = exchange::counts(n, request.algorithm.radix());
+    // A slice begins when the one before it goes on, which waits for its first round's messages if
+    // every round waits for the one before.
+    let waits = |hops: usize, rounds: usize| match hops {
+        2.. if hops == rounds => request.pieces - 1,
+        _ => 0,
+    };
     let exchange = |passes: usize, rounds: usize, folds: f64| Cost {
-        rounds,
-        hops: (passes * counts.hops) as f64,
-        messages_on_path: (passes * counts.messages) as f64,
+        rounds: rounds * request.pieces,
+        hops: (passes * counts.hops + waits(passes * counts.hops, rounds)) as f64,
+        messages_on_path: (passes * counts.messages * request.pieces) as f64,
         volume_on_path: passes as f64 * all_but_one(n),
         folded_on_path: folds * all_but_one(n),
         max_sent_per_rank: passes as f64 * all_but_one(n),
@@ -154,13 +161,13 @@ fn tree_depth(world_size: usize) -> usize {
     depths.pop().unwrap_or(0)
 }
 
-/// Where the derivative of the pipeline's cost by b is zero; the exchanges gain nothing by pieces.
+/// Where the derivative of the pipeline's cost by b is zero; for exchanges, the slices.
 fn pieces(question: &Question) -> usize {
     let levels = ceil_log2(question.world_size);
     let seconds_per_byte = match question.collective {
         Collective::Broadcast => question.link.beta_s_per_byte,
         Collective::Reduce => question.link.beta_s_per_byte + question.link.gamma_s_per_byte,
-        _ => return 1,
+        _ => return slices::count(question),
     };
     if levels < 2 {
         return 1;
