@@ -11,8 +11,8 @@
 //!
 //! [`Proof::is_in_rank_order`]: super::verify::Proof::is_in_rank_order
 
-use super::algorithms::{REGISTRY, plan};
-use super::ir::{Plan, Request};
+use super::algorithms::{REGISTRY, plans};
+use super::ir::Request;
 use super::spec::{Algorithm, Collective};
 use super::topology::Hosts;
 use super::verify::verify;
@@ -92,15 +92,11 @@ fn is_proven(request: &Request) -> bool {
     };
     (0..roots).all(|root| {
         PIECES.iter().all(|&pieces| {
-            let of_rank = |rank| {
-                plan(&Request {
-                    rank,
-                    root,
-                    pieces,
-                    ..request.clone()
-                })
-            };
-            let plans: Result<Vec<Plan>, String> = (0..request.world_size).map(of_rank).collect();
+            let plans = plans(&Request {
+                root,
+                pieces,
+                ..request.clone()
+            });
             let proof = plans.map(|plans| verify(&plans));
             matches!(proof, Ok(Ok(proof)) if proof.is_in_rank_order)
         })

@@ -20,15 +20,7 @@ fn even_bytes(chunks: usize) -> usize {
 }
 
 fn plans(request: &Request) -> Vec<Plan> {
-    (0..request.world_size)
-        .map(|rank| {
-            plan(&Request {
-                rank,
-                ..request.clone()
-            })
-            .unwrap()
-        })
-        .collect()
+    algorithms::plans(request).unwrap()
 }
 
 /// Every registered pair for up to `world_size_max` ranks, with some roots and pieces.

@@ -13,7 +13,7 @@ mod proofs;
 mod replay;
 
 use ringtree::plan::price::{LinkCost, Question};
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, algorithms, plan};
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, algorithms};
 
 /// The plans of all ranks, each alone on its host.
 fn plans_of(
@@ -36,15 +36,7 @@ fn plans_of(
 
 /// The plans of all ranks.
 fn plans_like(request: &Request) -> Vec<Plan> {
-    (0..request.world_size)
-        .map(|rank| {
-            plan(&Request {
-                rank,
-                ..request.clone()
-            })
-            .unwrap()
-        })
-        .collect()
+    algorithms::plans(request).unwrap()
 }
 
 /// Up to so many ranks are put at sites too: the proofs of more take long.

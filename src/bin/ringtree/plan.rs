@@ -3,7 +3,7 @@
 use crate::names::{Selection, collectives, parse_collective, parse_selection};
 use crate::quantity::parse_size;
 use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
-use ringtree::plan::algorithms::required;
+use ringtree::plan::algorithms::{plans, required};
 use ringtree::plan::cost::Traffic;
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::export::{Report, exported};
@@ -14,7 +14,7 @@ use ringtree::plan::select::{
 use ringtree::plan::topology::{Sharing, Topology};
 use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
-use ringtree::plan::{Algorithm, Collective, Plan, Request, plan};
+use ringtree::plan::{Algorithm, Collective, Plan, Request};
 use std::io::Write;
 use std::process::ExitCode;
 use world::{links, topology};
@@ -317,18 +317,6 @@ fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
         }
         (Some(other), _) => Err(format!("--draw must be text or svg, not '{other}'")),
     }
-}
-
-/// The plan of every rank.
-fn plans(request: &Request) -> Result<Vec<Plan>, String> {
-    (0..request.world_size)
-        .map(|rank| {
-            plan(&Request {
-                rank,
-                ..request.clone()
-            })
-        })
-        .collect()
 }
 
 /// Runs the verifier and notes what it found.

@@ -329,3 +329,34 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
         rounds: (entry.build)(request),
     })
 }
+
+/// The plans of all ranks, whatever the rank of `request`.
+///
+/// ```
+/// use ringtree::plan::algorithms::plans;
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
+///
+/// let plans = plans(&Request {
+///     collective: Collective::Barrier,
+///     algorithm: Algorithm::Dissemination,
+///     world_size: 3,
+///     rank: 0,
+///     root: 0,
+///     pieces: 1,
+///     hosts: Hosts::APART,
+/// })?;
+/// assert_eq!(plans[2].request.rank, 2);
+/// # Ok::<(), String>(())
+/// ```
+///
+/// # Errors
+/// Those of [`plan`].
+pub fn plans(request: &Request) -> Result<Vec<Plan>, String> {
+    let of_rank = |rank| {
+        plan(&Request {
+            rank,
+            ..request.clone()
+        })
+    };
+    (0..request.world_size).map(of_rank).collect()
+}

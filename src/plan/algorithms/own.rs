@@ -1,8 +1,8 @@
 //! Algorithms of a program's own, beside those of the registry.
 
-use super::{Entry, REGISTRY, plan};
+use super::{Entry, REGISTRY, plans};
 use crate::limits::{OWN_ALGORITHM_PROVEN_RANKS, VERIFY_RANKS_MAX};
-use crate::plan::ir::{Plan, Request};
+use crate::plan::ir::Request;
 use crate::plan::spec::Algorithm;
 use crate::plan::topology::Hosts;
 use crate::plan::verify::verify;
@@ -134,16 +134,7 @@ pub fn prove(request: &Request) -> Result<(), String> {
             request.world_size
         ));
     }
-    let of_rank = |rank| {
-        plan(&Request {
-            rank,
-            ..request.clone()
-        })
-    };
-    let plans: Vec<Plan> = (0..request.world_size)
-        .map(of_rank)
-        .collect::<Result<_, _>>()?;
-    let why = match verify(&plans) {
+    let why = match verify(&plans(request)?) {
         Ok(proof) if proof.bits_agree => return Ok(()),
         Ok(_) => "not all ranks would end with the same bits".to_owned(),
         Err(fault) => fault.to_string(),

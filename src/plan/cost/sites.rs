@@ -9,8 +9,8 @@
 
 use super::{few_pieces, longest_path_between_sites_s, payload_bytes};
 use crate::limits::SITES_COUNTED_RANKS_MAX;
-use crate::plan::algorithms::{Entry, plan, required};
-use crate::plan::ir::{Plan, Request};
+use crate::plan::algorithms::{Entry, plans, required};
+use crate::plan::ir::Request;
 use crate::plan::topology::Topology;
 use crate::plan::tuning::TuningTable;
 
@@ -46,15 +46,7 @@ pub fn time_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f6
         return Ok(bound_s(entry, request, bytes, table));
     }
     few_pieces(entry, request, bytes, |request, bytes| {
-        let of_rank = |rank| {
-            plan(&Request {
-                rank,
-                ..request.clone()
-            })
-        };
-        let plans: Vec<Plan> = (0..request.world_size)
-            .map(of_rank)
-            .collect::<Result<_, _>>()?;
+        let plans = plans(request)?;
         Ok(longest_path_between_sites_s(&plans, bytes, table))
     })
 }

@@ -26,7 +26,8 @@ pub(crate) fn leave_network() -> io::Result<()> {
 }
 
 /// Makes the port `eth0` in the calling thread's network: what the kernel sends there can be read,
-/// what is written comes in. Packets may be up to 64 KiB long and are segmented by nobody.
+/// what is written comes in. Packets may be up to 64 KiB long: neither the kernel nor the device
+/// cuts them into segments.
 ///
 /// # Errors
 /// The device cannot be opened (`ENOENT`, `EACCES`), or the port cannot be made (`EPERM`).

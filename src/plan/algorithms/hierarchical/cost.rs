@@ -119,9 +119,15 @@ fn between(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
         let is_one_size = kind.sizes.len() == 1;
         messages(hosts_of(kind), is_one_size, kind.common, share)
     });
+    exchange(hosts, messages, moved)
+}
+
+/// Folding and handing out among so many groups, where a rank sends so many messages and such a
+/// share of the buffer one way.
+fn exchange(groups: usize, messages: f64, moved: f64) -> Cost {
     Cost {
-        rounds: 2 * rounds_one_way(hosts),
-        hops: 2.0 * counts(hosts, 2).hops as f64,
+        rounds: 2 * rounds_one_way(groups),
+        hops: 2.0 * counts(groups, 2).hops as f64,
         messages_on_path: 2.0 * messages,
         volume_on_path: 2.0 * moved,
         folded_on_path: moved,
@@ -157,16 +163,8 @@ fn across(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Option<Acros
         let share = cut.kind_of(site).share.as_ref();
         share.expect("invariant: where there are several sites, each has a share")
     });
-    let cost = Cost {
-        rounds: 2 * ceil_log2(sites),
-        hops: 2.0 * counts(sites, 2).hops as f64,
-        messages_on_path: 2.0 * messages,
-        volume_on_path: 2.0 * moved,
-        folded_on_path: moved,
-        max_sent_per_rank: 0.0,
-    };
     Some(Across {
-        cost,
+        cost: exchange(sites, messages, moved),
         uplink_volume: 2.0 * all_but_one(sites),
     })
 }

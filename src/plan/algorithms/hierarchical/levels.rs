@@ -30,7 +30,7 @@ pub(super) struct Kind {
     pub(super) sizes: Vec<usize>,
     /// In how many units its hosts count the buffer.
     pub(super) common: usize,
-    /// Who holds what; not made where there is but one site.
+    /// What each rank of such a site holds; not made where there is but one site.
     pub(super) share: Option<Share>,
 }
 

@@ -21,7 +21,7 @@ use std::ops::Range;
 /// The most units on which groups agree, as a multiple of the largest number that one has.
 const UNITS_MAX: usize = 8;
 
-/// Who holds what in one group.
+/// What each rank of one group holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// How many units the group counts.
