@@ -114,6 +114,19 @@ pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
 pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
 /// Everything is measured so often while there is time, and the least counts.
 pub const MEASURING_PASSES: usize = 3;
+/// How long the windows of connections may open before their speed is measured, unless
+/// [`MEASURING_ROUND_TRIPS`] take longer. The messages that
+/// open them grow by this factor, to at most so many bytes, while their bytes still pass faster
+/// than this share of the time before.
+pub const MEASURING_WINDOW: Duration = Duration::from_millis(100);
+/// See [`MEASURING_WINDOW`]: a window that doubles in each is then a thousand times as large.
+pub const MEASURING_ROUND_TRIPS: f64 = 20.0;
+/// See [`MEASURING_WINDOW`].
+pub const MEASURING_GROWTH: usize = 4;
+/// See [`MEASURING_WINDOW`].
+pub const MEASURING_BYTES_MAX: usize = 16 << 20;
+/// See [`MEASURING_WINDOW`].
+pub const MEASURING_SETTLED: f64 = 0.8;
 /// Calls in shared memory before the first that is timed: each of its segments has been touched.
 pub const MEASURING_WARM_UP_CALLS: usize = 8;
 /// Batches of calls at most in a pass, of which the least time counts.

@@ -33,6 +33,7 @@ HOPELESS_PREDICTED, HOPELESS_TIMED = 3, 2
 # From here on a median is of fewer rounds.
 LONG_BYTES, LONG_ROUNDS = 16 << 20, 3
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+POINT = ("op", "network", "ranks", "algorithm", "bytes", "us", "predicted_us")
 # Mbit/s, microseconds from one host to another.
 PROFILES = {"lan1g": (1000, 250), "wan200m": (200, 5000)}
 
@@ -71,14 +72,17 @@ def started(options):
     ]  # fmt: skip
 
 
-def bench(options, size, algorithm, table):
-    """Microseconds a call, those predicted, and what ran."""
+def bench(options, size, names, table):
+    """By name: microseconds a call, those predicted, and what ran. One job measures them in turns."""
     command = started(options) + [options.ringtree, "bench", options.op]
     command += ["--ranks", str(options.ranks), "--transport", options.transport]
-    command += ["--algorithm", algorithm, "--sizes", size, "--in-place", "--format", "csv"]
+    command += ["--algorithm", ",".join(names), "--sizes", size, "--in-place", "--format", "csv"]
     command += ["--iters", str(calls(options, in_bytes(size)))]
-    row = next(csv.DictReader(io.StringIO(output(options, command, table))))
-    return float(row["time_us"]), float(row["predicted_us"]), row["algorithm"]
+    rows = list(csv.DictReader(io.StringIO(output(options, command, table))))
+    if len(rows) != len(names) or any(row["wrong"] != "0" for row in rows):
+        sys.exit(f"choice.py: {' '.join(command)}: a result is missing or wrong")
+    numbers = [(float(row["time_us"]), float(row["predicted_us"]), row["algorithm"]) for row in rows]
+    return dict(zip(names, numbers))
 
 
 def algorithms(options, size):
@@ -102,13 +106,15 @@ def algorithms(options, size):
 
 
 def timed(options, size, names, rounds, table):
-    """Times by name, of so many rounds in turns; and what `auto` is."""
-    times_us, chosen, left = {name: [] for name in names}, None, list(names)
+    """Times by name, of so many rounds in turns; those predicted; and what `auto` is."""
+    times_us, left = {name: [] for name in names}, list(names)
+    predictions, chosen = {}, None
     for number in range(rounds):
-        predictions = {}
-        for name in left:
-            time_us, predictions[name], ran = bench(options, size, name, table)
+        # Each round begins with another one: what comes first finds links that have idled.
+        left = left[1:] + left[:1]
+        for name, (time_us, predicted_us, ran) in bench(options, size, left, table).items():
             times_us[name].append(time_us)
+            predictions[name] = predicted_us
             chosen = ran if name == "auto" else chosen
         if number == 0:
             hopeless_us = HOPELESS_PREDICTED * min(predictions.values())
@@ -118,18 +124,18 @@ def timed(options, size, names, rounds, table):
                 for name in left
                 if name == "auto" or predictions[name] <= hopeless_us or times_us[name][0] < slow_us
             ]
-    return times_us, chosen
+    return times_us, predictions, chosen
 
 
 def judge(options, size, table):
     """One line of the table; whether the choice is a miss."""
     rounds = options.rounds if in_bytes(size) < LONG_BYTES else min(options.rounds, LONG_ROUNDS)
-    names = ["auto"] + algorithms(options, size)
-    times_us, chosen = timed(options, size, names, rounds, table)
+    names = algorithms(options, size) + ["auto"]
+    times_us, predictions, chosen = timed(options, size, names, rounds, table)
     best, ratio = compared(times_us)
     repeated = ""
     if ratio > MISS:
-        again_us, chosen = timed(options, size, ["auto", best], rounds, table)
+        again_us, _, chosen = timed(options, size, ["auto", best], rounds, table)
         repeated = f"{ratio:.2f} before"
         times_us.update(again_us)
         ratio = statistics.median(again_us["auto"]) / statistics.median(again_us[best])
@@ -144,7 +150,22 @@ def judge(options, size, table):
     if options.every:
         rows = sorted((statistics.median(times), name) for name, times in times_us.items())
         print("       " + "  ".join(f"{name} {time_us:.0f}" for time_us, name in rows), flush=True)
+    if options.points:
+        write_points(options, size, times_us, predictions)
     return is_miss
+
+
+def write_points(options, size, times_us, predictions):
+    """Appends a line for each algorithm to the file of points, which predicted.py draws."""
+    is_new = not os.path.exists(options.points)
+    with open(options.points, "a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(POINT)
+        job = [options.op, "/".join(map(str, options.network or ["host"])), options.ranks]
+        for name, times in times_us.items():
+            point = [name, in_bytes(size), f"{statistics.median(times):.1f}", predictions[name]]
+            writer.writerow(job + point)
 
 
 def compared(times_us):
@@ -174,6 +195,7 @@ def main():
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--every", action="store_true", help="print the times of all algorithms")
+    parser.add_argument("--points", help="a CSV file to which all medians and predictions go")
     parser.add_argument("--limit", type=float, default=120, help="seconds a job may take")
     parser.add_argument("--table", help="a tuning table to keep; without it a new one is measured")
     parser.add_argument(

@@ -29,8 +29,9 @@ const SHORT_BYTES: usize = 8;
 /// A call in which bytes count, but which stays in the caches of the ranks of a host: well above
 /// the size at which plans change over, so that no large call is far from it.
 const SHARED_BYTES: usize = 512 << 10;
-/// A call in which bytes count over a network.
-const NETWORK_BYTES: usize = 1 << 20;
+/// A message in which bytes count over a network, at first: where the window of a connection opens
+/// slowly, longer ones follow.
+const NETWORK_BYTES: usize = 64 << 10;
 
 /// A class of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub enum LinkClass {
     Tcp,
     /// Memory that the ranks of a host share.
     Shm,
+    /// The way between two sites, which the ranks of each share.
+    Uplink,
 }
 
 /// A number of a [`LinkCost`].
@@ -61,6 +64,9 @@ pub enum Exercise {
     Call(Collective, Algorithm),
     /// A message between two ranks of one host, all hosts' pairs at once.
     Pair,
+    /// A message to each of so many next ranks of a ring, at most to all, and one from each of as
+    /// many before, all [`rings`] at once.
+    Shift(usize),
     /// A fold of one buffer into another, by every rank for itself.
     Fold,
 }
@@ -87,9 +93,9 @@ const fn probe(exercise: Exercise, bytes: usize, class: LinkClass, number: Numbe
     }
 }
 
-/// A barrier in which a rank sends up to seven messages at once: enough to tell o from L, over not
-/// many more links than by radix 2.
-const BURST: Algorithm = Algorithm::Dissemination.with_known_radix(8);
+/// So many messages at once are enough to tell o from L, over not many more links than plans by
+/// radix 2 have open.
+const BURST: usize = 7;
 
 /// One host: with all its ranks at once, so that the numbers contain what they do to each other.
 const ONE_HOST: &[Probe] = &{
@@ -104,41 +110,38 @@ const ONE_HOST: &[Probe] = &{
     ]
 };
 
-/// No two ranks share memory. In a barrier all ranks wait for all. By radix 2 each round has one
-/// message, so latency counts most; by radix 8 it has up to seven, and o counts. Between two ranks
-/// the two are the same, but then no choice depends on which of L and o a message pays.
-///
-/// In the exchange no pair of ranks shares a link with another. Where n is no power of two some
-/// ranks of the exchange only contribute and wait, so that consecutive calls overlap: G comes out
-/// up to a third too low.
-const APART: &[Probe] = &{
-    use Exercise::{Call, Fold};
-    use LinkClass::Tcp;
-    let signal = Call(Collective::Barrier, Algorithm::Dissemination);
-    let burst = Call(Collective::Barrier, BURST);
-    let exchange = Call(Collective::AllReduce, Algorithm::RecursiveDoubling);
+/// Hosts of several ranks: inside a host by pairs.
+const SHARED_HOSTS: &[Probe] = &{
+    use Exercise::{Fold, Pair};
+    use LinkClass::Shm;
     [
-        probe(Fold, BOUNCE_BYTES, Tcp, Number::Gamma),
-        probe(signal, 0, Tcp, Number::Alpha),
-        probe(burst, 0, Tcp, Number::Overhead),
-        probe(exchange, NETWORK_BYTES, Tcp, Number::Beta),
-    ]
-};
-
-/// Hosts of several ranks: inside a host by pairs, between hosts by the hierarchical plan.
-const SEVERAL_HOSTS: &[Probe] = &{
-    use Exercise::{Call, Fold, Pair};
-    use LinkClass::{Shm, Tcp};
-    let between = Call(Collective::AllReduce, Algorithm::Hierarchical);
-    let burst = Call(Collective::Barrier, BURST);
-    [
-        probe(Fold, BOUNCE_BYTES, Tcp, Number::Gamma),
         probe(Fold, BOUNCE_BYTES, Shm, Number::Gamma),
         probe(Pair, SHORT_BYTES, Shm, Number::Alpha),
         probe(Pair, SHARED_BYTES, Shm, Number::Beta),
-        probe(between, SHORT_BYTES, Tcp, Number::Alpha),
-        probe(burst, 0, Tcp, Number::Overhead),
-        probe(between, NETWORK_BYTES, Tcp, Number::Beta),
+    ]
+};
+
+/// Between hosts, around a ring: every port sends one message and receives one, so no two messages
+/// share a link. A short message tells of L and 2 o, a burst of them of L and many more o. Between
+/// two ranks the two are the same, but then no choice depends on which of L and o a message pays.
+const HOSTS: &[Probe] = &{
+    use Exercise::{Fold, Shift};
+    use LinkClass::Tcp;
+    [
+        probe(Fold, BOUNCE_BYTES, Tcp, Number::Gamma),
+        probe(Shift(1), SHORT_BYTES, Tcp, Number::Alpha),
+        probe(Shift(BURST), SHORT_BYTES, Tcp, Number::Overhead),
+        probe(Shift(1), NETWORK_BYTES, Tcp, Number::Beta),
+    ]
+};
+
+/// Between sites: one message out of each and one into it.
+const SITES: &[Probe] = &{
+    use Exercise::Shift;
+    use LinkClass::Uplink;
+    [
+        probe(Shift(1), SHORT_BYTES, Uplink, Number::Alpha),
+        probe(Shift(1), NETWORK_BYTES, Uplink, Number::Beta),
     ]
 };
 
@@ -153,16 +156,62 @@ const SEVERAL_HOSTS: &[Probe] = &{
 /// assert!(one_host.iter().all(|probe| probe.class == LinkClass::Shm));
 /// ```
 #[must_use]
-pub fn probes(topology: &Topology) -> &'static [Probe] {
+pub fn probes(topology: &Topology) -> Vec<Probe> {
+    let sites = if topology.site_count() > 1 {
+        SITES
+    } else {
+        &[]
+    };
     match topology.sharing() {
-        _ if topology.world_size == 1 => &[],
-        Sharing::All => ONE_HOST,
-        Sharing::None => APART,
-        Sharing::Some => SEVERAL_HOSTS,
+        _ if topology.world_size == 1 => Vec::new(),
+        Sharing::All => ONE_HOST.to_vec(),
+        Sharing::None => [HOSTS, sites].concat(),
+        Sharing::Some => [SHARED_HOSTS, HOSTS, sites].concat(),
     }
 }
 
-/// The table by which the [`probes`] of such a world take the times that they took, in their order.
+/// The rings of ranks around which an [`Exercise::Shift`] sends: the first ranks of the hosts of
+/// each site, or of the first hosts of the sites. A rank alone is no ring. Where no site has two
+/// hosts, all hosts are one ring, as if there were no sites.
+///
+/// ```
+/// use ringtree::plan::calibration::{LinkClass, rings};
+/// use ringtree::plan::Topology;
+///
+/// // Three hosts of one site, the first with two ranks, and one of another.
+/// let five = Topology::at_sites(&[0, 0, 1, 2, 3], &[7, 7, 7, 7, 8]);
+/// assert_eq!(rings(&five, LinkClass::Tcp), [vec![0, 2, 3]]);
+/// assert_eq!(rings(&five, LinkClass::Uplink), [vec![0, 4]]);
+/// ```
+#[must_use]
+pub fn rings(topology: &Topology, class: LinkClass) -> Vec<Vec<usize>> {
+    let leader = |host| topology.rank_at(host, 0);
+    let of_site = |site| {
+        let hosts = (0..topology.hosts_at(site)).map(|place| topology.host_at(site, place));
+        hosts.map(leader).collect::<Vec<usize>>()
+    };
+    let sites = 0..topology.site_count();
+    let is_ring = |ring: &Vec<usize>| ring.len() > 1;
+    match class {
+        LinkClass::Shm => Vec::new(),
+        LinkClass::Uplink => vec![sites.map(|site| of_site(site)[0]).collect()],
+        LinkClass::Tcp if sites.clone().all(|site| topology.hosts_at(site) == 1) => {
+            vec![(0..topology.host_count()).map(leader).collect()]
+        }
+        LinkClass::Tcp => sites.map(of_site).filter(is_ring).collect(),
+    }
+}
+
+/// To how many ranks of its ring a rank sends in such a [`Exercise::Shift`]: to as many in all
+/// rings.
+#[must_use]
+pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
+    let others = rings.iter().map(|ring| ring.len() - 1);
+    others.min().unwrap_or(0).min(messages)
+}
+
+/// The table by which probes take the times that they took: all [`probes`] of such a world, each
+/// with its time in seconds, and with as many bytes as it had in the end.
 ///
 /// A number that comes out as nothing or less is next to nothing. If one comes out far above the
 /// built-in one, the machine was doing something else while it was measured, and its class of links
@@ -175,31 +224,29 @@ pub fn probes(topology: &Topology) -> &'static [Probe] {
 /// A sentence, when there is no such plan.
 ///
 /// ```
-/// use ringtree::plan::calibration::table_from;
+/// use ringtree::plan::calibration::{probes, table_from};
 /// use ringtree::plan::Topology;
 ///
 /// // Two ranks summed 8 bytes in half a microsecond, and 512 KiB in 100, flat or in two shots.
-/// let table = table_from(&Topology::together(2), &[0.5e-6, 100e-6, 100e-6])?;
+/// let two = Topology::together(2);
+/// let timed: Vec<_> = probes(&two).into_iter().zip([0.5e-6, 100e-6, 100e-6]).collect();
+/// let table = table_from(&two, &timed)?;
 /// // The short call: 1.25 hand-overs, and next to nothing else.
 /// assert_eq!(table.shm.alpha_s, 0.399e-6);
 /// # Ok::<(), String>(())
 /// ```
-pub fn table_from(topology: &Topology, times_s: &[f64]) -> Result<TuningTable, String> {
+pub fn table_from(topology: &Topology, timed: &[(Probe, f64)]) -> Result<TuningTable, String> {
     let built_in = TuningTable::default();
     let mut table = built_in;
-    let timed: Vec<(&Probe, f64)> = probes(topology)
-        .iter()
-        .zip(times_s.iter().copied())
-        .collect();
     let overhead = timed
         .iter()
         .find(|(probe, _)| probe.number == Number::Overhead);
     for _ in 0..SWEEPS {
-        for one in &timed {
+        for one in timed {
             match (one.0.number, overhead) {
                 (Number::Overhead, _) => {}
                 (Number::Alpha, Some(other)) if other.0.class == one.0.class => {
-                    set_both(topology, *one, *other, &mut table)?;
+                    set_both(topology, one, other, &mut table)?;
                 }
                 _ => {
                     let found = one.0.number(topology, one.1, &table)?;
@@ -208,15 +255,19 @@ pub fn table_from(topology: &Topology, times_s: &[f64]) -> Result<TuningTable, S
             }
         }
     }
-    for probe in probes(topology) {
+    for (probe, _) in timed {
         let usual = *probe.place(&mut built_in.clone());
         let found = *probe.place(&mut table);
         let max = match probe.class {
-            LinkClass::Tcp => TUNING_FACTOR_MAX_TCP,
+            LinkClass::Tcp | LinkClass::Uplink => TUNING_FACTOR_MAX_TCP,
             LinkClass::Shm => TUNING_FACTOR_MAX_SHM,
         };
         if found > usual * max {
-            *probe.class.link(&mut table) = *probe.class.link(&mut built_in.clone());
+            match probe.class {
+                LinkClass::Tcp => table.tcp = built_in.tcp,
+                LinkClass::Shm => table.shm = built_in.shm,
+                LinkClass::Uplink => table.uplink = None,
+            }
         }
     }
     balance(&mut table.shm);
@@ -228,19 +279,20 @@ pub fn table_from(topology: &Topology, times_s: &[f64]) -> Result<TuningTable, S
 /// next to nothing.
 fn set_both(
     topology: &Topology,
-    (alpha, alpha_s): (&Probe, f64),
-    (overhead, overhead_s): (&Probe, f64),
+    (alpha, alpha_s): &(Probe, f64),
+    (overhead, overhead_s): &(Probe, f64),
     table: &mut TuningTable,
 ) -> Result<(), String> {
-    let usual = *overhead.class.link(&mut TuningTable::default());
-    let usual = (usual.alpha_s, usual.overhead_s);
+    let (alpha_s, overhead_s) = (*alpha_s, *overhead_s);
+    let mut built_in = TuningTable::default();
+    let usual = (*alpha.place(&mut built_in), *overhead.place(&mut built_in));
     // What a probe's time contains of L and of o, as the built-in table has them, and what is left
     // of the measured time when the rest is taken away.
     let parts = |probe: &Probe, time_s: f64| {
         let price_s = |(l, o): (f64, f64)| {
             let mut table = *table;
-            let link = probe.class.link(&mut table);
-            (link.alpha_s, link.overhead_s) = (l, o);
+            *alpha.place(&mut table) = l;
+            *overhead.place(&mut table) = o;
             probe.price_s(topology, &table)
         };
         let rest_s = price_s((0.0, 0.0))?;
@@ -272,9 +324,8 @@ fn set_both(
             .max(TUNING_FACTOR_MIN)
             .min(f64::MAX / usual.0.max(1.0))
     };
-    let link = overhead.class.link(table);
-    link.alpha_s = three_digits(usual.0 * sane(l));
-    link.overhead_s = three_digits(usual.1 * sane(o));
+    *alpha.place(table) = three_digits(usual.0 * sane(l));
+    *overhead.place(table) = three_digits(usual.1 * sane(o));
     Ok(())
 }
 
@@ -310,19 +361,21 @@ fn three_digits(number: f64) -> f64 {
         .expect("invariant: a number's text is a number's")
 }
 
-impl LinkClass {
-    fn link(self, table: &mut TuningTable) -> &mut LinkCost {
-        match self {
-            LinkClass::Tcp => &mut table.tcp,
-            LinkClass::Shm => &mut table.shm,
-        }
-    }
-}
-
 impl Probe {
     /// The number in question.
     fn place<'a>(&self, table: &'a mut TuningTable) -> &'a mut f64 {
-        let link = self.class.link(table);
+        let link = match self.class {
+            LinkClass::Tcp => &mut table.tcp,
+            LinkClass::Shm => &mut table.shm,
+            LinkClass::Uplink => {
+                let usual = TuningTable::default().between_sites();
+                let uplink = table.uplink.get_or_insert(usual);
+                return match self.number {
+                    Number::Alpha | Number::Overhead => &mut uplink.alpha_s,
+                    Number::Beta | Number::Gamma => &mut uplink.beta_s_per_byte,
+                };
+            }
+        };
         match self.number {
             Number::Alpha => &mut link.alpha_s,
             Number::Overhead => &mut link.overhead_s,
@@ -347,9 +400,15 @@ impl Probe {
             self.set(&mut table, number);
             self.price_s(topology, &table)
         };
-        let others_s = price_s(0.0)?;
-        let usual_s = price_s(usual)? - others_s;
-        let found = (time_s - others_s) / usual_s * usual;
+        // What an uplink costs shows only where it is slower than a port: the line is that of
+        // numbers so large that it is.
+        let least = match self.class {
+            LinkClass::Tcp | LinkClass::Shm => 0.0,
+            LinkClass::Uplink => usual * TUNING_FACTOR_MAX_TCP,
+        };
+        let least_s = price_s(least)?;
+        let step_s = price_s(least + usual)? - least_s;
+        let found = least + (time_s - least_s) / step_s * usual;
         // Max takes the other one of a pair that is no number.
         let found = found.max(usual * TUNING_FACTOR_MIN).min(f64::MAX);
         Ok(three_digits(found))
@@ -391,10 +450,20 @@ impl Probe {
                 let message = request(Collective::Broadcast, Algorithm::Flat, &two);
                 shared::time_s(&message, bytes, &table.shm)
             }
+            Exercise::Shift(messages) => {
+                let ranks = 1 + reach(&rings(topology, self.class), messages);
+                let numbers: Vec<usize> = (0..ranks).collect();
+                let all = match self.class {
+                    LinkClass::Uplink => Topology::at_sites(&numbers, &numbers),
+                    LinkClass::Tcp | LinkClass::Shm => Topology::apart(ranks),
+                };
+                let messages = request(Collective::AllGather, Algorithm::Flat, &all);
+                predicted_s(&messages, ranks * bytes, table)
+            }
             Exercise::Fold => Ok(match self.class {
-                LinkClass::Tcp => table.tcp.gamma_s_per_byte * bytes as f64,
-                // There every operand counts, the own one too.
+                // In shared memory every operand counts, the own one too.
                 LinkClass::Shm => table.shm.gamma_s_per_byte * 2.0 * bytes as f64,
+                LinkClass::Tcp | LinkClass::Uplink => table.tcp.gamma_s_per_byte * bytes as f64,
             }),
         }
     }
@@ -430,10 +499,16 @@ mod tests {
     fn worlds() -> impl Strategy<Value = Topology> {
         let even = (1..=9usize, 1..=5usize).prop_map(|(size, hosts)| vec![size; hosts]);
         let uneven = prop::collection::vec(1..=9usize, 1..=5);
-        prop_oneof![even, uneven].prop_map(|sizes| Topology {
+        let sites = prop::array::uniform5(0..2usize);
+        (prop_oneof![even, uneven], sites).prop_map(|(sizes, sites)| Topology {
             world_size: sizes.iter().sum(),
-            hosts: Hosts::of_sizes(&sizes),
+            hosts: Hosts::of_sizes(&sizes).in_sites(&sites[..sizes.len()]),
         })
+    }
+
+    fn timed(topology: &Topology, times_s: &[f64]) -> Vec<(Probe, f64)> {
+        let times_s = times_s.iter().copied();
+        probes(topology).into_iter().zip(times_s).collect()
     }
 
     const NUMBERS: [Number; 4] = [Number::Alpha, Number::Overhead, Number::Beta, Number::Gamma];
@@ -452,11 +527,11 @@ mod tests {
             let shares = truth.shm.beta_s_per_byte / truth.shm.gamma_s_per_byte;
             prop_assume!((1.0 / SHM_IMBALANCE_MAX..=SHM_IMBALANCE_MAX).contains(&shares));
             let price_s = |probe: &Probe, table| probe.price_s(&topology, table).unwrap();
-            let times_s: Vec<f64> =
-                probes(&topology).iter().map(|probe| price_s(probe, &truth)).collect();
-            let found = table_from(&topology, &times_s).unwrap();
-            for (probe, time_s) in probes(&topology).iter().zip(times_s) {
-                let again_s = price_s(probe, &found);
+            let timed = probes(&topology).into_iter().map(|probe| (probe, price_s(&probe, &truth)));
+            let timed: Vec<(Probe, f64)> = timed.collect();
+            let found = table_from(&topology, &timed).unwrap();
+            for (probe, time_s) in timed {
+                let again_s = price_s(&probe, &found);
                 prop_assert!((again_s / time_s - 1.0).abs() < 0.02, "{:?}: {}", probe, again_s);
             }
             let built_in = TuningTable::default();
@@ -470,7 +545,7 @@ mod tests {
         fn whatever_the_times_the_numbers_are_sane(
             (topology, times_s) in (worlds(), prop::array::uniform7(prop::num::f64::ANY))
         ) {
-            let found = table_from(&topology, &times_s).unwrap();
+            let found = table_from(&topology, &timed(&topology, &times_s)).unwrap();
             for (found, usual) in numbers(&found).iter().zip(numbers(&TuningTable::default())) {
                 let max = TUNING_FACTOR_MAX_TCP.max(TUNING_FACTOR_MAX_SHM);
                 prop_assert!((0.009 * usual..=max * usual).contains(found), "{}", found);
@@ -481,10 +556,10 @@ mod tests {
     #[test]
     fn a_disturbed_measurement_is_worth_nothing() {
         let four = Topology::together(4);
-        let table = table_from(&four, &[20e-3, 30e-6, 30e-6]).unwrap();
+        let table = table_from(&four, &timed(&four, &[20e-3, 30e-6, 30e-6])).unwrap();
         assert_eq!(table, TuningTable::default());
         // While what is only strange is taken as it is: two shots faster than they can be.
-        let table = table_from(&four, &[2e-6, 90e-6, 10e-6]).unwrap();
+        let table = table_from(&four, &timed(&four, &[2e-6, 90e-6, 10e-6])).unwrap();
         assert_ne!(table.shm, TuningTable::default().shm);
     }
 }

@@ -106,11 +106,6 @@ impl Algorithm {
         self.radix as usize
     }
 
-    /// The same with a radix that it is known to have.
-    pub(super) const fn with_known_radix(self, radix: u8) -> Self {
-        Self { radix, ..self }
-    }
-
     /// The same with the radix `radix`.
     ///
     /// # Errors

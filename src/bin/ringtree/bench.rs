@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// What the bytes travel over: auto, tcp or shm; without it RINGTREE_TRANSPORT decides
     #[arg(long)]
     transport: Option<String>,
-    /// auto, all, or the name of one
+    /// auto, all, or names separated by commas
     #[arg(long, default_value = "auto")]
     algorithm: String,
     /// The first size
@@ -191,19 +191,23 @@ fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
 
 /// The algorithms to measure; `None` is the chooser's.
 fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm>>, String> {
-    Ok(match parse_selection(text)? {
-        Selection::Auto => vec![None],
-        Selection::All => {
-            let all = REGISTRY.iter();
-            all.filter(|entry| entry.collectives.contains(&collective))
-                .map(|entry| Some(entry.algorithm))
-                .collect()
-        }
-        Selection::One(algorithm) => {
-            required(collective, algorithm)?;
-            vec![Some(algorithm)]
-        }
-    })
+    let named = text.split(',').map(|name| {
+        Ok(match parse_selection(name)? {
+            Selection::Auto => vec![None],
+            Selection::All => {
+                let all = REGISTRY.iter();
+                all.filter(|entry| entry.collectives.contains(&collective))
+                    .map(|entry| Some(entry.algorithm))
+                    .collect()
+            }
+            Selection::One(algorithm) => {
+                required(collective, algorithm)?;
+                vec![Some(algorithm)]
+            }
+        })
+    });
+    let named: Vec<Vec<_>> = named.collect::<Result<_, String>>()?;
+    Ok(named.concat())
 }
 
 fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, String> {
