@@ -87,6 +87,8 @@ pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 pub const MESSAGES_AT_ONCE: usize = 1024;
 /// A control connection whose peer's host acknowledges nothing for this long counts as lost.
 pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
+/// From here on a connection's send buffer is made as large as the system allows.
+pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(20);
 /// A data connection whose peer's host acknowledges nothing for this long, while it should, is cut.
 pub const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
 /// How often data connections that are waited for are looked at. With the time above, a cut is

@@ -16,6 +16,7 @@ pub mod frame;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
+mod window;
 
 use frame::Header;
 use shm::exposed::Locator;

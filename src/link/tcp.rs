@@ -15,6 +15,7 @@
 //! receiver merely does not read, which is as long as its program computes. Such a receiver's host
 //! answers the kernel's probes.
 
+use super::window::widen;
 use crate::limits::{CUT_OFF_AFTER, CUTS_FOUND_EVERY};
 use crate::sys::fork::close_in_children;
 use crate::sys::tcp::{Acknowledged, acknowledged, try_again_within};
@@ -44,7 +45,7 @@ const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Sets what every connection of the library wants: small segments leave at once, idle
 /// connections are probed, and forked children do not hold it. Buffer sizes are left to the
-/// kernel's auto-tuning, which fixed sizes would switch off.
+/// kernel's auto-tuning, but on long ways (`link/window.rs`).
 ///
 /// # Errors
 /// The system's.
@@ -290,6 +291,7 @@ impl TcpLink {
         let DataStream {
             mut stream, hosts, ..
         } = connection;
+        widen(&stream);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if reactor
             .registry

@@ -21,6 +21,22 @@ pub struct Acknowledged {
 /// # Errors
 /// The system's; `socket` may be no TCP connection.
 pub fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
+    let info = info(socket)?;
+    Ok(Acknowledged {
+        is_awaited: info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+        last: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
+/// How long bytes of `socket` took to the other end's host and their acknowledgement back.
+///
+/// # Errors
+/// The system's; `socket` may be no TCP connection.
+pub fn round_trip(socket: &impl AsFd) -> io::Result<Duration> {
+    info(socket).map(|info| Duration::from_micros(info.tcpi_rtt.into()))
+}
+
+fn info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     // SAFETY: every bit pattern, zeros too, is a value of this struct of integers.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
@@ -38,10 +54,7 @@ pub fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Acknowledged {
-        is_awaited: info.tcpi_unacked > 0 || info.tcpi_probes > 0,
-        last: Duration::from_millis(info.tcpi_last_ack_recv.into()),
-    })
+    Ok(info)
 }
 
 /// Lets the kernel try again after `most` at the latest, whether bytes were lost or the other end
@@ -88,6 +101,7 @@ mod tests {
         if let Err(error) = try_again_within(&near, Duration::from_secs(2)) {
             assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
         }
+        assert!(round_trip(&near).unwrap() < Duration::from_secs(1));
         assert!(acknowledged(&std::io::pipe().unwrap().0).is_err());
     }
 }
