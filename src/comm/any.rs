@@ -6,7 +6,7 @@ use super::collectives::{call_on, forced};
 use crate::dtype::Dtype;
 use crate::engine::bind::Placement;
 use crate::engine::cache::Key;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::plan::spec::{Algorithm, Collective};
 use crate::protocol::call::Call;
@@ -28,7 +28,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`](crate::Error).
+    /// Any of [`Error`].
     pub fn collective<B>(
         &self,
         collective: Collective,
@@ -65,7 +65,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`](crate::Error::usage) if `root` is no rank.
+    /// [`Error::usage`] if `root` is no rank.
     pub fn preview(
         &self,
         collective: Collective,
@@ -89,8 +89,8 @@ impl Communicator {
         Ok((algorithm, prepared.predicted_s))
     }
 
-    /// One line that says what would run for such a call, as [`Communicator::preview`] has it, and
-    /// over what it was chosen.
+    /// One line that says what would run for such a call, as [`Communicator::preview`] has it, over
+    /// what it was chosen and by how much, and what its predicted time is made of.
     ///
     /// ```
     /// use ringtree::{Collective, Dtype};
@@ -100,12 +100,12 @@ impl Communicator {
     /// });
     /// let line = lines[0].clone()?;
     /// assert!(line.starts_with("all-reduce of 8 B over 8 ranks: "), "{line}");
-    /// assert!(line.contains("; next best "), "{line}");
+    /// assert!(line.contains("; next best ") && line.contains(" for messages (o)"), "{line}");
     /// # Ok::<(), ringtree::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`](crate::Error::usage) if `root` is no rank.
+    /// [`Error::usage`] if `root` is no rank.
     pub fn explain(
         &self,
         collective: Collective,
@@ -118,7 +118,10 @@ impl Communicator {
         let issued = self.enter();
         let algorithm = forced(issued.algorithm, call);
         let choice = issued.cache.choice(Call { algorithm, ..call })?;
-        Ok(choice.explain())
+        drop(issued);
+        let parts = &self.0.parts;
+        let line = choice.explain_parts(&parts.topology().hosts, &parts.tuning);
+        line.map_err(Error::usage)
     }
 }
 

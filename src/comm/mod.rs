@@ -5,7 +5,7 @@
 //! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, `values`
 //! small values by serde, `own_operator` an all-reduce by a function of the program, [`builder`]
 //! the ways to get a communicator; `measure` finds what its links cost, and [`tuning`] says where
-//! its table comes from.
+//! its table comes from; `recording` writes down what its collectives do when.
 //!
 //! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
 //! ranks issue the operations of a communicator in the same order; breaking it is a named error.
@@ -28,6 +28,7 @@ mod measure;
 mod on_device;
 mod own_operator;
 pub mod pairs;
+pub(crate) mod recording;
 pub mod scope;
 pub mod shared_buffer;
 pub mod tuning;

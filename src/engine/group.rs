@@ -1,6 +1,7 @@
 //! The operations of one set of ranks, as one of them sees it.
 
 use super::cache::MessageEnd;
+use super::log::Log;
 use super::matching::Numbers;
 use super::medium::host::Links;
 pub use super::queue::{End, Memory, Order, Start};
@@ -76,6 +77,21 @@ impl Group {
         }
     }
 
+    /// From now on it is written down what collectives do when; false, and nothing changes, if that
+    /// is done already.
+    pub fn start_log(&mut self, log: Log) -> bool {
+        let is_free = self.collectives.log.is_none();
+        if is_free {
+            self.collectives.log = Some(Box::new(log));
+        }
+        is_free
+    }
+
+    /// Writes down no more; what was written.
+    pub fn take_log(&mut self) -> Option<Log> {
+        self.collectives.log.take().map(|log| *log)
+    }
+
     pub(super) fn queue(&mut self, order: Order) -> &mut Queue {
         match order {
             Order::Collectives => &mut self.collectives,
@@ -112,6 +128,7 @@ impl Group {
                 .peers()
                 .for_each(|one| queue.links.open(one)),
         }
+        queue.note(start.sequence, prepared);
         let index = queue.place(&prepared.program);
         queue.slots[index].keep(start);
         queue.order.push_back(index);
@@ -142,10 +159,11 @@ impl Group {
             return self.post(Order::Collectives, start).map(Some);
         }
         // Links that take whole messages are open.
+        queue.note(sequence, prepared);
         let index = queue.place(&prepared.program);
         let Slot { run, scratch, .. } = &mut queue.slots[index];
-        let links = &mut queue.links;
-        let mut medium = medium(prepared, sequence, start.memory, scratch, links);
+        let means = (&mut queue.links, queue.log.as_deref_mut());
+        let mut medium = medium(prepared, sequence, start.memory, scratch, means);
         let ran = run.block(&prepared.program, &mut medium, patience);
         self.session
             .enter(&prepared.call, prepared.digest, sequence, start.timeout);

@@ -4,6 +4,7 @@
 //! and remembers programs; [`bind`] makes one of a plan; [`run`](self) is the interpreter, over a
 //! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of
 //! ranks, [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups;
+//! [`log`] writes down what collectives do when;
 //! `watch` keeps deadlines and tells of failures, `standing` where threads are blocked.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
@@ -22,6 +23,7 @@ mod expose;
 mod founding;
 pub mod gate;
 pub mod group;
+pub mod log;
 mod matching;
 pub mod medium;
 pub mod program;

@@ -2,6 +2,7 @@
 
 use super::cache::{MessageEnd, Prepared};
 use super::gate::Gate;
+use super::log::Log;
 use super::medium::Broken;
 use super::medium::host::{Buffers, HostMedium, Links};
 use super::program::Program;
@@ -161,6 +162,7 @@ impl Slot {
     fn parts<'a>(
         &'a mut self,
         links: &'a mut Links,
+        log: Option<&'a mut Log>,
     ) -> Option<(&'a mut Run, &'a Program, HostMedium<'a>)> {
         let prepared = self.prepared.as_ref()?;
         let medium = medium(
@@ -168,7 +170,7 @@ impl Slot {
             self.sequence,
             &mut self.memory,
             &mut self.scratch,
-            links,
+            (links, log),
         );
         Some((&mut self.run, &prepared.program, medium))
     }
@@ -180,7 +182,7 @@ pub(super) fn medium<'a>(
     sequence: u64,
     memory: &'a mut Memory,
     scratch: &'a mut [u8],
-    links: &'a mut Links,
+    (links, log): (&'a mut Links, Option<&'a mut Log>),
 ) -> HostMedium<'a> {
     let Memory { input, output } = memory;
     HostMedium {
@@ -193,6 +195,7 @@ pub(super) fn medium<'a>(
         arithmetic: &prepared.arithmetic,
         sequence,
         digest: prepared.digest,
+        log,
     }
 }
 
@@ -211,6 +214,8 @@ pub(super) struct Queue {
     /// Operations in a row that needed much less of it.
     small_ones: u32,
     reservations: Reservations,
+    /// Where it is written down when what is done, if anybody asked for that.
+    pub(super) log: Option<Box<Log>>,
     /// Whether a send that its link does not take holds up only later ones to the same peer.
     is_by_peer: bool,
 }
@@ -229,6 +234,7 @@ impl Queue {
             scratch_bytes: 0,
             small_ones: 0,
             reservations: Reservations::new(world_size),
+            log: None,
             is_by_peer: order == Order::Pairs,
         }
     }
@@ -246,6 +252,14 @@ impl Queue {
                     .peers()
                     .all(|peer| longest <= self.links.capacity(peer))
         })
+    }
+
+    /// A call is about to begin.
+    #[inline]
+    pub(super) fn note(&mut self, sequence: u64, prepared: &Arc<Prepared>) {
+        if let Some(log) = &mut self.log {
+            log.call(sequence, prepared);
+        }
     }
 
     /// A place where `program` begins; it is not in the queue yet.
@@ -297,7 +311,8 @@ impl Queue {
             }
             let slot = &mut self.slots[index];
             let has_begun = slot.has_begun() && slot.unready(session).is_empty();
-            let Some((run, program, mut medium)) = slot.parts(&mut self.links) else {
+            let log = self.log.as_deref_mut();
+            let Some((run, program, mut medium)) = slot.parts(&mut self.links, log) else {
                 break;
             };
             if has_begun {

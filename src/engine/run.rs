@@ -103,6 +103,9 @@ impl Run {
         let step = &program.steps[index];
         let from = self.done(index);
         let mut done = from;
+        if from == 0 {
+            medium.tries();
+        }
         while done < limit {
             let piece = rest(&step.pieces, done, limit - done);
             let bytes = match &step.action {
@@ -124,6 +127,7 @@ impl Run {
         }
         if done > from {
             self.counters[index] = done;
+            medium.moved(index, from == 0, done == step.bytes);
             if done == step.bytes {
                 self.finish(step, medium);
             }

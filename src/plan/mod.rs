@@ -4,9 +4,9 @@
 //! no dtype. [`ir`] is the value, [`spec`] what a collective demands, [`algorithms`] one file an
 //! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
 //! [`topology`] which ranks share a host, [`verify`] the proof by symbolic execution, [`price`]
-//! and [`cost`] the price, [`tuning`] what links cost, [`record`] how that is kept, [`select`] the
-//! choice, [`reproducible`] which choices change no bit, [`draw`] the picture, [`export`] the plan
-//! as JSON, [`units`] times and sizes for people.
+//! and [`cost`] the price, [`parts`] what that is made of, [`tuning`] what links cost, [`record`]
+//! how that is kept, [`select`] the choice, [`reproducible`] which choices change no bit, [`draw`]
+//! the picture, [`export`] the plan as JSON, [`units`] times and sizes for people.
 //!
 //! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
 //! receives in each round, so executing the steps in list order is the meaning of the plan.
@@ -22,6 +22,7 @@ pub mod draw;
 pub mod export;
 pub mod ir;
 pub mod layout;
+pub mod parts;
 pub mod price;
 pub mod record;
 pub mod reproducible;

@@ -7,10 +7,11 @@
 use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
 use super::cost::{payload_bytes, shared, sites};
 use super::ir::Request;
+use super::parts::Parts;
 use super::price::Question;
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
-use super::topology::{Sharing, Topology};
+use super::topology::{Hosts, Sharing, Topology};
 use super::units::{Bytes, Seconds};
 use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_COUNTED_RANKS_MAX};
 
@@ -66,14 +67,42 @@ impl Choice {
         match self.runner_up {
             _ if self.is_forced => format!("{what}, as asked; {time}"),
             None => format!("{what}, the only one; {time}"),
-            Some((next, next_s)) if next_s * (1.0 + A_TIE) < self.predicted_s => format!(
-                "{what}, {time}; {next} at {} counts as no faster on such links",
-                Seconds(next_s)
-            ),
             Some((next, next_s)) => {
-                format!("{what}, {time}; next best {next} at {}", Seconds(next_s))
+                let more_percent = 100.0 * (next_s / self.predicted_s - 1.0);
+                let other = format!("at {} ({more_percent:+.0} %)", Seconds(next_s));
+                match next_s * (1.0 + A_TIE) < self.predicted_s {
+                    true => {
+                        format!("{what}, {time}; {next} {other} counts as no faster on such links")
+                    }
+                    false => format!("{what}, {time}; next best {next} {other}"),
+                }
             }
         }
+    }
+
+    /// As [`Choice::explain`], and what the predicted time is made of.
+    ///
+    /// # Errors
+    /// Those of [`predicted_s`].
+    pub fn explain_parts(&self, hosts: &Hosts, table: &TuningTable) -> Result<String, String> {
+        if self.world_size == 1 {
+            return Ok(self.explain());
+        }
+        let request = Request {
+            collective: self.collective,
+            algorithm: self.algorithm,
+            world_size: self.world_size,
+            rank: 0,
+            root: 0,
+            pieces: self.pieces,
+            hosts: hosts.clone(),
+        };
+        let parts = Parts::of(&request, self.bytes, table)?;
+        Ok(format!(
+            "{}; of the {} {parts}",
+            self.explain(),
+            Seconds(self.predicted_s)
+        ))
     }
 }
 

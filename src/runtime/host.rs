@@ -1,5 +1,6 @@
 //! What a rank lives on: a process among others, or the simulator.
 
+use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::Result;
 use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP, IDLE_SLEEP};
@@ -22,6 +23,9 @@ pub(crate) enum Waited {
 pub(crate) trait Host: Send + Sync {
     /// Time since some fixed moment; never goes back.
     fn now(&self) -> Duration;
+
+    /// The clock of [`Host::now`], to be kept.
+    fn clock(&self) -> Clock;
 
     /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may, or
     /// for `at_most`.

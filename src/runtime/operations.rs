@@ -2,8 +2,10 @@
 
 use super::{Runtime, own_thread};
 use crate::engine::group::{End, Memory, Order, Start};
+use crate::engine::log::{Log, Recording};
 use crate::engine::{Engine, Ticket};
 use crate::error::{Error, Result};
+use crate::limits::TRACE_SPANS_MAX;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
@@ -72,6 +74,19 @@ impl Runtime {
         }
         self.others.fetch_add(1, Ordering::SeqCst);
         Room(&self.others)
+    }
+
+    /// From now on it is written down what the group's collectives do when; false if that is done
+    /// already.
+    pub(crate) fn start_log(&self, group: u32) -> bool {
+        let log = Log::new(self.host.clock(), TRACE_SPANS_MAX);
+        self.with_group(group, |group| group.start_log(log)) == Some(true)
+    }
+
+    /// Writes down no more; what was written.
+    pub(crate) fn take_log(&self, group: u32) -> Recording {
+        let log = self.with_group(group, |group| group.take_log());
+        log.flatten().map(Log::finish).unwrap_or_default()
     }
 
     /// Waits for an operation; returns by its deadline.

@@ -4,6 +4,7 @@ use super::Runtime;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
+use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::limits::{
@@ -207,6 +208,11 @@ pub(crate) struct ProcessHost {
 impl Host for ProcessHost {
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn clock(&self) -> Clock {
+        let start = self.start;
+        Box::new(move || start.elapsed())
     }
 
     fn give_way(&self, idle_passes: u32, at_most: Duration) -> Waited {

@@ -1,6 +1,7 @@
 //! Tests of when a runtime ends.
 
 use super::*;
+use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -19,6 +20,9 @@ struct Recorder {
 impl Host for Recorder {
     fn now(&self) -> Duration {
         Duration::ZERO
+    }
+    fn clock(&self) -> Clock {
+        Box::new(|| Duration::ZERO)
     }
     fn give_way(&self, _: u32, _: Duration) -> Waited {
         Waited::Briefly

@@ -5,6 +5,7 @@ use super::network::{Network, NetworkConfig};
 use super::schedule::Baton;
 use crate::comm::tuning::TuningOrigin;
 use crate::comm::{Communicator, Parts};
+use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
 use crate::plan::select::TuningTable;
@@ -221,6 +222,11 @@ struct SimHost {
 impl Host for SimHost {
     fn now(&self) -> Duration {
         self.baton.now()
+    }
+
+    fn clock(&self) -> Clock {
+        let baton = Arc::clone(&self.baton);
+        Box::new(move || baton.now())
     }
 
     fn give_way(&self, _idle_passes: u32, at_most: Duration) -> Waited {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod schedule;
 mod sites;
 
 use proptest::prelude::*;

@@ -13,6 +13,7 @@ use measure::Measurement;
 use report::Report;
 use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::builder::Builder;
+use ringtree::ddp::Trace;
 use ringtree::device;
 use ringtree::plan::algorithms::required;
 use ringtree::plan::reproducible::is_in_rank_order;
@@ -20,6 +21,7 @@ use ringtree::plan::select::scratch_bytes;
 use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
 use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The arguments of `ringtree bench`.
@@ -67,9 +69,14 @@ pub(crate) struct Arguments {
     /// the GPU number LOCAL_RANK, modulo how many there are, and in place
     #[arg(long, default_value = "host")]
     memory: String,
-    /// Say for each size why its algorithm was chosen, in one line on standard error
+    /// Say for each size why its algorithm was chosen, and what its time is predicted to be made
+    /// of, in one line on standard error
     #[arg(long)]
     explain: bool,
+    /// Write a timeline for ui.perfetto.dev to this file of rank 0's host: of one more call of
+    /// every point, when each message left and came on every rank, measured and predicted
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// table, csv or json
     #[arg(long, default_value = "table")]
     format: String,
@@ -161,6 +168,9 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     if arguments.ranks == Some(0) || arguments.iters == Some(0) {
         return Err("--ranks and --iters must be at least 1".into());
     }
+    if arguments.trace.is_some() && place == Place::Device {
+        return Err("--trace records what the host moves; leave out --memory device".into());
+    }
     let dtype: Dtype = arguments.dtype.parse()?;
     let op: ReduceOp = arguments.op.parse()?;
     if !op.supports(dtype) {
@@ -241,12 +251,33 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
             "--ranks {ranks}, but WORLD_SIZE is {world_size}"
         )));
     }
-    let memory = memory(&comm, wanted)?;
+    let trace = match arguments.trace {
+        Some(_) => Trace::new(&comm)?,
+        None => Trace::off(),
+    };
+    let wrong = measure_all(arguments, wanted, &comm, &trace)?;
+    if let Some(path) = &arguments.trace
+        && trace.write(path)?.is_some()
+    {
+        let path = path.display();
+        eprintln!("the timeline is in {path}; https://ui.perfetto.dev opens it");
+    }
+    Ok(wrong)
+}
+
+/// Measures every point; returns how many elements were wrong.
+fn measure_all(
+    arguments: &Arguments,
+    wanted: &Wanted,
+    comm: &Communicator,
+    trace: &Trace,
+) -> ringtree::Result<usize> {
+    let memory = memory(comm, wanted)?;
     let mut total_wrong = 0;
     let mut is_first = true;
     for bytes in &wanted.sizes_bytes {
         for algorithm in &wanted.algorithms {
-            if let Some(why_not) = not_for(&comm, wanted, *algorithm, *bytes) {
+            if let Some(why_not) = not_for(comm, wanted, *algorithm, *bytes) {
                 if comm.rank() == 0 {
                     eprintln!("left out: {why_not}");
                 }
@@ -264,15 +295,15 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
                 memory: memory.clone(),
             };
             if arguments.explain && comm.rank() == 0 {
-                eprintln!("{}", measure::explain(&comm, &case)?);
+                eprintln!("{}", measure::explain(comm, &case)?);
             }
-            let measurement: Measurement = measure::measure(&comm, &case)?;
+            let measurement: Measurement = measure::measure(comm, &case, trace)?;
             total_wrong += measurement.wrong;
             let mut printed = Ok(());
             if comm.rank() == 0 {
-                printed = wanted.report.print(&case, &comm, &measurement, is_first);
+                printed = wanted.report.print(&case, comm, &measurement, is_first);
             }
-            if !is_read(&comm, printed)? {
+            if !is_read(comm, printed)? {
                 return Ok(total_wrong);
             }
             is_first = false;

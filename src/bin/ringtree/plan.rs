@@ -191,7 +191,8 @@ impl Inquiry {
             }
             Selection::Auto => {
                 let choice = self.choose(None)?;
-                Ok((vec![choice.algorithm], Some(choice.explain())))
+                let line = choice.explain_parts(&self.topology.hosts, &self.table)?;
+                Ok((vec![choice.algorithm], Some(line)))
             }
         }
     }

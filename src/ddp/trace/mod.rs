@@ -2,6 +2,7 @@
 //! <https://ui.perfetto.dev> and `chrome://tracing` open.
 
 pub(crate) mod clock;
+mod messages;
 mod timeline;
 
 pub use timeline::{RankSpans, Span, Timeline};
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::limits::TRACE_SPANS_MAX;
 use crate::whole_file;
 use clock::Reading;
+use messages::Predicted;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::Path;
@@ -25,8 +27,8 @@ const COMMUNICATION: &str = "communication";
 /// A recorder of spans of time, one on each rank.
 ///
 /// A span has a track (`step`, `forward`, `backward`, `communication`, `optimizer` come first, in
-/// this order; others by any name) and a name. A trace is on on all ranks or off on all; one that
-/// is off does nothing.
+/// this order; others by any name, in the order of their names) and a name. A trace is on on all
+/// ranks or off on all; one that is off does nothing. [`Trace::messages`] records single messages.
 ///
 /// ```
 /// use ringtree::ddp::{DataParallel, Options, Parameter, Trace};
@@ -60,6 +62,8 @@ struct Active {
     /// On rank 0: every rank's clock when the trace began.
     begin: Vec<Reading>,
     recording: Mutex<Recording>,
+    /// On rank 0: the calls whose messages were recorded, and what it takes to predict them.
+    predicted: Mutex<Vec<Predicted>>,
 }
 
 /// What a rank has recorded, on its own clock.
@@ -83,6 +87,7 @@ impl Trace {
             comm,
             begin,
             recording: Mutex::default(),
+            predicted: Mutex::default(),
         })))
     }
 
@@ -90,6 +95,16 @@ impl Trace {
     #[must_use]
     pub fn off() -> Self {
         Self(None)
+    }
+
+    /// Whether it records anything.
+    ///
+    /// ```
+    /// assert!(!ringtree::ddp::Trace::off().is_on());
+    /// ```
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
     }
 
     /// The time on this rank's clock, [`Communicator::clock`], for the ends of spans; 0 when off.
@@ -120,16 +135,7 @@ impl Trace {
             recording.dropped += 1;
             return;
         }
-        let numbers = numbers
-            .iter()
-            .map(|(name, number)| ((*name).into(), *number));
-        recording.spans.push(Span {
-            track: track.into(),
-            name: name.to_string(),
-            start: time.start,
-            end: time.end.max(time.start),
-            numbers: numbers.collect(),
-        });
+        recording.spans.push(Span::new(track, name, time, numbers));
     }
 
     /// Runs `body` and records how long it took.
@@ -231,8 +237,7 @@ impl Trace {
 
 impl Active {
     fn recording(&self) -> std::sync::MutexGuard<'_, Recording> {
-        let recording = self.recording.lock();
-        recording.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.recording)
     }
 
     /// On rank 0 the recordings of all ranks, on its clock, or why they cannot be read.
@@ -250,9 +255,17 @@ impl Active {
             recordings.push(decode(rank, &receive_bytes(comm, rank)?));
         }
         let recordings = recordings.into_iter().collect();
-        let join = |recordings| Timeline::new(recordings, &self.begin, &end);
+        let join = |recordings| {
+            let mut timeline = Timeline::new(recordings, &self.begin, &end);
+            messages::predict(&lock(&self.predicted), &mut timeline);
+            timeline
+        };
         Ok(Some(std::result::Result::map(recordings, join)))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn decode(rank: usize, bytes: &[u8]) -> std::result::Result<Recording, String> {

@@ -8,6 +8,9 @@ use super::clock::{self, Reading, nanoseconds};
 use super::{COMMUNICATION, Recording};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::ops::Range;
 use std::time::Duration;
 
 /// The tracks that come first, in this order.
@@ -26,6 +29,26 @@ pub struct Span {
     pub end: Duration,
     /// Numbers to be shown for it, by name.
     pub numbers: Vec<(String, u64)>,
+}
+
+impl Span {
+    pub(super) fn new(
+        track: &str,
+        name: impl Display,
+        time: Range<Duration>,
+        numbers: &[(&str, u64)],
+    ) -> Self {
+        let numbers = numbers
+            .iter()
+            .map(|(name, number)| ((*name).into(), *number));
+        Self {
+            track: track.into(),
+            name: name.to_string(),
+            start: time.start,
+            end: time.end.max(time.start),
+            numbers: numbers.collect(),
+        }
+    }
 }
 
 /// The spans of one rank.
@@ -74,15 +97,15 @@ impl Timeline {
                 end: place(rank, span.end),
                 ..span
             };
-            let mut spans: Vec<_> = recording.spans.into_iter().map(on_our_clock).collect();
-            // What holds others comes before them.
-            spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+            let spans = recording.spans.into_iter().map(on_our_clock).collect();
             let error_ns = begin[rank].error_ns.max(end[rank].error_ns);
-            RankSpans {
+            let mut spans = RankSpans {
                 spans,
                 dropped: recording.dropped,
                 clock_error: Duration::from_nanos(u64::try_from(error_ns).unwrap_or(u64::MAX)),
-            }
+            };
+            spans.sort();
+            spans
         };
         let ranks = recordings.into_iter().enumerate().map(one).collect();
         Self { ranks }
@@ -104,16 +127,19 @@ impl RankSpans {
     /// Each track's spans in as few rows as keep them apart, so that buckets in flight together
     /// are seen beside each other.
     fn rows(&self) -> Vec<Row<'_>> {
-        let mut tracks = TRACKS.to_vec();
-        for span in &self.spans {
-            if !tracks.contains(&span.track.as_str()) {
-                tracks.push(&span.track);
-            }
-        }
-        tracks
+        let others: BTreeSet<_> = self.spans.iter().map(|span| span.track.as_str()).collect();
+        let others = others.into_iter().filter(|track| !TRACKS.contains(track));
+        TRACKS
             .into_iter()
+            .chain(others)
             .flat_map(|track| self.rows_of(track))
             .collect()
+    }
+
+    /// Brings the spans in order: what holds others comes before them.
+    pub(super) fn sort(&mut self) {
+        let spans = &mut self.spans;
+        spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
     }
 
     fn rows_of<'a>(&'a self, track: &'a str) -> Vec<Row<'a>> {

@@ -1,6 +1,7 @@
 //! Host bytes: links to the peers, and the CPU's kernels.
 
 use super::{Broken, Medium, Moved, Operands, Part};
+use crate::engine::log::Log;
 use crate::engine::program::{Endpoint, Piece, Space, rest};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::link::shm::exposed::Locator;
@@ -330,6 +331,8 @@ pub struct HostMedium<'a> {
     pub sequence: u64,
     /// The digest of its call.
     pub digest: u32,
+    /// Where it is written down when what is done, if anybody asked for that.
+    pub log: Option<&'a mut Log>,
 }
 
 impl HostMedium<'_> {
@@ -539,5 +542,19 @@ impl Medium for HostMedium<'_> {
     #[inline]
     fn flush(&mut self) {
         self.links.flush();
+    }
+
+    #[inline]
+    fn tries(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.tries();
+        }
+    }
+
+    #[inline]
+    fn moved(&mut self, step: usize, is_first: bool, is_last: bool) {
+        if let Some(log) = &mut self.log {
+            log.moved(self.sequence, step, is_first, is_last);
+        }
     }
 }

@@ -88,4 +88,12 @@ pub trait Medium {
 
     /// Makes sure that peers notice what was sent.
     fn flush(&mut self);
+
+    /// The first bytes of a step are about to be tried.
+    #[inline]
+    fn tries(&mut self) {}
+
+    /// Bytes of step number `step` have moved: its first, its last, or others.
+    #[inline]
+    fn moved(&mut self, _step: usize, _is_first: bool, _is_last: bool) {}
 }

@@ -12,7 +12,7 @@
 //! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
 //! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.
 //! Tests hold the one against the other. [`shared`] prices plans in shared memory, [`sites`] those
-//! whose ranks are at several sites. [`Traffic`]
+//! whose ranks are at several sites. [`schedule()`] says when each message passes, [`Traffic`]
 //! counts what a plan sends, one rank's plan at a time.
 //!
 //! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
@@ -23,10 +23,12 @@
 //! *May import* the plan's own files and `limits`.
 
 mod path;
+mod schedule;
 pub mod shared;
 pub mod sites;
 
 pub use path::{longest_path_between_sites_s, longest_path_s};
+pub use schedule::{MessageTimes, Schedule, schedule};
 
 use super::algorithms::{Entry, plan, required};
 use super::ir::{ChunkRange, Plan, Request, Step};
@@ -82,25 +84,35 @@ fn few_pieces(
 struct ChunkBytes {
     division: Division<'static>,
     chunks: usize,
+    /// Bytes that are not torn apart.
+    element_bytes: usize,
 }
 
 impl ChunkBytes {
+    /// As if bytes could be cut anywhere: what the few elements of a small buffer cannot be cut
+    /// into would make prices jump.
     fn of_plan(plan: &Plan, bytes: usize) -> Self {
+        Self::of_elements(plan, bytes, 1)
+    }
+
+    fn of_elements(plan: &Plan, count: usize, element_bytes: usize) -> Self {
         let Request {
             collective,
             world_size,
             ..
         } = plan.request;
-        let payload = payload_bytes(collective, bytes);
+        let payload = payload_bytes(collective, count);
         Self {
             division: Division::new(collective, world_size, plan.chunks, payload),
             chunks: plan.chunks,
+            element_bytes,
         }
     }
 
     fn begin(&self, chunk: usize) -> usize {
         let whole = self.division.start(self.chunks);
-        (chunk / self.chunks) * whole + self.division.start(chunk % self.chunks)
+        let before = (chunk / self.chunks) * whole + self.division.start(chunk % self.chunks);
+        before * self.element_bytes
     }
 
     fn of(&self, ranges: &[ChunkRange]) -> usize {

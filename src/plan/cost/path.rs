@@ -11,6 +11,7 @@
 //! *May import* what `cost` imports.
 
 use super::ChunkBytes;
+use super::schedule::{MessageTimes, Schedule};
 use crate::plan::ir::{ChunkRange, Plan, Source, Step};
 use crate::plan::price::{LinkCost, UplinkCost};
 use crate::plan::tuning::TuningTable;
@@ -50,7 +51,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 /// ```
 #[must_use]
 pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
-    Graph::of_plans(plans, bytes, *link, None).run()
+    Graph::of_plans(plans, (bytes, 1), *link).run()
 }
 
 /// As [`longest_path_s`], where the ranks are at several sites.
@@ -92,19 +93,53 @@ pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
 /// ```
 #[must_use]
 pub fn longest_path_between_sites_s(plans: &[Plan], bytes: usize, table: &TuningTable) -> f64 {
-    let uplinks = plans.first().map(|plan| {
+    let mut graph = Graph::of_plans(plans, (bytes, 1), table.tcp);
+    graph.uplinks = plans.first().map(|plan| Uplinks::of(plan, table));
+    graph.run()
+}
+
+/// When each message passes, in the order of the plans. What the ranks of a host send each other
+/// goes through shared memory, if `shares`.
+pub(super) fn schedule(
+    plans: &[Plan],
+    length: (usize, usize),
+    table: &TuningTable,
+    shares: bool,
+) -> Schedule {
+    let mut graph = Graph::of_plans(plans, length, table.tcp);
+    if let Some(plan) = plans.first() {
         let topology = plan.request.topology();
-        let ranks = 0..topology.world_size;
-        Uplinks {
-            link: table.between_sites(),
-            site_of: ranks
-                .map(|rank| topology.site_of(topology.host_of(rank)))
+        graph.uplinks = Some(Uplinks::of(plan, table));
+        graph.inside = shares.then(|| Inside {
+            link: table.shm,
+            host_of: (0..plans.len())
+                .map(|rank| topology.host_of(rank))
                 .collect(),
-            out_until_s: vec![0.0; topology.site_count()],
-            in_until_s: vec![0.0; topology.site_count()],
-        }
+        });
+    }
+    let end_s = graph.run();
+    let tasks = graph.tasks.iter().zip(&graph.passes);
+    let messages = tasks.filter_map(|(task, passes)| match task.work {
+        Work::Send(message) => Some(MessageTimes {
+            round: message.round,
+            from: message.from,
+            to: message.to,
+            bytes: message.bytes,
+            sends_s: passes.sends_s,
+            receives_s: passes.receives_s,
+        }),
+        Work::Local { .. } => None,
     });
-    Graph::of_plans(plans, bytes, table.tcp, uplinks).run()
+    Schedule {
+        messages: messages.collect(),
+        end_s,
+    }
+}
+
+/// The steps, each with its round.
+fn numbered(plan: &Plan) -> impl Iterator<Item = (usize, &Step)> {
+    let rounds = plan.rounds.iter().enumerate();
+    rounds.flat_map(|(round, steps)| steps.iter().map(move |step| (round, step)))
 }
 
 /// Something that a rank does, once what it waits for has happened.
@@ -120,8 +155,23 @@ struct Task {
 
 #[derive(Clone, Copy)]
 enum Work {
-    Send { from: usize, to: usize, bytes: f64 },
+    Send(Message),
     Local { seconds: f64 },
+}
+
+#[derive(Clone, Copy)]
+struct Message {
+    round: usize,
+    from: usize,
+    to: usize,
+    bytes: usize,
+}
+
+/// From when to when a message keeps its sender's port busy, and its receiver's.
+#[derive(Clone, Copy, Default)]
+struct Passes {
+    sends_s: [f64; 2],
+    receives_s: [f64; 2],
 }
 
 /// What happens at a time; of what happens at once, first what was decided first.
@@ -151,10 +201,35 @@ struct Uplinks {
     in_until_s: Vec<f64>,
 }
 
+impl Uplinks {
+    fn of(plan: &Plan, table: &TuningTable) -> Self {
+        let topology = plan.request.topology();
+        let ranks = 0..topology.world_size;
+        Self {
+            link: table.between_sites(),
+            site_of: ranks
+                .map(|rank| topology.site_of(topology.host_of(rank)))
+                .collect(),
+            out_until_s: vec![0.0; topology.site_count()],
+            in_until_s: vec![0.0; topology.site_count()],
+        }
+    }
+}
+
+/// What is between the ranks of a host.
+struct Inside {
+    link: LinkCost,
+    /// By rank.
+    host_of: Vec<usize>,
+}
+
 struct Graph {
     link: LinkCost,
     uplinks: Option<Uplinks>,
+    inside: Option<Inside>,
     tasks: Vec<Task>,
+    /// By task; zeros for what is no message.
+    passes: Vec<Passes>,
     events: BinaryHeap<Event>,
     events_made: usize,
     sending_until_s: Vec<f64>,
@@ -162,11 +237,14 @@ struct Graph {
 }
 
 impl Graph {
-    fn of_plans(plans: &[Plan], bytes: usize, link: LinkCost, uplinks: Option<Uplinks>) -> Self {
+    /// What the plans do on a buffer of so many elements of so many bytes each.
+    fn of_plans(plans: &[Plan], (count, element_bytes): (usize, usize), link: LinkCost) -> Self {
         let mut graph = Self {
             link,
-            uplinks,
+            uplinks: None,
+            inside: None,
             tasks: Vec::new(),
+            passes: Vec::new(),
             events: BinaryHeap::new(),
             events_made: 0,
             sending_until_s: vec![0.0; plans.len()],
@@ -175,21 +253,22 @@ impl Graph {
         let mut messages: HashMap<(usize, usize), VecDeque<usize>> = HashMap::new();
         let mut receives = Vec::new();
         for (rank, plan) in plans.iter().enumerate() {
-            let lengths = ChunkBytes::of_plan(plan, bytes);
+            let lengths = ChunkBytes::of_elements(plan, count, element_bytes);
             let mut writers: Vec<Option<usize>> = vec![None; plan.chunks + plan.scratch];
-            for step in plan.rounds.iter().flatten() {
+            for (round, step) in numbered(plan) {
                 match step {
                     Step::Send { peers, ranges } => {
-                        let bytes = lengths.of(ranges) as f64;
+                        let bytes = lengths.of(ranges);
                         for &to in peers {
-                            let from = rank;
-                            let task = graph.add(Work::Send { from, to, bytes });
+                            let task = graph.add(Work::Send(Message {
+                                round,
+                                from: rank,
+                                to,
+                                bytes,
+                            }));
                             graph.follow(task, &writers, ranges);
-                            let queue = messages.entry((from, to)).or_default();
-                            if let Some(before) = queue.back() {
-                                graph.tasks[*before].behind = Some(task);
-                                graph.tasks[task].waits += 1;
-                            }
+                            let queue = messages.entry((rank, to)).or_default();
+                            graph.follow_message(task, queue.back().copied());
                             queue.push_back(task);
                         }
                     }
@@ -218,18 +297,22 @@ impl Graph {
         }
         for (rank, task, sources) in receives {
             for source in sources {
-                let Source::Peer(peer) = *source else {
-                    continue;
-                };
-                let sent = messages
-                    .get_mut(&(peer, rank))
-                    .and_then(VecDeque::pop_front);
-                let sent = sent.expect("invariant: in proven plans each receive has its message");
-                graph.tasks[sent].next.push(task);
-                graph.tasks[task].waits += 1;
+                if let Source::Peer(peer) = *source {
+                    let sent = messages
+                        .get_mut(&(peer, rank))
+                        .and_then(VecDeque::pop_front);
+                    graph.receive(sent, task);
+                }
             }
         }
         graph
+    }
+
+    /// The task waits for the message that it receives.
+    fn receive(&mut self, sent: Option<usize>, task: usize) {
+        let sent = sent.expect("invariant: in proven plans each receive has its message");
+        self.tasks[sent].next.push(task);
+        self.tasks[task].waits += 1;
     }
 
     fn add(&mut self, work: Work) -> usize {
@@ -239,6 +322,7 @@ impl Graph {
             next: Vec::new(),
             behind: None,
         });
+        self.passes.push(Passes::default());
         self.tasks.len() - 1
     }
 
@@ -262,8 +346,16 @@ impl Graph {
         }
     }
 
+    /// The message begins after the one before it on its link, if there is one.
+    fn follow_message(&mut self, task: usize, before: Option<usize>) {
+        if let Some(before) = before {
+            self.tasks[before].behind = Some(task);
+            self.tasks[task].waits += 1;
+        }
+    }
+
     /// Lets everything happen; returns when the last thing did.
-    fn run(mut self) -> f64 {
+    fn run(&mut self) -> f64 {
         let free: Vec<usize> = (0..self.tasks.len())
             .filter(|task| self.tasks[*task].waits == 0)
             .collect();
@@ -297,11 +389,15 @@ impl Graph {
     fn begin(&mut self, task: usize, at_s: f64) {
         match self.tasks[task].work {
             Work::Local { seconds } => self.schedule(at_s + seconds, What::Ended(task)),
-            Work::Send { from, to, bytes } => {
-                let link = self.link;
+            Work::Send(Message {
+                from, to, bytes, ..
+            }) => {
+                let link = self.between(from, to);
                 let port = &mut self.sending_until_s[from];
-                let leaves_s = port.max(at_s) + link.overhead_s;
-                *port = leaves_s + bytes * link.beta_s_per_byte;
+                let begins_s = port.max(at_s);
+                let leaves_s = begins_s + link.overhead_s;
+                *port = leaves_s + bytes as f64 * link.beta_s_per_byte;
+                self.passes[task].sends_s = [begins_s, *port];
                 let crosses = self.uplinks.as_ref().is_some_and(|uplinks| {
                     let site_of = &uplinks.site_of;
                     site_of[from] != site_of[to]
@@ -319,14 +415,13 @@ impl Graph {
 
     /// The first byte leaves the sender's site when the uplink is free.
     fn leave_site(&mut self, task: usize, at_s: f64) {
-        let (Work::Send { from, bytes, .. }, Some(uplinks)) =
-            (self.tasks[task].work, &mut self.uplinks)
+        let (Work::Send(message), Some(uplinks)) = (self.tasks[task].work, &mut self.uplinks)
         else {
             return;
         };
-        let uplink = &mut uplinks.out_until_s[uplinks.site_of[from]];
+        let uplink = &mut uplinks.out_until_s[uplinks.site_of[message.from]];
         let leaves_s = uplink.max(at_s);
-        *uplink = leaves_s + bytes * uplinks.link.beta_s_per_byte;
+        *uplink = leaves_s + message.bytes as f64 * uplinks.link.beta_s_per_byte;
         let alpha_s = uplinks.link.alpha_s;
         self.schedule(leaves_s + alpha_s, What::AtOtherUplink(task));
     }
@@ -334,12 +429,12 @@ impl Graph {
     /// The first byte is at the receiver's port when the uplink was free, and the last one not
     /// before it has passed the uplink.
     fn enter_site(&mut self, task: usize, at_s: f64) {
-        let (Work::Send { to, bytes, .. }, Some(uplinks)) =
-            (self.tasks[task].work, &mut self.uplinks)
+        let (Work::Send(message), Some(uplinks)) = (self.tasks[task].work, &mut self.uplinks)
         else {
             return;
         };
-        let uplink = &mut uplinks.in_until_s[uplinks.site_of[to]];
+        let bytes = message.bytes as f64;
+        let uplink = &mut uplinks.in_until_s[uplinks.site_of[message.to]];
         let enters_s = uplink.max(at_s);
         *uplink = enters_s + bytes * uplinks.link.beta_s_per_byte;
         let last_s = *uplink - bytes * self.link.beta_s_per_byte;
@@ -347,12 +442,25 @@ impl Graph {
     }
 
     fn arrive(&mut self, task: usize, at_s: f64) {
-        if let Work::Send { to, bytes, .. } = self.tasks[task].work {
+        if let Work::Send(Message {
+            from, to, bytes, ..
+        }) = self.tasks[task].work
+        {
+            let link = self.between(from, to);
             let port = &mut self.receiving_until_s[to];
-            let port_s = bytes * self.link.beta_s_per_byte;
-            *port = port.max(at_s) + port_s + self.link.overhead_s;
+            let begins_s = port.max(at_s);
+            *port = begins_s + bytes as f64 * link.beta_s_per_byte + link.overhead_s;
             let end_s = *port;
+            self.passes[task].receives_s = [begins_s, end_s];
             self.schedule(end_s, What::Ended(task));
+        }
+    }
+
+    /// What is between two ranks of a site.
+    fn between(&self, from: usize, to: usize) -> LinkCost {
+        match &self.inside {
+            Some(inside) if inside.host_of[from] == inside.host_of[to] => inside.link,
+            _ => self.link,
         }
     }
 

@@ -12,11 +12,13 @@
 //! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
 //! counted from the plans themselves: one host has few ranks, so its plans are small.
 
+use super::schedule::{MessageTimes, Schedule};
 use super::{ChunkBytes, few_pieces};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::plan::algorithms::{Entry, plan, required};
-use crate::plan::ir::{Request, Round, Source, Step};
+use crate::plan::ir::{Plan, Request, Round, Source, Step};
 use crate::plan::price::LinkCost;
+use std::collections::HashMap;
 
 /// Seconds for a buffer of `bytes`, where all ranks of the request share a host.
 ///
@@ -97,34 +99,163 @@ fn counted_s(
 }
 
 fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
-    let (mut hand_overs, mut looks, mut copied, mut folded) = (0, 0, 0, 0);
-    for step in round {
+    let steps = round.iter().map(|step| Work::of(step, lengths));
+    steps.fold(Work::default(), Work::and).time_s(link)
+}
+
+/// What a rank does in a round, or in one step of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    hand_overs: usize,
+    looks: usize,
+    copied: usize,
+    folded: usize,
+}
+
+impl Work {
+    fn of(step: &Step, lengths: &ChunkBytes) -> Self {
+        let nothing = Self::default();
         match step {
             Step::Send { ranges, .. } => {
                 let bytes = lengths.of(ranges);
-                hand_overs = hand_overs.max(segments(bytes));
-                copied += bytes;
+                Self {
+                    hand_overs: segments(bytes),
+                    copied: bytes,
+                    ..nothing
+                }
             }
             Step::Receive {
                 sources, ranges, ..
             } => {
                 let bytes = lengths.of(ranges);
                 let own = usize::from(sources.contains(&Source::Own));
-                hand_overs = hand_overs.max(segments(bytes));
-                looks += (sources.len() - own) * segments(bytes);
-                match sources.as_slice() {
-                    [_] => copied += bytes,
-                    _ => folded += sources.len() * bytes,
+                let (copied, folded) = match sources.as_slice() {
+                    [_] => (bytes, 0),
+                    _ => (0, sources.len() * bytes),
+                };
+                Self {
+                    hand_overs: segments(bytes),
+                    looks: (sources.len() - own) * segments(bytes),
+                    copied,
+                    folded,
                 }
             }
-            Step::Copy { to, .. } => copied += lengths.of(&[*to]),
-            Step::Reduce { from, to, .. } => folded += from.len() * lengths.of(&[*to]),
+            Step::Copy { to, .. } => Self {
+                copied: lengths.of(&[*to]),
+                ..nothing
+            },
+            Step::Reduce { from, to, .. } => Self {
+                folded: from.len() * lengths.of(&[*to]),
+                ..nothing
+            },
         }
     }
-    link.alpha_s * hand_overs as f64
-        + link.overhead_s * looks as f64
-        + link.beta_s_per_byte * copied as f64
-        + link.gamma_s_per_byte * folded as f64
+
+    /// Both; the segments of one message are handed over while those of another are.
+    fn and(self, other: Self) -> Self {
+        Self {
+            hand_overs: self.hand_overs.max(other.hand_overs),
+            looks: self.looks + other.looks,
+            copied: self.copied + other.copied,
+            folded: self.folded + other.folded,
+        }
+    }
+
+    fn time_s(self, link: &LinkCost) -> f64 {
+        link.alpha_s * self.hand_overs as f64
+            + link.overhead_s * self.looks as f64
+            + link.beta_s_per_byte * self.copied as f64
+            + link.gamma_s_per_byte * self.folded as f64
+    }
+}
+
+/// When each message passes, by the same price: in each round a rank publishes what it sends, one
+/// message after another, waits for the hand-over, and takes what comes, one after another. All
+/// ranks end a round together: one with less to do waits longer.
+pub(super) fn schedule(
+    plans: &[Plan],
+    count: usize,
+    element_bytes: usize,
+    link: &LinkCost,
+) -> Schedule {
+    let mut schedule = Schedule::default();
+    let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
+    for round in 0..rounds.unwrap_or(0) {
+        let begin_s = schedule.end_s;
+        let first = schedule.messages.len();
+        let (mut taken_s, mut ends_s) = (HashMap::new(), Vec::with_capacity(plans.len()));
+        for plan in plans {
+            let lengths = ChunkBytes::of_elements(plan, count, element_bytes);
+            let steps = plan.rounds.get(round).map_or(&[][..], Vec::as_slice);
+            let rank = plan.request.rank;
+            let end_s = pass(rank, steps, &lengths, link, begin_s, |message| {
+                match message.from == rank {
+                    true => schedule.messages.push(MessageTimes { round, ..message }),
+                    false => {
+                        taken_s.insert((message.from, rank), message.receives_s);
+                    }
+                }
+            });
+            schedule.end_s = schedule.end_s.max(end_s);
+            ends_s.push(end_s);
+        }
+        for message in &mut schedule.messages[first..] {
+            let times_s = taken_s.get(&(message.from, message.to)).copied();
+            let times_s = times_s.expect("invariant: proven plans receive what they send");
+            message.receives_s = times_s.map(|at_s| at_s + schedule.end_s - ends_s[message.to]);
+        }
+    }
+    schedule
+}
+
+/// Tells of each message that `rank` sends or takes in a round of these steps, which begins at
+/// `now_s`, when it does so; returns when it is through.
+fn pass(
+    rank: usize,
+    steps: &[Step],
+    lengths: &ChunkBytes,
+    link: &LinkCost,
+    mut now_s: f64,
+    mut tell: impl FnMut(MessageTimes),
+) -> f64 {
+    let works = steps.iter().map(|step| Work::of(step, lengths));
+    let hand_overs = works.map(|work| work.hand_overs).max().unwrap_or(0);
+    let mut waits_s = link.alpha_s * hand_overs as f64;
+    for step in steps {
+        let work = Work {
+            hand_overs: 0,
+            ..Work::of(step, lengths)
+        };
+        if !matches!(step, Step::Send { .. }) {
+            now_s += std::mem::take(&mut waits_s);
+        }
+        let times_s = [now_s, now_s + work.time_s(link)];
+        now_s = times_s[1];
+        let message = |from, to, ranges| MessageTimes {
+            round: 0,
+            from,
+            to,
+            bytes: lengths.of(ranges),
+            sends_s: times_s,
+            receives_s: times_s,
+        };
+        match step {
+            Step::Send { peers, ranges } => {
+                peers.iter().for_each(|to| tell(message(rank, *to, ranges)));
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                for source in sources {
+                    if let Source::Peer(from) = source {
+                        tell(message(*from, rank, ranges));
+                    }
+                }
+            }
+            Step::Copy { .. } | Step::Reduce { .. } => {}
+        }
+    }
+    now_s + waits_s
 }
 
 /// How many segments a message takes; one without bytes takes a flag all the same.

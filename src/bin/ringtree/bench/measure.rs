@@ -3,6 +3,7 @@
 use super::buffers::{Buffers, OfDevice, OfHost, zeros};
 use super::case::{Case, Memory};
 use half::{bf16, f16};
+use ringtree::ddp::Trace;
 use ringtree::plan::Algorithm;
 use ringtree::reduce::exact::Inputs;
 use ringtree::sim::promise::Promise;
@@ -32,20 +33,21 @@ pub(crate) struct Measurement {
     pub(crate) wrong: usize,
 }
 
-pub(crate) fn measure(comm: &Communicator, case: &Case) -> Result<Measurement> {
+/// Measures a point, and records the messages of one more call in `trace`.
+pub(crate) fn measure(comm: &Communicator, case: &Case, trace: &Trace) -> Result<Measurement> {
     match case.dtype {
-        Dtype::I8 => measure_as::<i8>(comm, case),
-        Dtype::U8 => measure_as::<u8>(comm, case),
-        Dtype::I16 => measure_as::<i16>(comm, case),
-        Dtype::U16 => measure_as::<u16>(comm, case),
-        Dtype::I32 => measure_as::<i32>(comm, case),
-        Dtype::U32 => measure_as::<u32>(comm, case),
-        Dtype::I64 => measure_as::<i64>(comm, case),
-        Dtype::U64 => measure_as::<u64>(comm, case),
-        Dtype::F16 => measure_as::<f16>(comm, case),
-        Dtype::Bf16 => measure_as::<bf16>(comm, case),
-        Dtype::F32 => measure_as::<f32>(comm, case),
-        Dtype::F64 => measure_as::<f64>(comm, case),
+        Dtype::I8 => measure_as::<i8>(comm, case, trace),
+        Dtype::U8 => measure_as::<u8>(comm, case, trace),
+        Dtype::I16 => measure_as::<i16>(comm, case, trace),
+        Dtype::U16 => measure_as::<u16>(comm, case, trace),
+        Dtype::I32 => measure_as::<i32>(comm, case, trace),
+        Dtype::U32 => measure_as::<u32>(comm, case, trace),
+        Dtype::I64 => measure_as::<i64>(comm, case, trace),
+        Dtype::U64 => measure_as::<u64>(comm, case, trace),
+        Dtype::F16 => measure_as::<f16>(comm, case, trace),
+        Dtype::Bf16 => measure_as::<bf16>(comm, case, trace),
+        Dtype::F32 => measure_as::<f32>(comm, case, trace),
+        Dtype::F64 => measure_as::<f64>(comm, case, trace),
     }
 }
 
@@ -57,21 +59,21 @@ struct Bench<'a, B> {
     buffers: B,
 }
 
-fn measure_as<T: Element>(comm: &Communicator, case: &Case) -> Result<Measurement> {
+fn measure_as<T: Element>(comm: &Communicator, case: &Case, trace: &Trace) -> Result<Measurement> {
     let count = count(comm, case);
     let input_count = if case.in_place { 0 } else { count };
     match &case.memory {
         Memory::Host => {
             let (input, output) = (zeros::<T>(input_count)?, zeros::<T>(count)?);
-            measure_on(comm, case, count, OfHost { input, output })
+            measure_on(comm, case, trace, OfHost { input, output })
         }
         Memory::Shared => {
             let (input, output) = (comm.alloc::<T>(input_count)?, comm.alloc::<T>(count)?);
-            measure_on(comm, case, count, OfHost { input, output })
+            measure_on(comm, case, trace, OfHost { input, output })
         }
         Memory::Device(device) => {
             let buffers = OfDevice::<T>::new(device, count)?;
-            measure_on(comm, case, count, buffers)
+            measure_on(comm, case, trace, buffers)
         }
     }
 }
@@ -113,9 +115,10 @@ fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm,
 fn measure_on(
     comm: &Communicator,
     case: &Case,
-    count: usize,
+    trace: &Trace,
     buffers: impl Buffers,
 ) -> Result<Measurement> {
+    let count = count(comm, case);
     let (algorithm, predicted_s) = preview(comm, case, count)?;
     let seed = case.bytes as u64;
     let mut bench = Bench {
@@ -133,6 +136,7 @@ fn measure_on(
         times_s.push(bench.batch(iterations)?);
         wrong += bench.checked_call()?;
     }
+    bench.traced_call(trace)?;
     times_s.sort_by(f64::total_cmp);
     let mut total_wrong = [wrong as u64];
     comm.all_reduce(&mut total_wrong, ReduceOp::Sum)?;
@@ -163,6 +167,16 @@ impl<B: Buffers> Bench<'_, B> {
             world_size: comm.world_size(),
             layout: Layout::Even,
         })
+    }
+
+    /// Makes one more call, which ranks begin together, if there is a trace to record it.
+    fn traced_call(&mut self, trace: &Trace) -> Result<()> {
+        if !trace.is_on() {
+            return Ok(());
+        }
+        self.buffers.fill_with_zeros()?;
+        self.comm.barrier()?;
+        trace.messages(self.comm, || self.call())
     }
 
     fn call(&mut self) -> Result<()> {

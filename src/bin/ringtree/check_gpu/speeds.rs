@@ -3,6 +3,7 @@
 use super::rank::{Rank, Said, free_address};
 use crate::bench::case::{Case, Memory};
 use crate::bench::measure::measure as measured;
+use ringtree::ddp::Trace;
 use ringtree::plan::Collective;
 use ringtree::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result};
 
@@ -46,7 +47,7 @@ pub(super) fn measure(rank: &Rank, bytes_max: usize) -> Result<()> {
                 in_place: true,
                 memory,
             };
-            measured(comm, &case)
+            measured(comm, &case, &Trace::off())
         };
         let whole = time(comm, on_device())?;
         let copies = time(&alone, on_device())?;

@@ -1,0 +1,190 @@
+//! The messages of collective calls: when the engine moved them, and when the price of the plan
+//! says that they pass.
+
+use super::{Active, RankSpans, Span, Timeline, Trace, lock};
+use crate::comm::Communicator;
+use crate::comm::recording::{CallRecord, Question, StepRecord, What};
+use crate::limits::TRACE_SPANS_MAX;
+use crate::plan::cost::{MessageTimes, Schedule};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// The tracks of what was measured; those of what was predicted come after each.
+const CALL: &str = "call";
+const SEND: &str = "send";
+const RECEIVE: &str = "receive";
+const LOCAL: &str = "local";
+/// What the name of a track of predictions ends with.
+const PREDICTED: &str = ", predicted";
+
+/// A call whose messages were recorded, and what it takes to predict it.
+#[derive(Debug)]
+pub(super) struct Predicted {
+    /// The call's name, as its spans have it.
+    name: String,
+    question: Result<Question, String>,
+}
+
+impl Trace {
+    /// Runs `body`, and records the messages of the collectives that `comm` begins in it: when the
+    /// engine of each rank began and ended every send and receive, on the tracks `call`, `send`,
+    /// `receive` and `local` (copies and folds of the rank's own bytes). Beside each stands, on
+    /// `send, predicted` and so on, when the plan's price has it pass
+    /// ([`schedule`](crate::plan::cost::schedule())), counted from where the first rank began
+    /// the call. A rank's send has ended when the link has its bytes, its receive when they are in
+    /// place.
+    ///
+    /// All ranks call it, with the same collectives in `body`. Messages of
+    /// [`send`](Communicator::send) and what a device does by itself are not recorded. Calls by
+    /// counts, and those of a communicator that has not the ranks of the trace in its order, are
+    /// not predicted; of another world's nothing is recorded. The room for [`TRACE_SPANS_MAX`]
+    /// steps is reserved before `body` runs; steps beyond count as dropped. A call outside `body`
+    /// costs nothing.
+    ///
+    /// ```
+    /// use ringtree::ReduceOp;
+    /// use ringtree::ddp::Trace;
+    ///
+    /// let timelines = ringtree::simulate(4, |comm| {
+    ///     let trace = Trace::new(comm)?;
+    ///     let mut numbers = [1.0f32; 1000];
+    ///     trace.messages(comm, || comm.all_reduce(&mut numbers, ReduceOp::Sum))?;
+    ///     trace.collect()
+    /// });
+    /// let timeline = timelines[0].clone()?.expect("rank 0 has it");
+    /// let sends = |rank: usize, track: &str| {
+    ///     let spans = timeline.ranks[rank].spans.iter().filter(|span| span.track == track);
+    ///     spans.map(|span| span.name.clone()).collect::<Vec<_>>()
+    /// };
+    /// assert!(sends(3, "send").iter().all(|name| name.starts_with("round ")));
+    /// assert_eq!(sends(3, "send"), sends(3, "send, predicted"));
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    pub fn messages<R>(&self, comm: &Communicator, body: impl FnOnce() -> R) -> R {
+        let of_this_world = |active: &&Active| comm.has_the_clock_of(&active.comm);
+        let Some(active) = self.0.as_ref().filter(of_this_world) else {
+            return body();
+        };
+        let (result, recording) = comm.recorded(body);
+        active.recording().dropped += recording.dropped;
+        for record in &recording.calls {
+            self.record(record);
+            let mut predicted = lock(&active.predicted);
+            if active.comm.rank() == 0 && predicted.len() < TRACE_SPANS_MAX {
+                let question = match comm.has_the_ranks_of(&active.comm) {
+                    true => comm.question_of(&record.call),
+                    false => Err("its ranks are not those of the trace".into()),
+                };
+                predicted.push(Predicted {
+                    name: record.call.to_string(),
+                    question,
+                });
+            }
+        }
+        result
+    }
+
+    fn record(&self, record: &CallRecord) {
+        let began = record.began;
+        let ended = record.steps.iter().map(|step| step.ended).max();
+        self.span(CALL, record.call, began, ended.unwrap_or(began));
+        for step in &record.steps {
+            let StepRecord { began, ended, .. } = *step;
+            let (track, name) = match &step.what {
+                What::Send(to) => (SEND, name(step.round, "→", to)),
+                What::Receive(from) => (RECEIVE, name(step.round, "←", from)),
+                What::Local => (LOCAL, format!("round {}", step.round + 1)),
+            };
+            self.span_with(track, name, began..ended, &numbers(step.round, step.bytes));
+        }
+    }
+}
+
+/// Adds what is predicted to what was measured. Where the call itself had no room, nothing is known
+/// of when it began.
+pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
+    let mut begins: HashMap<String, Duration> = HashMap::new();
+    for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
+        if span.track == CALL {
+            let begin = begins.entry(span.name.clone()).or_insert(span.start);
+            *begin = span.start.min(*begin);
+        }
+    }
+    for call in calls {
+        if let Some(begin) = begins.get(&call.name) {
+            call.add_to(timeline, *begin);
+        }
+    }
+    timeline.ranks.iter_mut().for_each(RankSpans::sort);
+}
+
+impl Predicted {
+    /// Adds the predictions of a call that the first rank began at `start`.
+    fn add_to(&self, timeline: &mut Timeline, start: Duration) {
+        let answer = self.question.as_ref().map_err(String::clone);
+        let (schedule, label) = match answer.and_then(Question::answer) {
+            Ok(schedule) => (schedule, self.name.clone()),
+            Err(why) => (Schedule::default(), format!("not predicted: {why}")),
+        };
+        let end = start + seconds(schedule.end_s);
+        for rank in &mut timeline.ranks {
+            add(rank, CALL, &label, start..end, &[]);
+        }
+        for message in &schedule.messages {
+            let MessageTimes {
+                round, from, to, ..
+            } = *message;
+            let numbers = numbers(round, message.bytes);
+            let time =
+                |[begin_s, end_s]: [f64; 2]| start + seconds(begin_s)..start + seconds(end_s);
+            let (there, back) = (name(round, "→", &[to]), name(round, "←", &[from]));
+            let ranks = &mut timeline.ranks;
+            add(
+                &mut ranks[from],
+                SEND,
+                &there,
+                time(message.sends_s),
+                &numbers,
+            );
+            add(
+                &mut ranks[to],
+                RECEIVE,
+                &back,
+                time(message.receives_s),
+                &numbers,
+            );
+        }
+    }
+}
+
+/// Adds a prediction, if there is room: as much as for what was measured.
+fn add(
+    rank: &mut RankSpans,
+    track: &str,
+    name: &str,
+    time: Range<Duration>,
+    numbers: &[(&str, u64)],
+) {
+    if rank.spans.len() >= 2 * TRACE_SPANS_MAX {
+        rank.dropped += 1;
+        return;
+    }
+    let track = format!("{track}{PREDICTED}");
+    rank.spans.push(Span::new(&track, name, time, numbers));
+}
+
+/// Rounds are numbered from 1, as in the pictures of plans.
+fn name(round: usize, arrow: &str, peers: &[usize]) -> String {
+    let peers: Vec<_> = peers.iter().map(ToString::to_string).collect();
+    format!("round {} {arrow} {}", round + 1, peers.join(" "))
+}
+
+fn numbers(round: usize, bytes: usize) -> [(&'static str, u64); 2] {
+    [("round", round as u64 + 1), ("bytes", bytes as u64)]
+}
+
+/// To the nanosecond.
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_nanos((seconds * 1e9).round() as u64)
+}
