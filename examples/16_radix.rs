@@ -1,15 +1,18 @@
-//! How the time of an all-reduce grows with the ranks: by ring, and with one message a round (radix
-//! 2), with all messages in one round (radix n), and with the radix that `auto` chooses.
+//! How the time of an all-reduce grows with the ranks, to 100,000 of them: by ring, and with one
+//! message a round (radix 2), with all messages in one round (radix n), and with the algorithm and
+//! radix that `auto` chooses.
 //!
 //! ```console
 //! $ cargo run --release --example 16_radix
-//! $ cargo run --release --example 16_radix -- docs/radix.svg
+//! $ cargo run --release --example 16_radix -- docs/scale.svg
 //! ```
 //!
-//! Nothing is sent: these are the prices that calls are chosen by. A round costs a latency, and a
-//! message the time that it keeps its two ranks busy. On a slow long link the latency is dear, so
-//! few rounds of many messages are best; on a fast short one the messages are. The best radix lies
-//! between 2 and the number of ranks, and so does the best algorithm.
+//! Nothing is sent: these are the prices that calls are chosen by. The ring has 2 (n − 1) rounds,
+//! so its latency grows with n; other plans have ⌈log n⌉, so theirs grows with the logarithm. A
+//! round costs a latency, and a message the time that it keeps its two ranks busy. On a slow long
+//! link the latency is dear, so few rounds of many messages are best; on a fast short one the
+//! messages are. The best radix lies between 2 and the number of ranks. A large buffer costs what
+//! its bytes take, whatever the plan, until there are so many ranks that latency counts.
 
 #[path = "drawing/mod.rs"]
 mod drawing;
@@ -20,16 +23,16 @@ use ringtree::plan::select::{Choice, TuningTable, choose};
 use ringtree::plan::units::Seconds;
 use ringtree::plan::{Algorithm, Collective, Topology};
 
-const BYTES: usize = 64 << 10;
+const SIZES: [(&str, usize); 2] = [("64 KiB", 64 << 10), ("25 MiB", 25 << 20)];
 const RANKS: [usize; 9] = [2, 8, 32, 128, 512, 2048, 8192, 32_768, 100_000];
-/// 10 Gbit/s in a machine room, and 200 Mbit/s over some hundred kilometres.
+/// A network in one place, and one over some hundred kilometres.
 const LINKS: [(&str, LinkCost); 2] = [
     (
-        "10 Gbit/s, 14 µs on the way, 3 µs a message",
+        "1 Gbit/s, 0.25 ms on the way, 10 µs a message",
         LinkCost {
-            alpha_s: 14e-6,
-            overhead_s: 3e-6,
-            beta_s_per_byte: 0.8e-9,
+            alpha_s: 0.25e-3,
+            overhead_s: 10e-6,
+            beta_s_per_byte: 8e-9,
             gamma_s_per_byte: 0.06e-9,
         },
     ),
@@ -51,18 +54,23 @@ const WAYS: [(&str, Option<Algorithm>); 4] = [
     ("chosen", None),
 ];
 
-fn choice(ranks: usize, link: LinkCost, way: Option<Algorithm>) -> Result<Choice, String> {
+fn choice(
+    bytes: usize,
+    ranks: usize,
+    link: LinkCost,
+    way: Option<Algorithm>,
+) -> Result<Choice, String> {
     let table = TuningTable {
         tcp: link,
         ..TuningTable::default()
     };
     let apart = Topology::apart(ranks);
-    choose(Collective::AllReduce, &apart, BYTES, 4, &table, way)
+    choose(Collective::AllReduce, &apart, bytes, 4, &table, way)
 }
 
-/// The curves of one network; its prices are printed.
-fn chart(name: &str, link: LinkCost) -> Result<Chart, String> {
-    println!("all-reduce of 64 KiB; {name}");
+/// The curves of one size on one network; their prices are printed.
+fn chart((size, bytes): (&str, usize), (network, link): (&str, LinkCost)) -> Result<Chart, String> {
+    println!("all-reduce of {size}; {network}");
     let mut curves = WAYS.map(|(name, _)| Curve {
         name: name.into(),
         points: Vec::new(),
@@ -71,7 +79,7 @@ fn chart(name: &str, link: LinkCost) -> Result<Chart, String> {
     for ranks in RANKS {
         let mut line = format!("{ranks:>7} ranks");
         for ((name, way), curve) in WAYS.iter().zip(&mut curves) {
-            let choice = choice(ranks, link, *way)?;
+            let choice = choice(bytes, ranks, link, *way)?;
             curve.points.push((ranks as f64, choice.predicted_s));
             let time = Seconds(choice.predicted_s).to_string();
             line += &format!("  {name} {time:>7}");
@@ -83,17 +91,19 @@ fn chart(name: &str, link: LinkCost) -> Result<Chart, String> {
     }
     println!();
     Ok(Chart {
-        name: "All-reduce of 64 KiB".into(),
-        note: name.into(),
+        name: format!("All-reduce of {size}"),
+        note: network.into(),
         scale: Scale::Logarithmic,
         curves: curves.into(),
     })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let drawn: Vec<Chart> = LINKS
+    let pairs = SIZES
         .into_iter()
-        .map(|(name, link)| chart(name, link))
+        .flat_map(|size| LINKS.map(|link| (size, link)));
+    let drawn: Vec<Chart> = pairs
+        .map(|(size, link)| chart(size, link))
         .collect::<Result<_, _>>()?;
     if let Some(path) = std::env::args().nth(1) {
         let label = |ranks: usize| match ranks {
@@ -101,7 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             few => few.to_string(),
         };
         let ticks = RANKS.map(|ranks| (ranks as f64, label(ranks)));
-        let title = "Rounds against messages: the radix is chosen";
+        let title = "From 2 to 100,000 ranks: logarithmic rounds, and the radix chosen";
         let note =
             "Predicted by the LogGP model that calls are chosen by; every rank alone on its host";
         std::fs::write(path, charts(title, &[note], "ranks", &ticks, &drawn))?;

@@ -12,6 +12,10 @@ const LABELS_WIDTH: f64 = 176.0;
 const HEAD_HEIGHT: f64 = 148.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const FOOT_HEIGHT: f64 = 66.0;
+/// What stands above each further row, and from one row to the next.
+const ROW_HEAD_HEIGHT: f64 = 50.0;
+const ROW_PITCH: f64 = PLOT_HEIGHT + FOOT_HEIGHT + ROW_HEAD_HEIGHT;
+const CHARTS_A_ROW: usize = 2;
 /// Labels at the ends of curves stand at least so far apart.
 const LABEL_PITCH: f64 = 17.0;
 /// At most so many ticks stand on a linear axis.
@@ -69,7 +73,7 @@ pub(crate) struct Chart {
 /// Places on the axis of x, above zero, and what stands there.
 type Ticks<'a> = &'a [(f64, String)];
 
-/// `charts` side by side, each over a logarithmic axis called `x_name`, as a self-contained SVG.
+/// `charts` in rows of two, each over a logarithmic axis called `x_name`, as a self-contained SVG.
 pub(crate) fn charts(
     title: &str,
     notes: &[&str],
@@ -77,19 +81,24 @@ pub(crate) fn charts(
     ticks: Ticks,
     charts: &[Chart],
 ) -> String {
-    let height = HEAD_HEIGHT + PLOT_HEIGHT + FOOT_HEIGHT;
+    let rows = charts.chunks(CHARTS_A_ROW);
+    let height = HEAD_HEIGHT + ROW_PITCH * rows.len() as f64 - ROW_HEAD_HEIGHT;
     let mut out = String::new();
     open(&mut out, (WIDTH, height), CHART_STYLE);
     write_text(&mut out, (MARGIN, 42.0), "title", title);
     for (index, note) in notes.iter().enumerate() {
         write_text(&mut out, (MARGIN, 64.0 + 18.0 * index as f64), "note", note);
     }
-    let pitch = (WIDTH - 2.0 * MARGIN) / charts.len().max(1) as f64;
-    for (index, chart) in charts.iter().enumerate() {
-        let frame = Frame::new(chart, ticks, MARGIN + pitch * index as f64, pitch);
-        frame.draw_axes(&mut out, x_name, ticks);
-        frame.draw_curves(&mut out);
-        frame.draw_labels(&mut out);
+    let pitch = (WIDTH - 2.0 * MARGIN) / charts.len().clamp(1, CHARTS_A_ROW) as f64;
+    for (number, row) in rows.enumerate() {
+        let top = HEAD_HEIGHT + ROW_PITCH * number as f64;
+        for (index, chart) in row.iter().enumerate() {
+            let corner = (MARGIN + pitch * index as f64, top);
+            let frame = Frame::new(chart, ticks, corner, pitch);
+            frame.draw_axes(&mut out, x_name, ticks);
+            frame.draw_curves(&mut out);
+            frame.draw_labels(&mut out);
+        }
     }
     out.push_str("</svg>\n");
     out
@@ -100,6 +109,8 @@ struct Frame<'a> {
     chart: &'a Chart,
     left: f64,
     right: f64,
+    /// Of the plot.
+    top: f64,
     /// The range of x.
     x_range: (f64, f64),
     /// The range of seconds.
@@ -107,7 +118,7 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    fn new(chart: &'a Chart, ticks: Ticks, left: f64, width: f64) -> Self {
+    fn new(chart: &'a Chart, ticks: Ticks, (left, top): (f64, f64), width: f64) -> Self {
         let widest = |range: (f64, f64), value: f64| (range.0.min(value), range.1.max(value));
         let none = (f64::INFINITY, 0.0);
         let x_range = ticks.iter().map(|(x, _)| *x).fold(none, widest);
@@ -126,6 +137,7 @@ impl<'a> Frame<'a> {
             chart,
             left: left + TICKS_WIDTH,
             right: left + width - LABELS_WIDTH,
+            top,
             x_range,
             y_range,
         }
@@ -143,7 +155,7 @@ impl<'a> Frame<'a> {
             Scale::Linear(_) => seconds / most,
             Scale::Logarithmic => (seconds / least).ln() / (most / least).ln(),
         };
-        HEAD_HEIGHT + PLOT_HEIGHT * (1.0 - part)
+        self.top + PLOT_HEIGHT * (1.0 - part)
     }
 
     fn is_inside(&self, seconds: f64) -> bool {
@@ -171,7 +183,7 @@ impl<'a> Frame<'a> {
     }
 
     fn draw_axes(&self, out: &mut String, x_name: &str, ticks: Ticks) {
-        let (left, right, top) = (self.left, self.right, HEAD_HEIGHT);
+        let (left, right, top) = (self.left, self.right, self.top);
         let bottom = top + PLOT_HEIGHT;
         let head = (left - TICKS_WIDTH, top - 32.0);
         write_text(out, head, "name", &self.chart.name);
@@ -243,9 +255,9 @@ impl<'a> Frame<'a> {
                 continue;
             }
             if let Some((from_x, from_y)) = before {
-                let part = (from_y - HEAD_HEIGHT) / (from_y - y);
+                let part = (from_y - self.top) / (from_y - y);
                 let exit = from_x + part * (x - from_x);
-                let _ = write!(path, "L{exit:.1} {HEAD_HEIGHT:.1}");
+                let _ = write!(path, "L{exit:.1} {:.1}", self.top);
             }
             break;
         }
@@ -261,17 +273,13 @@ impl<'a> Frame<'a> {
                 let (name, time) = (&curve.name, Seconds(seconds));
                 let is_inside = self.is_inside(seconds);
                 let text = format!("{name} {}{time}", if is_inside { "" } else { "↑ " });
-                let y = if is_inside {
-                    self.y(seconds)
-                } else {
-                    HEAD_HEIGHT
-                };
+                let y = if is_inside { self.y(seconds) } else { self.top };
                 Some((y, index % COLOURS, text))
             })
             .collect();
         labels.sort_by(|one, other| one.0.total_cmp(&other.0));
         // From the bottom up, so that the lowest stand where they belong, above the axis.
-        let mut lowest = HEAD_HEIGHT + PLOT_HEIGHT - 2.0;
+        let mut lowest = self.top + PLOT_HEIGHT - 2.0;
         for (y, colour, text) in labels.iter().rev() {
             let y = y.min(lowest);
             lowest = y - LABEL_PITCH;
@@ -313,7 +321,7 @@ mod tests {
     fn doublings_stand_at_equal_distances_and_all_is_inside() {
         let chart = chart(Scale::Logarithmic, &[0.01, 10.0]);
         let ticks = [1.0, 2.0, 4.0].map(|x| (x, String::new()));
-        let frame = Frame::new(&chart, &ticks, 0.0, 500.0);
+        let frame = Frame::new(&chart, &ticks, (0.0, HEAD_HEIGHT), 500.0);
         let [first, second] = [(1.0, 2.0), (2.0, 4.0)].map(|(a, b)| frame.x(b) - frame.x(a));
         assert!((first - second).abs() < 1e-9, "{first} {second}");
         for seconds in [0.01, 1.0, 10.0] {
@@ -327,7 +335,7 @@ mod tests {
     fn a_curve_that_is_too_high_leaves_through_the_top_and_says_where_it_ends() {
         let chart = chart(Scale::Linear(2.0), &[3.0]);
         let ticks = ticks();
-        let frame = Frame::new(&chart, &ticks, 0.0, 500.0);
+        let frame = Frame::new(&chart, &ticks, (0.0, HEAD_HEIGHT), 500.0);
         let path = frame.path(&chart.curves[0].points);
         let exit = (frame.x(2.0) + frame.x(4.0)) / 2.0;
         assert!(
@@ -343,7 +351,7 @@ mod tests {
     fn labels_of_curves_that_end_together_stand_apart() {
         let chart = chart(Scale::Linear(2.0), &[1.0, 1.001, 0.0]);
         let mut out = String::new();
-        Frame::new(&chart, &ticks(), 0.0, 500.0).draw_labels(&mut out);
+        Frame::new(&chart, &ticks(), (0.0, HEAD_HEIGHT), 500.0).draw_labels(&mut out);
         let places: Vec<f64> = out
             .lines()
             .filter_map(|line| line.split("y=\"").nth(1)?.split('"').next()?.parse().ok())
