@@ -11,6 +11,7 @@ use ringtree::{Builder, Communicator, Error, ReduceOp, Result, Store, StoreError
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -397,4 +398,36 @@ fn a_dropped_start_leaves_no_thread_and_no_descriptor() {
         let ranks = Ranks::start(links, "cancelling", 1, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["nothing is left"], "{links:?}");
     }
+}
+
+/// What is asked while a call waits ends it, and the other rank hears who gave up.
+#[test]
+fn an_interrupt_ends_a_call_that_waits() {
+    let id = UniqueId::on("127.0.0.1").unwrap();
+    let rank = |rank: usize| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        builder.unique_id(&id).timeout(PATIENCE)
+    };
+    let (waits, asked) = std::sync::mpsc::channel();
+    let is_due = Arc::new(AtomicBool::new(false));
+    let due = Arc::clone(&is_due);
+    let first = rank(0).interrupt(move || due.load(Ordering::Acquire) && waits.send(()).is_ok());
+    let first = thread::spawn(move || {
+        let comm = first.connect()?;
+        comm.barrier()?;
+        is_due.store(true, Ordering::Release);
+        let end = comm.barrier();
+        Ok::<_, Error>((comm, end))
+    });
+    let comm = rank(1).connect().unwrap();
+    comm.barrier().unwrap();
+    asked.recv_timeout(PATIENCE).unwrap();
+    let (kept, end) = first.join().unwrap().unwrap();
+    let error = end.unwrap_err();
+    assert!(
+        error.to_string().starts_with("rank 0 was interrupted"),
+        "{error}"
+    );
+    assert_eq!(comm.barrier(), Err(error));
+    drop(kept);
 }

@@ -304,6 +304,37 @@ impl Settings {
         })
     }
 
+    /// The settings in an environment, for a rank that its program has numbered.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// ```
+    /// use ringtree::bootstrap::settings::Settings;
+    /// let settings = Settings::for_rank(1, 2, |name| match name {
+    ///     "RANK" => Some("7".into()),
+    ///     "RINGTREE_TIMEOUT_MS" => Some("5000".into()),
+    ///     _ => None,
+    /// })?;
+    /// assert_eq!((settings.rank, settings.timeout.as_secs()), (1, 5));
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    pub fn for_rank(
+        rank: usize,
+        world_size: usize,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
+        Self::from_env(|name| match name {
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some(world_size.to_string()),
+            "RINGTREE_RENDEZVOUS" => Some("127.0.0.1:29500".to_owned()),
+            // The launcher's socket and file are of the meeting that does not take place.
+            "RINGTREE_LISTENER_FD" | "RINGTREE_TUNING_FD" => None,
+            _ if PLACE.contains(&name) => None,
+            _ => lookup(name),
+        })
+    }
+
     /// When a join that begins now has taken too long.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout.min(TIMEOUT_MAX)

@@ -17,7 +17,12 @@ pub struct Start {
     pub(super) id: Option<UniqueId>,
     /// Ends the join early.
     pub(crate) cancel: Cancel,
+    /// Ends a call that waits.
+    pub(crate) interrupt: Option<Interrupt>,
 }
+
+/// Says whether the user has interrupted the thread that asks.
+pub(crate) type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl Start {
     /// Whether the secret is a unique id's.
@@ -28,9 +33,18 @@ impl Start {
 
 impl fmt::Debug for Start {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store, id, cancel } = self;
+        let Self {
+            store,
+            id,
+            cancel,
+            interrupt,
+        } = self;
         let store = store.as_ref().map(|_| "a store");
-        write!(formatter, "Start({store:?}, {id:?}, {cancel:?})")
+        let interrupt = interrupt.as_ref().map(|_| "an interrupt");
+        write!(
+            formatter,
+            "Start({store:?}, {id:?}, {cancel:?}, {interrupt:?})"
+        )
     }
 }
 

@@ -89,6 +89,24 @@ impl Builder {
         Ok(Self { settings })
     }
 
+    /// What the environment says besides, for a program that knows its rank: `RINGTREE_` settings
+    /// count, and the variables that say which process this is and where the ranks meet do not. So
+    /// [`Builder::store`], [`Builder::unique_id`] or [`Builder::rendezvous`] follows.
+    ///
+    /// ```
+    /// let comm = ringtree::Builder::for_rank(0, 1)?.connect()?;
+    /// assert_eq!((comm.rank(), comm.world_size()), (0, 1));
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::configuration`] names the variable.
+    pub fn for_rank(rank: usize, world_size: usize) -> Result<Self> {
+        check_names(std::env::vars_os().map(|(name, _)| name))?;
+        let settings = Settings::for_rank(rank, world_size, |name| std::env::var(name).ok())?;
+        Ok(Self { settings })
+    }
+
     /// This process's number among all, from 0.
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
@@ -190,6 +208,25 @@ impl Builder {
     #[must_use]
     pub fn stall_warning(mut self, after: Duration) -> Self {
         self.settings.stall_warning = after;
+        self
+    }
+
+    /// Asks `is_interrupted` whether to go on waiting, on each thread that waits in a call, each
+    /// time it wakes from a sleep: every 50 ms or so, less often in a patient call. Once it says
+    /// yes, all that is under way in this process ends, and so do its communicators, on all ranks,
+    /// with an error that names this rank: a buffer is the program's again only when its call has
+    /// ended. It is for a language whose signals come to be seen only when it is asked, and does
+    /// not count while ranks join; there is [`Joining::cancel`] for that.
+    ///
+    /// ```
+    /// let builder = ringtree::Communicator::builder();
+    /// let comm = builder.interrupt(|| false).connect()?;
+    /// comm.barrier()?;
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    #[must_use]
+    pub fn interrupt(mut self, is_interrupted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.settings.start.interrupt = Some(Arc::new(is_interrupted));
         self
     }
 
@@ -362,6 +399,8 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         shared: Arc::clone(&shared),
         start: Instant::now(),
         has_own_core: settings.local_world_size <= cores,
+        rank,
+        interrupt: settings.start.interrupt.clone(),
     };
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     runtime.warn_after(settings.stall_warning);

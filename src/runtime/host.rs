@@ -2,7 +2,7 @@
 
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP, IDLE_SLEEP};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
@@ -62,6 +62,12 @@ pub(crate) trait Host: Send + Sync {
 
     /// Shows the program's user one line. In virtual time no user waits.
     fn warn(&self, _line: &str) {}
+
+    /// Why this thread, which waits in a call, should not wait any longer: the program's user has
+    /// interrupted it.
+    fn interrupted(&self) -> Option<Error> {
+        None
+    }
 
     /// Ends a sleep in `give_way` early.
     fn wake(&self);

@@ -186,6 +186,7 @@ impl Runtime {
             if let Some(outcome) = outcome {
                 return outcome;
             }
+            self.heed_interrupt();
         }
     }
 
@@ -223,7 +224,18 @@ impl Runtime {
                     true => self.host.give_way_to_device(idle_passes),
                     false => self.host.give_way(idle_passes, at_most),
                 };
+                if waited == Waited::Asleep {
+                    self.heed_interrupt();
+                }
             }
+        }
+    }
+
+    /// A caller whose user has interrupted it gives up: the call's memory is the caller's again
+    /// only when the call has ended, and it ends when all of them do.
+    fn heed_interrupt(&self) {
+        if let Some(cause) = self.host.interrupted() {
+            self.give_up(&cause);
         }
     }
 

@@ -203,6 +203,9 @@ pub(crate) struct ProcessHost {
     pub(crate) start: Instant,
     /// Whether every rank of this host has a core to itself.
     pub(crate) has_own_core: bool,
+    pub(crate) rank: usize,
+    /// Whether the program's user has interrupted the thread that asks.
+    pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl Host for ProcessHost {
@@ -246,6 +249,15 @@ impl Host for ProcessHost {
     fn warn(&self, line: &str) {
         // A rank without standard error goes on.
         let _ = writeln!(std::io::stderr(), "ringtree: {line}");
+    }
+
+    fn interrupted(&self) -> Option<Error> {
+        let is_interrupted = self.interrupt.as_ref().is_some_and(|asks| asks());
+        is_interrupted.then(|| {
+            let rank = self.rank;
+            let line = format!("rank {rank} was interrupted by its user while it waited in a call");
+            Error::peer_lost(rank, line).with_rank(rank)
+        })
     }
 
     fn wake(&self) {

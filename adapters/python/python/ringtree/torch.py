@@ -1,0 +1,21 @@
+"""The backend "ringtree" of torch.distributed: found by its name, nothing need be imported."""
+
+import re
+
+import torch
+import torch.distributed as dist
+
+TORCH_MIN = (2, 14)
+
+
+def register() -> None:
+    """Makes the backend known; torch calls this when the name is first used."""
+    found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if found < TORCH_MIN:
+        raise ImportError(
+            f"ringtree needs torch 2.14 or later, which can call a backend written in Python; "
+            f"this is torch {torch.__version__}"
+        )
+    from . import _backend
+
+    dist.Backend.register_backend("ringtree", _backend.create, extended_api=True, devices=["cpu"])

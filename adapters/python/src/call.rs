@@ -1,0 +1,241 @@
+//! One collective as a value, and its carrying out over memory whose type is known only now.
+
+use crate::sys::Memory;
+use crate::work::Operation;
+use ringtree::comm::buffer;
+use ringtree::{Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, Layout};
+use ringtree::{ReduceOp, Result};
+use std::borrow::Cow;
+
+/// Runs `$body` with the type `$element` that `$dtype` names.
+macro_rules! with_element {
+    ($dtype:expr, $element:ident => $body:expr) => {
+        with_element!(@ $dtype, $element => $body;
+            I8 i8, U8 u8, I16 i16, U16 u16, I32 i32, U32 u32, I64 i64, U64 u64,
+            F16 half::f16, Bf16 half::bf16, F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $element:ident => $body:expr; $($variant:ident $rust:ty),*) => {
+        match $dtype {
+            $(Dtype::$variant => {
+                type $element = $rust;
+                $body
+            })*
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// A collective on memory of Python's.
+pub(crate) struct Call {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: Dtype,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
+    /// Whether the output is read, too, and there is no input.
+    pub(crate) is_in_place: bool,
+    /// What is read: one part, or one a rank.
+    pub(crate) input: Memory,
+    /// What is written, likewise.
+    pub(crate) output: Memory,
+    /// Of an all-to-all whose blocks differ: how many elements go to each rank, and come.
+    pub(crate) counts: Option<(Vec<usize>, Vec<usize>)>,
+}
+
+impl Call {
+    /// Carries it out, and returns when it has ended.
+    pub(crate) fn carry_out(&mut self, comm: &Communicator) -> Result<()> {
+        with_element!(self.dtype, T => self.run::<T>(comm))
+    }
+
+    fn run<T: Element>(&mut self, comm: &Communicator) -> Result<()> {
+        let Self {
+            collective,
+            op,
+            root,
+            is_in_place,
+            input,
+            output,
+            counts,
+            ..
+        } = self;
+        let (op, root) = (*op, *root);
+        if *collective == Collective::Barrier {
+            return comm.barrier();
+        }
+        if *is_in_place || has_own_block(comm, *collective, input, output, size_of::<T>()) {
+            return output.write_whole::<T>(|all| comm.collective(*collective, all, op, root));
+        }
+        let lengths = (input.lengths(), output.lengths());
+        let read: Cow<'_, [T]> = match input.overlaps::<T>(output) {
+            true => Cow::Owned(input.whole::<T>()?.into_owned()),
+            false => input.whole::<T>()?,
+        };
+        match collective {
+            Collective::ReduceScatter => reduce_scatter(comm, read, output, layout(&lengths.0), op),
+            Collective::Gather | Collective::Scatter => {
+                let parts = match collective {
+                    Collective::Gather => &lengths.1,
+                    _ => &lengths.0,
+                };
+                if !parts.is_empty() && layout(parts) != Layout::Even {
+                    return Err(Error::usage(format!(
+                        "all blocks of a {collective} must be equally long; these have {parts:?} \
+                         elements"
+                    )));
+                }
+                output.write_whole::<T>(|all| match collective {
+                    Collective::Gather => comm.gather_into(&*read, all, root),
+                    _ => comm.scatter_into(&*read, all, root),
+                })
+            }
+            _ => output.write_whole::<T>(|all| match collective {
+                Collective::AllReduce => comm.all_reduce_into(&*read, all, op),
+                Collective::Reduce => comm.reduce_into(&*read, all, op, root),
+                Collective::AllGather => {
+                    comm.all_gather_into(&*read, &mut layout(&lengths.1).of(all))
+                }
+                Collective::AllToAll => {
+                    let (send, receive) = match counts {
+                        Some((send, receive)) => (Layout::Counts(send), Layout::Counts(receive)),
+                        None => (Layout::Even, Layout::Even),
+                    };
+                    comm.all_to_all_into(&*read, send, all, receive)
+                }
+                other => Err(Error::usage(format!("{other} takes one buffer, in place"))),
+            }),
+        }
+    }
+
+    /// Whether it can be left to the library's own threads: it works in place on one part.
+    pub(crate) fn can_be_posted(&self) -> bool {
+        let is_one = with_element!(self.dtype, T => self.output.is_one::<T>());
+        let takes_part = matches!(
+            self.collective,
+            Collective::AllReduce | Collective::Broadcast | Collective::Reduce
+        );
+        takes_part && is_one && self.is_in_place
+    }
+
+    /// Starts it, and leaves it to the library's own threads; only if it can be.
+    pub(crate) fn post(self, comm: &Communicator) -> Result<Box<dyn Operation>> {
+        let Self {
+            collective,
+            op,
+            root,
+            output,
+            ..
+        } = self;
+        with_element!(self.dtype, T => {
+            let held = Held::<T>::new(output)?;
+            let started = match collective {
+                Collective::AllReduce => comm.all_reduce_async(held, op),
+                Collective::Reduce => comm.reduce_async(held, op, root),
+                _ => comm.broadcast_async(held, root),
+            };
+            Ok(Box::new(started?))
+        })
+    }
+}
+
+/// Whether the input of an all-gather lies where the output has this rank's own block.
+fn has_own_block(
+    comm: &Communicator,
+    collective: Collective,
+    input: &Memory,
+    output: &Memory,
+    size: usize,
+) -> bool {
+    let own = comm.block(output.total());
+    let is_even = layout(&output.lengths()) == Layout::Even;
+    let lies_there = match size {
+        1 => input.is_part_of::<u8>(output, own.start),
+        2 => input.is_part_of::<u16>(output, own.start),
+        4 => input.is_part_of::<u32>(output, own.start),
+        _ => input.is_part_of::<u64>(output, own.start),
+    };
+    collective == Collective::AllGather && is_even && input.total() == own.len() && lies_there
+}
+
+/// How parts of these lengths make up a buffer: every rank finds the same, for it has the same
+/// lengths.
+fn layout(lengths: &[usize]) -> Layout<'_> {
+    match lengths.windows(2).all(|pair| pair[0] == pair[1]) {
+        true => Layout::Even,
+        false => Layout::Counts(lengths),
+    }
+}
+
+fn reduce_scatter<T: Element>(
+    comm: &Communicator,
+    input: Cow<'_, [T]>,
+    output: &mut Memory,
+    layout: Layout<'_>,
+    op: ReduceOp,
+) -> Result<()> {
+    match (input, op) {
+        (Cow::Borrowed(input), op) if !matches!(op, ReduceOp::PreMulSum(_)) => {
+            output.write_whole::<T>(|own| comm.reduce_scatter_into(&layout.of(input), own, op))
+        }
+        (input, _) => {
+            let mut all = input.into_owned();
+            comm.reduce_scatter(&mut layout.of(&mut all[..]), op)?;
+            let block = match layout {
+                Layout::Counts(lengths) => {
+                    let start = lengths[..comm.rank()].iter().sum::<usize>();
+                    start..start + lengths[comm.rank()]
+                }
+                _ => comm.block(all.len()),
+            };
+            output.write_whole::<T>(|own| {
+                if own.len() != block.len() {
+                    return Err(Error::usage(format!(
+                        "the output has {} elements, but must have {}",
+                        own.len(),
+                        block.len()
+                    )));
+                }
+                own.copy_from_slice(&all[block]);
+                Ok(())
+            })
+        }
+    }
+}
+
+/// One part of memory, which an operation under way owns.
+pub(crate) struct Held<T> {
+    memory: Memory,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> Held<T> {
+    /// # Errors
+    /// [`Error::usage`]: the memory is not one aligned part.
+    pub(crate) fn new(memory: Memory) -> Result<Self> {
+        if !memory.is_one::<T>() {
+            return Err(Error::usage("a message is one buffer"));
+        }
+        // Not to be written yet: what is sent may be read-only.
+        memory.whole::<T>()?;
+        Ok(Self {
+            memory,
+            element: std::marker::PhantomData,
+        })
+    }
+}
+
+impl<T: Element> Buffer for Held<T> {
+    type Element = T;
+
+    fn memory(&self) -> buffer::Memory<'_, T> {
+        match self.memory.whole::<T>() {
+            Ok(Cow::Borrowed(all)) => buffer::Memory::Host(all),
+            _ => buffer::Memory::Host(&[]),
+        }
+    }
+}
+
+impl<T: Element> BufferMut for Held<T> {
+    fn memory_mut(&mut self) -> buffer::MemoryMut<'_, T> {
+        buffer::MemoryMut::Host(self.memory.one_mut::<T>().unwrap_or_default())
+    }
+}

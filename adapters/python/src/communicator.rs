@@ -1,0 +1,545 @@
+//! The class that Python sees.
+
+use crate::arguments::{Buffers, Operator, Raw, call_of};
+use crate::call::{Call, Held, with_element};
+use crate::error;
+use crate::interrupt;
+use crate::lane::Lane;
+use crate::start;
+use crate::sys::{Memory, names};
+use crate::work::{Operation, Work, duration};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ringtree::{Collective, Dtype, Error};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A group of ranks that work together. All ranks issue its calls in the same order.
+///
+/// Buffers are objects with contiguous memory: NumPy arrays, array.array, bytearray, memoryview.
+/// The type of their elements is one of i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64; with
+/// dtype="bf16" (or another name) a buffer of bytes is taken as that.
+///
+/// >>> import array, ringtree
+/// >>> comm = ringtree.Communicator.from_env_or_alone()
+/// >>> numbers = array.array("f", [1.0, 2.0])
+/// >>> comm.all_reduce(numbers, "sum")
+/// >>> numbers[0] == comm.world_size
+/// True
+/// >>> comm.close()
+#[pyclass(frozen, weakref, module = "ringtree")]
+pub(crate) struct Communicator {
+    /// None once it is closed.
+    lane: Mutex<Option<Arc<Lane>>>,
+    rank: usize,
+    world_size: usize,
+    timeout: Mutex<Duration>,
+    /// The process that joined: a forked child has none of its threads.
+    process: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Communicator {
+    pub(crate) fn new(comm: ringtree::Communicator) -> Self {
+        Self {
+            rank: comm.rank(),
+            world_size: comm.world_size(),
+            timeout: Mutex::new(comm.timeout()),
+            process: std::process::id(),
+            lane: Mutex::new(Some(Arc::new(Lane::new(comm)))),
+        }
+    }
+
+    fn lane(&self, py: Python<'_>) -> PyResult<Arc<Lane>> {
+        let closed = || error::raised(py, &Error::usage("the communicator is closed"));
+        lock(&self.lane).clone().ok_or_else(closed)
+    }
+
+    /// What is to be left. A forked child leaves nothing: that is its parent's to do.
+    fn take_lane(&self) -> Option<Arc<Lane>> {
+        let lane = lock(&self.lane).take();
+        match self.process == std::process::id() {
+            true => lane,
+            false => {
+                std::mem::forget(lane);
+                None
+            }
+        }
+    }
+
+    /// Runs `act` without the interpreter's lock, and raises its error, or what Ctrl-C has raised.
+    fn detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&Lane, Duration) -> ringtree::Result<R> + Send,
+    ) -> PyResult<R> {
+        let (lane, timeout) = (self.lane(py)?, *lock(&self.timeout));
+        let end = py.detach(|| {
+            let end = act(&lane, timeout);
+            drop(lane);
+            end
+        });
+        interrupt::raise()?;
+        end.map_err(|error| error::raised(py, &error))
+    }
+
+    /// Runs calls to their end.
+    fn run(&self, py: Python<'_>, calls: Vec<Call>) -> PyResult<()> {
+        match self.detached(py, |lane, timeout| lane.run(calls, timeout))? {
+            Some(queued) => queued.finish(py),
+            None => Ok(()),
+        }
+    }
+
+    /// A collective on one buffer, in place.
+    fn in_place(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        collective: Collective,
+        op: Operator,
+        root: usize,
+        name: Option<&str>,
+    ) -> PyResult<()> {
+        let mut buffers = Buffers::of(name)?;
+        let output = buffers.take(buffer, true)?;
+        let call = Call {
+            collective,
+            dtype: buffers.dtype(),
+            op: op.0,
+            root,
+            is_in_place: true,
+            input: Memory::none(),
+            output,
+            counts: None,
+        };
+        self.run(buffer.py(), vec![call])
+    }
+
+    /// A collective from one buffer into another; `None` where this rank has none.
+    fn into(
+        &self,
+        py: Python<'_>,
+        (input, output): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        (collective, op, root): (Collective, Operator, usize),
+        (split_input, split_output): (Option<&[usize]>, Option<&[usize]>),
+        name: Option<&str>,
+    ) -> PyResult<()> {
+        let mut buffers = Buffers::of(name)?;
+        let mut take = |object: Option<&Bound<'_, PyAny>>, split: Option<&[usize]>, is_written| {
+            let Some(object) = object else {
+                return Ok(Memory::none());
+            };
+            let memory = buffers.take(object, is_written)?;
+            let Some(lengths) = split else {
+                return Ok(memory);
+            };
+            let parts = memory.split(lengths, buffers.dtype().size());
+            parts.map_err(|error| error::raised(py, &error))
+        };
+        let input = take(input, split_input, false)?;
+        let output = take(output, split_output, true)?;
+        let counts = match (split_input, split_output) {
+            (Some(send), Some(receive)) => Some((send.to_vec(), receive.to_vec())),
+            _ => None,
+        };
+        let call = Call {
+            collective,
+            dtype: buffers.dtype(),
+            op: op.0,
+            root,
+            is_in_place: false,
+            input,
+            output,
+            counts,
+        };
+        self.run(py, vec![call])
+    }
+
+    /// Starts a message from or to `memory`.
+    fn message(
+        &self,
+        py: Python<'_>,
+        (dtype, memory): (Dtype, Memory),
+        peer: usize,
+        is_sent: bool,
+    ) -> PyResult<Work> {
+        self.detached(py, |lane, timeout| {
+            lane.post(timeout, |comm| {
+                with_element!(dtype, T => {
+                    let held = Held::<T>::new(memory)?;
+                    let started: Box<dyn Operation> = match is_sent {
+                        true => Box::new(comm.send_async(held, peer)?),
+                        false => Box::new(comm.recv_async(held, peer)?),
+                    };
+                    Ok(started)
+                })
+            })
+        })
+    }
+}
+
+#[pymethods]
+impl Communicator {
+    /// The communicator of all ranks, by the variables that `ringtree run` and torchrun set. Waits
+    /// until all ranks have come.
+    #[staticmethod]
+    fn from_env(py: Python<'_>) -> PyResult<Self> {
+        start::connect_from_env(py, false)
+    }
+
+    /// The same; or, in a program that no launcher has started, one rank alone.
+    #[staticmethod]
+    fn from_env_or_alone(py: Python<'_>) -> PyResult<Self> {
+        start::connect_from_env(py, true)
+    }
+
+    /// This process's number in the group, from 0.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[getter]
+    fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// What the bytes travel over: shm, tcp, or both.
+    #[getter]
+    fn transport(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(self.lane(py)?.comm().transport())
+    }
+
+    /// How long a call may take, in seconds, before it ends with a DeadlineError.
+    #[getter]
+    fn timeout(&self) -> f64 {
+        lock(&self.timeout).as_secs_f64()
+    }
+
+    #[setter]
+    fn set_timeout(&self, seconds: f64) -> PyResult<()> {
+        *lock(&self.timeout) = duration(seconds)?;
+        Ok(())
+    }
+
+    /// The elements of a buffer of `count` that are this rank's own block, as a range.
+    ///
+    /// >>> import ringtree
+    /// >>> with ringtree.Communicator.from_env_or_alone() as comm:
+    /// ...     start, end = comm.block(6)
+    /// >>> 0 <= start < end <= 6
+    /// True
+    fn block(&self, py: Python<'_>, count: usize) -> PyResult<(usize, usize)> {
+        let block = self.lane(py)?.comm().block(count);
+        Ok((block.start, block.end))
+    }
+
+    /// Every rank's `buffer` becomes the reduction of all of them. `op` is sum, prod, min, max,
+    /// avg, band, bor or bxor; with `factor`, this rank's contribution is multiplied by it first.
+    #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
+    fn all_reduce(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        op: &str,
+        factor: Option<f64>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let op = Operator::new(op, factor)?;
+        self.in_place(buffer, Collective::AllReduce, op, 0, dtype)
+    }
+
+    /// `output` becomes the reduction of all `input`s, which stay as they are.
+    #[pyo3(signature = (input, output, op="sum", *, factor=None, dtype=None))]
+    fn all_reduce_into(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: &Bound<'_, PyAny>,
+        op: &str,
+        factor: Option<f64>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let what = (Collective::AllReduce, Operator::new(op, factor)?, 0);
+        self.into(
+            input.py(),
+            (Some(input), Some(output)),
+            what,
+            (None, None),
+            dtype,
+        )
+    }
+
+    /// Every rank's `buffer` becomes the root's.
+    #[pyo3(signature = (buffer, root, *, dtype=None))]
+    fn broadcast(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        root: usize,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        self.in_place(buffer, Collective::Broadcast, Operator::NONE, root, dtype)
+    }
+
+    /// The root's `buffer` becomes the reduction of all; the others' are unspecified afterwards.
+    #[pyo3(signature = (buffer, op, root, *, factor=None, dtype=None))]
+    fn reduce(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        op: &str,
+        root: usize,
+        factor: Option<f64>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let op = Operator::new(op, factor)?;
+        self.in_place(buffer, Collective::Reduce, op, root, dtype)
+    }
+
+    /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
+    /// rest is unspecified.
+    #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
+    fn reduce_scatter(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        op: &str,
+        factor: Option<f64>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let op = Operator::new(op, factor)?;
+        self.in_place(buffer, Collective::ReduceScatter, op, 0, dtype)
+    }
+
+    /// `output` becomes this rank's block of the reduction of all `input`s, which are split evenly,
+    /// or by `counts`, one a rank and the same on all ranks.
+    #[pyo3(signature = (input, output, op="sum", *, counts=None, factor=None, dtype=None))]
+    fn reduce_scatter_into(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: &Bound<'_, PyAny>,
+        op: &str,
+        counts: Option<Vec<usize>>,
+        factor: Option<f64>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let what = (Collective::ReduceScatter, Operator::new(op, factor)?, 0);
+        let split = (counts.as_deref(), None);
+        self.into(input.py(), (Some(input), Some(output)), what, split, dtype)
+    }
+
+    /// Every rank's `buffer` becomes all ranks' own blocks; before, only the own block counts.
+    #[pyo3(signature = (buffer, *, dtype=None))]
+    fn all_gather(&self, buffer: &Bound<'_, PyAny>, dtype: Option<&str>) -> PyResult<()> {
+        self.in_place(buffer, Collective::AllGather, Operator::NONE, 0, dtype)
+    }
+
+    /// `output` becomes all ranks' `input`s, in rank order: evenly split, or by `counts`, one a
+    /// rank and the same on all ranks.
+    #[pyo3(signature = (input, output, *, counts=None, dtype=None))]
+    fn all_gather_into(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: &Bound<'_, PyAny>,
+        counts: Option<Vec<usize>>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let what = (Collective::AllGather, Operator::NONE, 0);
+        let split = (None, counts.as_deref());
+        self.into(input.py(), (Some(input), Some(output)), what, split, dtype)
+    }
+
+    /// The root's `output` becomes all ranks' `input`s, in rank order; the others give None.
+    #[pyo3(signature = (input, output, root, *, dtype=None))]
+    fn gather_into(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: Option<&Bound<'_, PyAny>>,
+        root: usize,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let what = (Collective::Gather, Operator::NONE, root);
+        self.into(input.py(), (Some(input), output), what, (None, None), dtype)
+    }
+
+    /// Every rank's `output` becomes its block of the root's `input`; the others give None.
+    #[pyo3(signature = (input, output, root, *, dtype=None))]
+    fn scatter_into(
+        &self,
+        input: Option<&Bound<'_, PyAny>>,
+        output: &Bound<'_, PyAny>,
+        root: usize,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let what = (Collective::Scatter, Operator::NONE, root);
+        self.into(
+            output.py(),
+            (input, Some(output)),
+            what,
+            (None, None),
+            dtype,
+        )
+    }
+
+    /// Block j of rank i's `input` becomes block i of rank j's `output`. All blocks are equally
+    /// long; or the one for rank j has send[j] elements, and the one from rank i receive[i].
+    #[pyo3(signature = (input, output, *, send=None, receive=None, dtype=None))]
+    fn all_to_all_into(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: &Bound<'_, PyAny>,
+        send: Option<Vec<usize>>,
+        receive: Option<Vec<usize>>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        if send.is_some() != receive.is_some() {
+            let line = "all_to_all_into takes counts for both sides, or for neither";
+            return Err(PyValueError::new_err(line));
+        }
+        let what = (Collective::AllToAll, Operator::NONE, 0);
+        let split = (send.as_deref(), receive.as_deref());
+        self.into(input.py(), (Some(input), Some(output)), what, split, dtype)
+    }
+
+    /// Returns on no rank before every rank has called it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        self.detached(py, |lane, timeout| {
+            lane.comm().with_timeout(timeout).barrier()
+        })
+    }
+
+    /// Sends `buffer` to `peer`, which receives as many elements of the same type.
+    #[pyo3(signature = (buffer, peer, *, dtype=None))]
+    fn send(&self, buffer: &Bound<'_, PyAny>, peer: usize, dtype: Option<&str>) -> PyResult<()> {
+        self.send_async(buffer, peer, dtype)?.finish(buffer.py())
+    }
+
+    /// Receives into `buffer` what `peer` sends.
+    #[pyo3(signature = (buffer, peer, *, dtype=None))]
+    fn recv(&self, buffer: &Bound<'_, PyAny>, peer: usize, dtype: Option<&str>) -> PyResult<()> {
+        self.recv_async(buffer, peer, dtype)?.finish(buffer.py())
+    }
+
+    /// Starts sending; `wait()` of what it returns says that the buffer can be used again.
+    #[pyo3(signature = (buffer, peer, *, dtype=None))]
+    fn send_async(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: usize,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        let mut buffers = Buffers::of(dtype)?;
+        let memory = buffers.take(buffer, false)?;
+        self.message(buffer.py(), (buffers.dtype(), memory), peer, true)
+    }
+
+    /// Starts receiving; `wait()` of what it returns says that the message is there.
+    #[pyo3(signature = (buffer, peer, *, dtype=None))]
+    fn recv_async(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: usize,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        let mut buffers = Buffers::of(dtype)?;
+        let memory = buffers.take(buffer, true)?;
+        self.message(buffer.py(), (buffers.dtype(), memory), peer, false)
+    }
+
+    /// A communicator of the ranks that give the same `color`, numbered by `key`; None for a rank
+    /// whose colour is None. All ranks call it.
+    #[pyo3(signature = (color, key=0))]
+    fn split(&self, py: Python<'_>, color: Option<usize>, key: usize) -> PyResult<Option<Self>> {
+        let made = self.detached(py, |lane, timeout| {
+            lane.comm().with_timeout(timeout).split(color, key)
+        });
+        Ok(made?.map(Self::new))
+    }
+
+    /// A communicator of these ranks, in the order of the list; its members alone call this.
+    fn subgroup(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Self> {
+        let made = self.detached(py, |lane, timeout| {
+            lane.comm().with_timeout(timeout).subgroup(&ranks)
+        });
+        made.map(Self::new)
+    }
+
+    /// Ends every call under way and every later one, on all ranks, with this line.
+    fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
+        let cause = Error::peer_lost(self.rank, line).with_rank(self.rank);
+        self.detached(py, |lane, _| {
+            lane.comm().fail(&cause);
+            Ok(())
+        })
+    }
+
+    /// Leaves: what is under way is finished, then the others are told. Nothing can be called
+    /// afterwards. It is done at the end of the program, too.
+    fn close(&self, py: Python<'_>) {
+        let lane = self.take_lane();
+        py.detach(|| drop(lane));
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Communicator(rank {} of {})", self.rank, self.world_size)
+    }
+
+    /// For the package's own modules: calls on memory by address, which `keeper` keeps alive.
+    /// None when they have ended.
+    fn _calls(
+        &self,
+        calls: Vec<Raw>,
+        keeper: &Bound<'_, PyAny>,
+        is_async: bool,
+    ) -> PyResult<Option<Work>> {
+        let calls = calls.into_iter().map(|raw| call_of(raw, keeper));
+        let calls = calls.collect::<PyResult<Vec<Call>>>()?;
+        if !is_async {
+            return self.run(keeper.py(), calls).map(|()| None);
+        }
+        self.detached(keeper.py(), |lane, timeout| {
+            lane.start(calls, timeout).map(Some)
+        })
+    }
+
+    /// For the package's own modules: a message by address.
+    fn _message(
+        &self,
+        dtype: &str,
+        part: (usize, usize),
+        peer: usize,
+        is_sent: bool,
+        keeper: &Bound<'_, PyAny>,
+    ) -> PyResult<Work> {
+        let unknown = |_| PyValueError::new_err(format!("dtype: one of {}", names()));
+        let dtype = Dtype::from_str(dtype).map_err(unknown)?;
+        let memory = Memory::of_addresses(vec![part], keeper.clone().unbind());
+        self.message(keeper.py(), (dtype, memory), peer, is_sent)
+    }
+}
+
+impl Drop for Communicator {
+    /// Leaving waits for others, and other threads of Python may have to go on meanwhile.
+    fn drop(&mut self) {
+        let lane = self.take_lane();
+        if lane.is_some() {
+            // Without an interpreter this drops the lane all the same.
+            let _ = Python::try_attach(|py| py.detach(|| drop(lane)));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Ctrl-C while a call waits.
+//!
+//! Python notes a signal and acts on it when its main thread asks. While that thread waits in a
+//! call, the library asks here; what the signal's handler raises is kept until the call has ended.
+
+use pyo3::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
+
+/// Whether a signal's handler has raised something in this thread.
+pub(crate) fn is_interrupted() -> bool {
+    // Only the main thread of a process carries out Python's handlers.
+    if rustix::thread::gettid() != rustix::process::getpid() {
+        return false;
+    }
+    let checked = Python::try_attach(|py| py.check_signals());
+    match checked {
+        Some(Err(error)) => {
+            *RAISED.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            true
+        }
+        // Without an interpreter there is nobody to interrupt.
+        Some(Ok(())) | None => false,
+    }
+}
+
+/// After a call of the main thread: raises what its handler has raised meanwhile.
+///
+/// # Errors
+/// What was raised.
+pub(crate) fn raise() -> PyResult<()> {
+    if rustix::thread::gettid() != rustix::process::getpid() {
+        return Ok(());
+    }
+    match RAISED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

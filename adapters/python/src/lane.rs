@@ -1,0 +1,193 @@
+//! The order of a communicator's calls, and the thread for those that nobody waits for.
+//!
+//! A call that its caller waits for runs on the caller's thread, while nothing is queued before it.
+//! Calls that the library can carry out by itself are left to it. The rest is queued for one
+//! thread, which is there from the first such call on. It never runs Python code and never takes
+//! the interpreter's lock.
+
+use crate::call::Call;
+use crate::work::{Operation, Outcome, Work};
+use ringtree::{Communicator, Error, Result};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Calls that end together.
+struct Job {
+    calls: Vec<Call>,
+    timeout: Duration,
+    outcome: Arc<Outcome>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    is_busy: bool,
+    is_closed: bool,
+}
+
+/// What the callers and the thread share.
+struct Shared {
+    comm: Communicator,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// A communicator with its order of calls.
+pub(crate) struct Lane {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Lane {
+    pub(crate) fn new(comm: Communicator) -> Self {
+        let shared = Shared {
+            comm,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            thread: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn comm(&self) -> &Communicator {
+        &self.shared.comm
+    }
+
+    /// Carries the calls out, one after the other, and returns at the end of the last; `None` if
+    /// other calls are queued before them, with the work to wait for.
+    ///
+    /// # Errors
+    /// The first call's that fails.
+    pub(crate) fn run(&self, mut calls: Vec<Call>, timeout: Duration) -> Result<Option<Work>> {
+        if !self.shared.is_idle() {
+            return self.queue(calls, timeout).map(Some);
+        }
+        let comm = self.comm().with_timeout(timeout);
+        for call in &mut calls {
+            call.carry_out(&comm)?;
+        }
+        Ok(None)
+    }
+
+    /// Starts the calls, and leaves them to other threads.
+    ///
+    /// # Errors
+    /// The system's, if there is no thread; those of the start of a call.
+    pub(crate) fn start(&self, mut calls: Vec<Call>, timeout: Duration) -> Result<Work> {
+        let is_single = calls.len() == 1 && calls.iter().all(Call::can_be_posted);
+        match calls.pop() {
+            Some(call) if is_single && self.shared.is_idle() => {
+                let operation = call.post(&self.comm().with_timeout(timeout))?;
+                Ok(Work::of_operation(operation))
+            }
+            last => {
+                calls.extend(last);
+                self.queue(calls, timeout)
+            }
+        }
+    }
+
+    fn queue(&self, calls: Vec<Call>, timeout: Duration) -> Result<Work> {
+        self.have_thread()?;
+        let outcome = Arc::<Outcome>::default();
+        let job = Job {
+            calls,
+            timeout,
+            outcome: Arc::clone(&outcome),
+        };
+        self.shared.lock().jobs.push_back(job);
+        self.shared.changed.notify_all();
+        Ok(Work::of_outcome(outcome))
+    }
+
+    fn have_thread(&self) -> Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let builder = std::thread::Builder::new().name("ringtree-calls".to_owned());
+            let started = builder.spawn(move || shared.work());
+            let started = started.map_err(|error| Error::io("starting a thread", &error))?;
+            *thread = Some(started);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lane {
+    /// What is queued is carried out before.
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
+        let thread = self
+            .thread
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            // It has panicked if this fails; its calls say so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_idle(&self) -> bool {
+        let queue = self.lock();
+        !queue.is_busy && queue.jobs.is_empty()
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            let comm = self.comm.with_timeout(job.timeout);
+            let mut calls = job.calls;
+            let run = || calls.iter_mut().try_for_each(|call| call.carry_out(&comm));
+            let end = catch_unwind(AssertUnwindSafe(run));
+            let panicked = |_| Err(Error::system("a call panicked; its last output says where"));
+            let end = end.unwrap_or_else(panicked);
+            // The memory is the program's again before it hears of the end.
+            drop(calls);
+            self.lock().is_busy = false;
+            job.outcome.set(end);
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                queue.is_busy = true;
+                return Some(job);
+            }
+            if queue.is_closed {
+                return None;
+            }
+            queue = self
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Messages, which have an order of their own.
+impl Lane {
+    /// Starts an operation of the library's.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub(crate) fn post(
+        &self,
+        timeout: Duration,
+        start: impl FnOnce(&Communicator) -> Result<Box<dyn Operation>>,
+    ) -> Result<Work> {
+        start(&self.comm().with_timeout(timeout)).map(Work::of_operation)
+    }
+}

@@ -1,0 +1,131 @@
+//! The ways to get a communicator.
+
+use crate::communicator::Communicator;
+use crate::error;
+use crate::interrupt;
+use crate::work::duration;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ringtree::{Builder, Secret, Store, StoreError, TransportChoice};
+use std::time::Duration;
+
+/// Between two looks at whether the ranks have met.
+const LOOK: Duration = Duration::from_millis(1);
+/// Looks between two at whether the user has interrupted the program.
+const LOOKS_PER_CHECK: u32 = 20;
+
+/// What `init` is told of a start; all else comes from the environment.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Told {
+    rank: usize,
+    world_size: usize,
+    local: Option<(usize, usize)>,
+    store: Option<Py<PyAny>>,
+    rendezvous: Option<String>,
+    secret: Option<String>,
+    interface: Option<String>,
+    transport: Option<String>,
+    timeout: Option<f64>,
+}
+
+impl Told {
+    fn builder(self, py: Python<'_>) -> PyResult<Builder> {
+        let builder = Builder::for_rank(self.rank, self.world_size);
+        let mut builder = builder.map_err(|error| error::raised(py, &error))?;
+        if let Some((rank, world_size)) = self.local {
+            builder = builder.local(rank, world_size);
+        }
+        if let Some(address) = &self.rendezvous {
+            builder = builder.rendezvous(address);
+        }
+        if let Some(text) = &self.secret {
+            let secret = Secret::from_hex(text);
+            builder = builder.secret(secret.ok_or_else(|| {
+                PyValueError::new_err("secret: hexadecimal digits (`openssl rand -hex 32`)")
+            })?);
+        }
+        if let Some(name) = &self.interface {
+            builder = builder.interface(name);
+        }
+        if let Some(name) = &self.transport {
+            let transport = name.parse::<TransportChoice>();
+            builder = builder.transport(transport.map_err(PyValueError::new_err)?);
+        }
+        if let Some(seconds) = self.timeout {
+            builder = builder.timeout(duration(seconds)?);
+        }
+        if let Some(store) = self.store {
+            builder = builder.store(PythonStore(store));
+        }
+        Ok(builder)
+    }
+}
+
+/// A store that Python code brings: `set`, `get` with a time in seconds, `add`.
+struct PythonStore(Py<PyAny>);
+
+impl PythonStore {
+    fn call<R>(&self, act: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<R>) -> Result<R, StoreError> {
+        let done = Python::try_attach(|py| act(self.0.bind(py)).map_err(|error| error.to_string()));
+        match done {
+            Some(end) => end.map_err(StoreError::from),
+            None => Err(StoreError::from("the interpreter has ended")),
+        }
+    }
+}
+
+impl Store for PythonStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.call(|store| store.call_method1("set", (key, value)).map(drop))
+    }
+
+    fn get(&self, key: &str, at_most: Duration) -> Result<Option<Vec<u8>>, StoreError> {
+        self.call(|store| {
+            let got = store.call_method1("get", (key, at_most.as_secs_f64()))?;
+            got.extract()
+        })
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        self.call(|store| store.call_method1("add", (key, amount))?.extract())
+    }
+}
+
+/// Starts as `told`.
+#[pyfunction]
+pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Communicator> {
+    join(py, told.builder(py)?)
+}
+
+/// Starts as the environment says; alone, if it `may_be_alone` and the environment says nothing.
+#[pyfunction]
+pub(crate) fn connect_from_env(py: Python<'_>, may_be_alone: bool) -> PyResult<Communicator> {
+    let builder = match may_be_alone {
+        true => Builder::from_env_or_alone(),
+        false => Builder::from_env(),
+    };
+    join(py, builder.map_err(|error| error::raised(py, &error))?)
+}
+
+/// Joins beside this thread, which looks whether the user has interrupted it.
+fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
+    let mut joining = builder.interrupt(interrupt::is_interrupted).connect_async();
+    loop {
+        let end = py.detach(|| {
+            let mut looks = 0..LOOKS_PER_CHECK;
+            while !joining.is_ready() && looks.next().is_some() {
+                std::thread::sleep(LOOK);
+            }
+            joining.poll()
+        });
+        if let Some(end) = end {
+            let comm = end.map_err(|error| error::raised(py, &error))?;
+            return Ok(Communicator::new(comm));
+        }
+        if let Err(interrupted) = py.check_signals() {
+            py.detach(|| drop(joining));
+            return Err(interrupted);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+"""Programs of several ranks that end in various ways: `ends.py NAME`, each a function."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+NAME = sys.argv[1]
+
+
+def torch_group(seconds=60):
+    import datetime
+
+    import torch.distributed as dist
+
+    dist.init_process_group("ringtree", timeout=datetime.timedelta(seconds=seconds))
+    return dist
+
+
+def shown(error):
+    """The fields of an error, for the test to look at."""
+    fields = "rank", "peer", "operation", "sequence", "missing"
+    print(type(error).__name__, *(getattr(error, name) for name in fields), sep="|")
+    print("text|" + str(error))
+
+
+def killed():
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    dist.all_reduce(torch.ones(3))
+    try:
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(3), async_op="async" in sys.argv).wait()
+    except ringtree.Error as error:
+        shown(error)
+        assert isinstance(error, RuntimeError) and isinstance(error, ConnectionError)
+
+
+def killed_while_sync():
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    dist.all_reduce(torch.ones(3))
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(torch.ones(3))
+    except ringtree.Error as error:
+        shown(error)
+
+
+def killed_in_training():
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist = torch_group()
+    import ringtree
+
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        model(torch.ones(2, 4)).sum().backward()
+    except RuntimeError as error:
+        print("text|" + str(error))
+
+
+def mismatched():
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    tensor = torch.ones(3 + dist.get_rank())
+    try:
+        dist.all_reduce(tensor)
+    except ringtree.MismatchError as error:
+        shown(error)
+
+
+def late():
+    import torch
+
+    dist = torch_group(seconds=2)
+    import ringtree
+
+    if dist.get_rank() == 1:
+        time.sleep(5)
+    try:
+        dist.all_reduce(torch.ones(3))
+    except ringtree.DeadlineError as error:
+        shown(error)
+        assert isinstance(error, TimeoutError)
+
+
+def interrupt_soon():
+    """As Ctrl-C, when this thread waits."""
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def interrupted():
+    """Rank 0 waits for the others, when its user interrupts it."""
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    try:
+        dist.barrier()
+        if dist.get_rank() == 0:
+            interrupt_soon()
+        else:
+            time.sleep(3)
+        dist.all_reduce(torch.ones(3))
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt")
+    except ringtree.Error as error:
+        shown(error)
+
+
+def interrupted_in_a_start():
+    import ringtree
+
+    interrupt_soon()
+    try:
+        ringtree.init()
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt")
+
+
+def started_again_and_again():
+    """One store, as a program keeps it that starts again: the processes' own is gone each time."""
+    import torch
+    import torch.distributed as dist
+
+    rank, host, port = (os.environ[name] for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
+    store = dist.TCPStore(host, int(port), dist_size(), rank == "0")
+    for each in range(int(sys.argv[2])):
+        prefixed = dist.PrefixStore(str(each), store)
+        dist.init_process_group("ringtree", store=prefixed, rank=int(rank), world_size=dist_size())
+        tensor = torch.ones(3)
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        dist.destroy_process_group()
+        assert tensor.tolist() == [dist_size()] * 3, each
+    threads = os.listdir("/proc/self/task")
+    files = os.listdir("/proc/self/fd")
+    print(f"threads {len(threads)} files {len(files)}")
+
+
+def dist_size():
+    return int(os.environ["WORLD_SIZE"])
+
+
+def left_open():
+    """No goodbye is written; calls under way, a future, a group that nobody destroys."""
+    import torch
+
+    dist = torch_group()
+    group = dist.new_group()
+    work = dist.all_reduce(torch.ones(1000), async_op=True, group=group)
+    dist.all_gather([torch.empty(3)] * dist_size(), torch.ones(3), async_op=True)
+    del work
+    if "slow" in sys.argv and dist.get_rank() == 1:
+        time.sleep(1)
+    dist.barrier()
+
+
+def forked():
+    """A child of rank 0, as a data loader's worker, ends as any program, and harms nobody."""
+    import torch
+
+    dist = torch_group()
+    numbers = torch.ones(3)
+    dist.all_gather([torch.empty(3)] * dist_size(), numbers, async_op=True).wait()
+    if dist.get_rank() == 0:
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    dist.all_reduce(numbers)
+    assert numbers.tolist() == [dist_size()] * 3
+    dist.destroy_process_group()
+
+
+def failed_with_calls_under_way():
+    import torch
+
+    dist = torch_group()
+    if dist.get_rank() == 1:
+        for _ in range(3):
+            dist.all_gather([torch.empty(3)] * dist_size(), torch.ones(3), async_op=True)
+        raise ValueError("no such sample")
+    import ringtree
+
+    try:
+        for _ in range(20):
+            dist.all_gather([torch.empty(3)] * dist_size(), torch.ones(3))
+    except ringtree.Error as error:
+        shown(error)
+
+
+def refused():
+    """Each in one line, and the group goes on."""
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    def line_of(act):
+        try:
+            act()
+        except ringtree.UsageError as error:
+            assert "\n" not in str(error)
+            print("text|" + str(error))
+        else:
+            raise AssertionError("not refused")
+
+    numbers = torch.ones(3)
+    line_of(lambda: dist.recv(numbers))
+    line_of(lambda: dist.send(numbers, 1 - dist.get_rank(), tag=5))
+    line_of(lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=dist.ReduceOp.AVG))
+    line_of(lambda: dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND))
+    line_of(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)))
+    dist.all_reduce(numbers)
+    assert numbers.tolist() == [2, 2, 2]
+    dist.destroy_process_group()
+
+
+def trained():
+    """A plain script, as any launcher may start it; it prints what must be equal."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist = torch_group()
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    print("weights", sum(each.double().sum().item() for each in model.parameters()))
+    dist.destroy_process_group()
+
+
+globals()[NAME]()

@@ -1,0 +1,137 @@
+"""Without torch: NumPy's arrays and other buffers, over two and four processes."""
+
+import doctest
+import functools
+import subprocess
+import sys
+import threading
+
+import buffer_cases
+import pytest
+import ringtree
+from ringtree import _ringtree, errors
+
+from cases import ends
+from ranks import free_port, run
+
+
+@functools.cache
+def of_buffers(ranks):
+    return ends(run("buffer_cases.py", ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", buffer_cases.CASES)
+def test_case(name, ranks):
+    found = of_buffers(ranks)[name]
+    assert found == {rank: "ok" for rank in range(ranks)}
+
+
+@pytest.mark.parametrize("module", [ringtree, errors, _ringtree])
+def test_examples_run(module):
+    failed, tried = doctest.testmod(module)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner()
+    if module is _ringtree:
+        # doctest passes over what is not written in Python.
+        parser = doctest.DocTestParser()
+        texts = {
+            "Communicator": ringtree.Communicator.__doc__,
+            "block": ringtree.Communicator.block.__doc__,
+        }
+        for name, text in texts.items():
+            runner.run(parser.get_doctest(text, {}, name, None, 0))
+        failed, tried = runner.summarize()
+    assert finder and failed == 0 and tried > 0
+
+
+class InMemory:
+    """A store for the ranks of one process."""
+
+    def __init__(self):
+        self.all, self.changed = {}, threading.Condition()
+
+    def set(self, key, value):
+        with self.changed:
+            self.all[key] = value
+            self.changed.notify_all()
+
+    def get(self, key, at_most):
+        with self.changed:
+            self.changed.wait_for(lambda: key in self.all, at_most)
+            return self.all.get(key)
+
+    def add(self, key, amount):
+        with self.changed:
+            self.all[key] = self.all.get(key, 0) + amount
+            return self.all[key]
+
+
+@pytest.mark.parametrize("meeting", ["store", "rendezvous"])
+def test_ranks_meet_as_the_program_says(meeting):
+    place = InMemory() if meeting == "store" else f"127.0.0.1:{free_port()}"
+    sums = [bytearray([rank + 1]) for rank in range(2)]
+
+    def rank_of(rank):
+        with ringtree.init(rank, 2, interface="lo", **{meeting: place}) as comm:
+            comm.all_reduce(sums[rank])
+
+    threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sums == [bytearray([3])] * 2
+
+
+def test_a_store_that_fails_ends_the_start():
+    class Broken(InMemory):
+        def set(self, key, value):
+            raise OSError("the disk is full")
+
+    with pytest.raises(ringtree.JoinError, match="the disk is full") as caught:
+        ringtree.init(0, 2, store=Broken(), timeout=5)
+    assert caught.value.rank == 0
+
+
+def test_keywords_that_do_not_fit_are_refused():
+    with pytest.raises(ringtree.UsageError, match="together"):
+        ringtree.init(rank=0)
+    with pytest.raises(ringtree.UsageError, match="together with rank"):
+        ringtree.init(transport="shm")
+    with pytest.raises(ValueError, match="no such transport"):
+        ringtree.init(0, 1, transport="pigeon")
+    with pytest.raises(ringtree.ConfigurationError, match="RANK is 3"):
+        ringtree.init(3, 2, rendezvous="127.0.0.1:1")
+    with pytest.raises(ValueError, match="no time to wait"):
+        ringtree.init(0, 1, timeout=-1)
+
+
+def test_what_is_closed_says_so():
+    comm = ringtree.init(0, 1)
+    comm.close()
+    comm.close()
+    with pytest.raises(ringtree.UsageError, match="closed"):
+        comm.barrier()
+
+
+def test_torch_is_not_needed():
+    program = (
+        "import sys; sys.modules['torch'] = None; import ringtree; ringtree.init(0, 1).barrier()"
+    )
+    end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+
+
+def test_stubs_have_what_the_module_has():
+    import ast
+    from pathlib import Path
+
+    text = Path(ringtree.__file__).with_name("_ringtree.pyi").read_text()
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        said = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        there = vars(getattr(_ringtree, node.name))
+        public = {name for name in there if not name.startswith("_")} - {"timeout"}
+        assert {name for name in said if not name.startswith("_")} == public

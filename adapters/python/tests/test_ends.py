@@ -1,0 +1,123 @@
+"""How ranks end: errors that name who and where, interrupts, starts in a row, exits."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ranks import HERE, Job, free_port, run
+
+
+def fields(out):
+    """The class of an error, and its fields; then its text."""
+    lines = [line.split("|") for line in out.splitlines() if "|" in line]
+    return lines[0], lines[-1][1]
+
+
+@pytest.mark.parametrize("how", ["killed", "killed_while_sync"])
+def test_a_rank_that_is_killed_is_named(how):
+    ends = Job("ends.py", 4, how, "async").end()
+    assert ends[1][0] == -signal.SIGKILL
+    for rank in (0, 2, 3):
+        code, out, errors = ends[rank]
+        assert code == 0, errors
+        (kind, _, peer, operation, sequence, _), text = fields(out)
+        assert (kind, peer) == ("PeerLostError", "1"), out
+        assert (operation, sequence) == ("all-reduce", "2"), out
+        assert "rank 1 is gone" in text
+
+
+def test_a_rank_that_is_killed_ends_a_training():
+    ends = Job("ends.py", 2, "killed_in_training").end()
+    code, out, errors = ends[0]
+    assert code == 0, errors
+    assert "rank 1 is gone" in out
+
+
+def test_calls_that_differ_are_named_in_full():
+    for out in run("ends.py", 2, "mismatched"):
+        (kind, *_), text = fields(out)
+        assert kind == "MismatchError"
+        assert "3 f32" in text and "4 f32" in text
+
+
+def test_a_rank_that_is_late_is_named():
+    out = run("ends.py", 2, "late")[0]
+    (kind, _, _, operation, _, missing), text = fields(out)
+    assert (kind, operation, missing) == ("DeadlineError", "all-reduce", "(1,)"), text
+
+
+def test_an_interrupt_ends_a_wait():
+    ends = Job("ends.py", 3, "interrupted").end()
+    assert "KeyboardInterrupt" in ends[0][1], ends[0]
+    for rank in (1, 2):
+        (kind, _, peer, *_), text = fields(ends[rank][1])
+        assert (kind, peer) == ("PeerLostError", "0")
+        assert "rank 0 was interrupted" in text
+
+
+def test_an_interrupt_ends_a_start():
+    job = Job("ends.py", 1, "interrupted_in_a_start", environment={"WORLD_SIZE": "2"})
+    code, out, errors = job.end()[0]
+    assert code == 0 and "KeyboardInterrupt" in out, errors
+
+
+def test_start_and_end_a_hundred_times():
+    """Threads and descriptors do not pile up either."""
+    for out in run("ends.py", 2, "started_again_and_again", 100):
+        numbers = out.split()
+        assert int(numbers[1]) < 40 and int(numbers[3]) < 60, out
+
+
+@pytest.mark.parametrize("how", ["slow", "fast"])
+def test_a_program_may_end_without_a_goodbye(how):
+    for out in run("ends.py", 2, "left_open", how):
+        assert out == ""
+
+
+def test_a_forked_child_ends_and_harms_nobody():
+    run("ends.py", 2, "forked")
+
+
+def test_a_rank_that_raises_ends_and_the_others_hear_of_it():
+    ends = Job("ends.py", 2, "failed_with_calls_under_way").end()
+    assert ends[1][0] == 1 and "no such sample" in ends[1][2]
+    (kind, _, peer, *_), _ = fields(ends[0][1])
+    assert (kind, peer) == ("PeerLostError", "1"), ends[0]
+
+
+def test_what_is_not_offered_is_refused_in_one_line():
+    for out in run("ends.py", 2, "refused"):
+        lines = out.splitlines()
+        words = ["named", "tags must be 0", "avg of truth", "band", "moved"]
+        assert len(lines) == len(words)
+        for line, word in zip(lines, words):
+            assert word in line, line
+
+
+def weights(text):
+    return {line.split("weights ")[1] for line in text.splitlines() if "weights " in line}
+
+
+def test_torchrun():
+    command = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", "2"]
+    end = subprocess.run(
+        [*command, HERE / "ends.py", "trained"], capture_output=True, text=True, timeout=120
+    )
+    assert end.returncode == 0, end.stderr
+    assert end.stdout.count("weights") == 2 and len(weights(end.stdout)) == 1
+
+
+def test_torch_that_cannot_call_python_is_refused_in_one_line():
+    program = (
+        "import torch; torch.__version__ = '2.13.1'\n"
+        "import torch.distributed as dist\n"
+        f"dist.init_process_group('ringtree', init_method='tcp://127.0.0.1:{free_port()}',"
+        " rank=0, world_size=1)"
+    )
+    end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert end.returncode == 1
+    last = end.stderr.strip().splitlines()[-1]
+    assert "needs torch 2.14 or later" in last and "2.13.1" in last

@@ -1,0 +1,49 @@
+"""The backend of torch.distributed, over two and four processes."""
+
+import functools
+
+import pytest
+import torch_cases
+import training_cases
+
+from cases import ends
+from ranks import run
+
+RANKS = [2, 4]
+
+
+@functools.cache
+def of_operations(ranks):
+    return ends(run("torch_cases.py", ranks))
+
+
+@functools.cache
+def of_training(ranks, backend):
+    variables = {"BACKEND": backend}
+    if ":" in backend:
+        variables["EXPECTED_BACKEND"] = backend
+    return ends(run("training_cases.py", ranks, environment=variables))
+
+
+def check(found, ranks):
+    assert sorted(found) == list(range(ranks))
+    for rank, end in found.items():
+        assert end == "ok", f"rank {rank}: {end}"
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", torch_cases.CASES)
+def test_operation(name, ranks):
+    check(of_operations(ranks)[name], ranks)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", training_cases.CASES)
+def test_training(name, ranks):
+    check(of_training(ranks, "ringtree")[name], ranks)
+
+
+@pytest.mark.parametrize("name", training_cases.CASES)
+def test_beside_another_backend(name):
+    """As "cpu:ringtree,cuda:nccl", with the other backend that needs no GPU to be made."""
+    check(of_training(2, "cpu:ringtree,cuda:gloo")[name], 2)
