@@ -428,6 +428,7 @@ fn an_interrupt_ends_a_call_that_waits() {
         error.to_string().starts_with("rank 0 was interrupted"),
         "{error}"
     );
-    assert_eq!(comm.barrier(), Err(error));
+    // The barrier's message may have come before.
+    assert_eq!(comm.barrier().and_then(|()| comm.barrier()), Err(error));
     drop(kept);
 }

@@ -394,14 +394,7 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let (rank, world_size) = (membership.rank, membership.world_size);
     let local = local_ranks(&membership, &reactor)?;
     let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let host = ProcessHost {
-        shared: Arc::clone(&shared),
-        start: Instant::now(),
-        has_own_core: settings.local_world_size <= cores,
-        rank,
-        interrupt: settings.start.interrupt.clone(),
-    };
+    let host = host_of(settings, &shared, rank);
     let runtime = Arc::new(Runtime::new(Box::new(host)));
     runtime.warn_after(settings.stall_warning);
     shared.set_control(membership.control.clone());
@@ -448,6 +441,18 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     match settings.start.cancel.disarm() {
         true => Err(settings.cancelled()),
         false => Ok(comm),
+    }
+}
+
+/// What the runtime of rank `rank` lives on.
+fn host_of(settings: &Settings, shared: &Arc<Shared>, rank: usize) -> ProcessHost {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    ProcessHost {
+        shared: Arc::clone(shared),
+        start: Instant::now(),
+        has_own_core: settings.local_world_size <= cores,
+        rank,
+        interrupt: settings.start.interrupt.clone(),
     }
 }
 

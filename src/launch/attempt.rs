@@ -13,6 +13,9 @@ use std::time::Instant;
 /// Names the descriptor of the listening socket that rank 0 inherits.
 pub(super) const LISTENER_VARIABLE: &str = "RINGTREE_LISTENER_FD";
 
+/// Ports whose neighbour is looked at, before the launcher gives up.
+const PORTS_TRIED_MAX: usize = 100;
+
 /// What all launchers of a job know once they have met, and what stays the same in all attempts.
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
@@ -54,6 +57,9 @@ pub(super) struct Attempt {
     /// From 0.
     pub(super) number: u16,
     /// Where rank 0 answers.
+    pub(super) rendezvous: SocketAddr,
+    /// On rank 0's host, what `MASTER_PORT` names: nobody listens there, so that a program's other
+    /// library can, as torch's store does, while the ranks meet at the rendezvous.
     pub(super) master: SocketAddr,
     /// On the host of rank 0, the socket where it will answer. It is bound before any process is
     /// told its port, so that no other process can take the port.
@@ -66,31 +72,51 @@ impl Attempt {
     /// An attempt whose rank 0 runs on this host and answers at a fresh port of `address`.
     pub(super) fn at(number: u16, address: IpAddr, tuning: Tuning) -> Result<Self> {
         let refused = |error| Error::io(format!("cannot listen on {address}"), &error);
-        let listener = TcpListener::bind((address, 0)).map_err(refused)?;
-        Self::with(number, listener, tuning)
+        for _ in 0..PORTS_TRIED_MAX {
+            let listener = TcpListener::bind((address, 0)).map_err(refused)?;
+            let rendezvous = listener.local_addr().map_err(refused)?;
+            let above = above(rendezvous);
+            if above.is_some_and(|above| TcpListener::bind(above).is_ok()) {
+                return Ok(Self::elsewhere(number, rendezvous, tuning).listening(listener));
+            }
+        }
+        Err(Error::system(format!(
+            "{address} has no two free ports in a row among {PORTS_TRIED_MAX} that were tried"
+        )))
     }
 
-    /// An attempt of a job of this host alone, whose rank 0 answers at `endpoint` if one is given.
+    /// An attempt whose rank 0 answers at `rendezvous`, on another host.
+    pub(super) fn elsewhere(number: u16, rendezvous: SocketAddr, tuning: Tuning) -> Self {
+        Attempt {
+            number,
+            rendezvous,
+            master: above(rendezvous).unwrap_or(rendezvous),
+            listener: None,
+            tuning,
+        }
+    }
+
+    /// An attempt of a job of this host alone, whose `MASTER_PORT` is that of `endpoint` if one is
+    /// given.
     pub(super) fn alone(number: u16, endpoint: Option<&str>, tuning: Tuning) -> Result<Self> {
         let Some(endpoint) = endpoint else {
             return Self::at(number, Ipv4Addr::LOCALHOST.into(), tuning);
         };
         let addresses = resolve("--rdzv-endpoint", endpoint, Instant::now())?;
-        let listener = TcpListener::bind(&*addresses)
+        let master = TcpListener::bind(&*addresses)
+            .and_then(|taken| taken.local_addr())
             .map_err(|error| Error::join(format!("cannot listen on {endpoint}: {error}")))?;
-        Self::with(number, listener, tuning)
+        Ok(Attempt {
+            master,
+            ..Self::at(number, master.ip(), tuning)?
+        })
     }
 
-    fn with(number: u16, listener: TcpListener, tuning: Tuning) -> Result<Self> {
-        let master = listener
-            .local_addr()
-            .map_err(|error| Error::io("cannot read rank 0's address", &error))?;
-        Ok(Attempt {
-            number,
-            master,
+    fn listening(self, listener: TcpListener) -> Self {
+        Attempt {
             listener: Some(listener),
-            tuning,
-        })
+            ..self
+        }
     }
 
     /// The command that starts the rank `local_rank` of this host, without its streams.
@@ -109,15 +135,19 @@ impl Attempt {
         command
     }
 
-    /// torchrun's variables for one rank, and the rendezvous spelled out, so that a rank need not
-    /// guess whether something else answers at `MASTER_PORT`.
+    /// torchrun's variables for one rank, and the rendezvous, where rank 0 answers.
     fn environment(
         &self,
         job: &Job,
         placement: &Placement,
         local_rank: usize,
     ) -> Vec<(&'static str, String)> {
-        let Attempt { number, master, .. } = self;
+        let Attempt {
+            number,
+            rendezvous,
+            master,
+            ..
+        } = self;
         let mut variables = vec![
             ("RANK", (placement.first_rank + local_rank).to_string()),
             ("WORLD_SIZE", placement.world_size.to_string()),
@@ -127,7 +157,7 @@ impl Attempt {
             ("GROUP_WORLD_SIZE", placement.nodes.to_string()),
             ("MASTER_ADDR", master.ip().to_string()),
             ("MASTER_PORT", master.port().to_string()),
-            ("RINGTREE_RENDEZVOUS", master.to_string()),
+            ("RINGTREE_RENDEZVOUS", rendezvous.to_string()),
             ("RINGTREE_ATTEMPT", number.to_string()),
             ("TORCHELASTIC_RUN_ID", placement.run_id.clone()),
             ("TORCHELASTIC_RESTART_COUNT", number.to_string()),
@@ -141,4 +171,10 @@ impl Attempt {
         }
         variables
     }
+}
+
+/// The port above, which `MASTER_PORT` names unless the user does.
+fn above(rendezvous: SocketAddr) -> Option<SocketAddr> {
+    let port = rendezvous.port().checked_add(1)?;
+    Some(SocketAddr::new(rendezvous.ip(), port))
 }

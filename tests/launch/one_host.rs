@@ -37,8 +37,9 @@ fn settings_of_the_user_are_kept() {
 #[test]
 fn rank_0_alone_holds_the_socket_of_the_rendezvous() {
     let mark = mark();
-    let script =
-        format!("echo $RANK $MASTER_PORT ${{RINGTREE_LISTENER_FD:-none}}; exec sleep {mark}");
+    let script = format!(
+        "echo $RANK ${{RINGTREE_RENDEZVOUS#*:}} ${{RINGTREE_LISTENER_FD:-none}}; exec sleep {mark}"
+    );
     let mut child = launcher(&["--nproc-per-node", "2"], &script)
         .spawn()
         .unwrap();

@@ -173,7 +173,8 @@ fn rank() {
     let number = |name: &str| -> u16 { std::env::var(name).unwrap().parse().unwrap() };
     let (attempt, rank) = (number("RINGTREE_ATTEMPT"), number("RANK"));
     if attempt > 0 && rank == 1 && role.starts_with('/') {
-        let port = number("MASTER_PORT");
+        let rendezvous = std::env::var("RINGTREE_RENDEZVOUS").unwrap();
+        let (_, port) = rendezvous.rsplit_once(':').unwrap();
         println!("reach {port} {}", std::env::var("RINGTREE_SECRET").unwrap());
         eventually("the word to join", || Path::new(&role).exists());
     }

@@ -1,5 +1,6 @@
 """How ranks end: errors that name who and where, interrupts, starts in a row, exits."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,16 @@ def test_torchrun():
     )
     assert end.returncode == 0, end.stderr
     assert end.stdout.count("weights") == 2 and len(weights(end.stdout)) == 1
+
+
+def test_ringtree_run():
+    """cargo builds the command; the script that runs these tests puts it on the PATH."""
+    launcher = shutil.which("ringtree")
+    assert launcher, "the command `ringtree` is not on the PATH"
+    command = [launcher, "run", "--nproc-per-node", "2", "--", sys.executable, HERE / "ends.py"]
+    end = subprocess.run([*command, "trained"], capture_output=True, text=True, timeout=120)
+    assert end.returncode == 0, end.stdout + end.stderr
+    assert end.stdout.count("weights") == 2 and len(weights(end.stdout)) == 1, end.stdout
 
 
 def test_torch_that_cannot_call_python_is_refused_in_one_line():

@@ -182,7 +182,7 @@ impl Peers for Coordinator {
         let attempt = Attempt::at(number, self.address, tuning)?;
         self.tell_all(&Message::Again {
             attempt: attempt.number,
-            master_port: attempt.master.port(),
+            master_port: attempt.rendezvous.port(),
             tuning: attempt.tuning.table().map(str::to_owned),
         });
         self.restarting = false;

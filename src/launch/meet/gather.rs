@@ -163,7 +163,7 @@ fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAd
                 first_rank,
                 world_size,
                 run_id: run_id.clone(),
-                master_port: attempt.master.port(),
+                master_port: attempt.rendezvous.port(),
             });
             links.send(connection, &start);
             nodes.push(Node::new(node, join, first_rank, connection));

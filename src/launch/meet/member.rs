@@ -97,13 +97,8 @@ pub(super) fn join(
 }
 
 /// An attempt whose rank 0 runs on the coordinator's host.
-fn elsewhere(number: u16, address: IpAddr, master_port: u16, tuning: Tuning) -> Attempt {
-    Attempt {
-        number,
-        master: SocketAddr::new(address, master_port),
-        listener: None,
-        tuning,
-    }
+fn elsewhere(number: u16, address: IpAddr, port: u16, tuning: Tuning) -> Attempt {
+    Attempt::elsewhere(number, SocketAddr::new(address, port), tuning)
 }
 
 fn refused(endpoint: &str, refusal: Refusal) -> String {
