@@ -89,10 +89,16 @@ struct Block {
     bool is_mapped;
 };
 
+// Never destroyed: the streams' threads go on while the program's last thread leaves, and what
+// they use must outlive them.
+template <typename T> static T &forever() {
+    return *new T;
+}
+
 static std::mutex memory_lock;
-static std::map<u64, Block> device_blocks;
-static std::map<u64, u64> host_blocks;
-static std::map<u64, u64> registered;
+static auto &device_blocks = forever<std::map<u64, Block>>();
+static auto &host_blocks = forever<std::map<u64, u64>>();
+static auto &registered = forever<std::map<u64, u64>>();
 static u64 taken;
 
 template <class Map> static bool holds(const Map &map, u64 address, u64 bytes, u64 (*length)(const typename Map::mapped_type &)) {
@@ -136,7 +142,7 @@ struct Stream {
 };
 
 static std::mutex streams_lock;
-static std::vector<std::shared_ptr<Stream>> streams;
+static auto &streams = forever<std::vector<std::shared_ptr<Stream>>>();
 static void work(std::shared_ptr<Stream> stream) {
     u32 pause = 1;
     for (;;) {
@@ -159,8 +165,8 @@ static void work(std::shared_ptr<Stream> stream) {
 }
 
 // With CHANNELS set, the streams of a GPU (of one priority, unless it is "one") share one queue of it.
-static std::map<void *, std::shared_ptr<Stream>> handles;
-static std::map<std::pair<int, int>, std::shared_ptr<Stream>> channels;
+static auto &handles = forever<std::map<void *, std::shared_ptr<Stream>>>();
+static auto &channels = forever<std::map<std::pair<int, int>, std::shared_ptr<Stream>>>();
 static std::shared_ptr<Stream> known(void *handle) {
     std::lock_guard<std::mutex> guard(streams_lock);
     auto shared = handles.find(handle);
@@ -246,7 +252,7 @@ struct Event {
 };
 
 static std::mutex events_lock;
-static std::map<void *, std::shared_ptr<Event>> events;
+static auto &events = forever<std::map<void *, std::shared_ptr<Event>>>();
 
 static std::shared_ptr<Event> known_event(void *handle) {
     std::lock_guard<std::mutex> guard(events_lock);
@@ -405,10 +411,10 @@ struct Physical {
 };
 static const u64 MARK = 0x70726574656e6473;
 static const u64 GRANULARITY = 2 << 20;
-static std::map<u64, Physical> physicals;
+static auto &physicals = forever<std::map<u64, Physical>>();
 static u64 last_physical = 1000;
 // Addresses that are reserved, and what is mapped there: 0 is nothing.
-static std::map<u64, std::pair<u64, u64>> reserved;
+static auto &reserved = forever<std::map<u64, std::pair<u64, u64>>>();
 
 struct Location {
     int kind;
