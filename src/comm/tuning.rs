@@ -9,10 +9,12 @@ use crate::bootstrap::TuningSource;
 use crate::bootstrap::settings::Settings;
 use crate::bootstrap::tuning::{JOB_TUNING, TUNING, leave};
 use crate::control::Membership;
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::Topology;
 use crate::plan::record::{TuningMismatch, TuningRecord};
-use crate::plan::select::TuningTable;
+use crate::plan::select::{TuningTable, choose};
+use crate::plan::topology::Sharing;
+use crate::plan::{Algorithm, Collective, Topology};
 use crate::whole_file;
 use std::fmt;
 use std::path::Path;
@@ -150,6 +152,35 @@ impl Communicator {
         };
         self.duplicate_by(kept.table(), origin)
             .map(Adoption::Adopted)
+    }
+}
+
+impl Communicator {
+    /// What carries out an all-reduce best beside others of its kind, `calls` in all under way at
+    /// once. The messages of one are on their way while those of another are sent, so each call
+    /// pays its share of L alone, and what a port is busy with counts more. `None` where the choice
+    /// of a single call stands: a program, a setting or the order of sums decides, or the ranks
+    /// share one host's memory.
+    pub(crate) fn algorithm_beside(
+        &self,
+        count: usize,
+        dtype: Dtype,
+        calls: usize,
+    ) -> Option<Algorithm> {
+        let topology = self.0.parts.topology();
+        let is_free = self.algorithm().is_none() && !self.is_reproducible();
+        if !is_free || calls < 2 || topology.sharing() == Sharing::All {
+            return None;
+        }
+        let mut table = self.tuning();
+        table.tcp.alpha_s /= calls as f64;
+        if let Some(uplink) = &mut table.uplink {
+            uplink.alpha_s /= calls as f64;
+        }
+        let bytes = count * dtype.size();
+        let sum = Collective::AllReduce;
+        let choice = choose(sum, &topology, bytes, dtype.size(), &table, None);
+        choice.ok().map(|choice| choice.algorithm)
     }
 }
 

@@ -5,6 +5,7 @@ use super::values::{Pending, Values};
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
+use crate::plan::Algorithm;
 use std::time::Duration;
 
 /// The exchange of one bucket, in its current stage.
@@ -24,17 +25,26 @@ pub(super) enum Landing {
 }
 
 impl Flight {
-    /// Issues the first exchange of the bucket.
+    /// Issues the first exchange of the bucket. An all-reduce of all its elements is carried out by
+    /// `algorithm`, unless the hook names another.
     pub(super) fn launch(
         comm: &Communicator,
         hook: &mut dyn Hook,
         bucket: &BucketInfo,
         gradients: Values,
+        algorithm: Option<Algorithm>,
     ) -> Result<Self> {
-        let (pending, is_hooked) = match gradients {
-            Values::F32(gradients) => (issue(comm, hook.start(bucket, gradients))?, true),
-            others => (others.all_reduce(comm, ReduceOp::Avg)?, false),
+        let whole = |values: Values, op| Exchange::AllReduce(values, op, algorithm);
+        let (exchange, is_hooked) = match gradients {
+            Values::F32(gradients) => match hook.start(bucket, gradients) {
+                Exchange::AllReduce(values, op, None) if is_whole(&values, bucket) => {
+                    (whole(values, op), true)
+                }
+                other => (other, true),
+            },
+            others => (whole(others, ReduceOp::Avg), false),
         };
+        let pending = issue(comm, exchange)?;
         Ok(Self {
             pending,
             stage: 0,
@@ -92,6 +102,10 @@ impl Flight {
             },
         }
     }
+}
+
+fn is_whole(values: &Values, bucket: &BucketInfo) -> bool {
+    values.bytes().len() == bucket.count * values.dtype().size()
 }
 
 fn issue(comm: &Communicator, exchange: Exchange) -> Result<Pending> {

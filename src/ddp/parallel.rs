@@ -14,7 +14,7 @@ use crate::comm::Communicator;
 use crate::comm::work::Work;
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
-use crate::plan::Collective;
+use crate::plan::{Algorithm, Collective};
 use std::time::Duration;
 
 /// Where a bucket's gradients are.
@@ -74,6 +74,8 @@ pub struct DataParallel {
     limits: Limits,
     pub(super) layout: Layout,
     pub(super) infos: Vec<BucketInfo>,
+    /// By bucket: what its all-reduce is best carried out by beside the others'.
+    pub(super) algorithms: Vec<Option<Algorithm>>,
     pub(super) hook: Box<dyn Hook>,
     pub(super) carrier: Option<Box<dyn Carrier>>,
     pub(super) has_uneven_data: bool,
@@ -187,6 +189,7 @@ impl DataParallel {
             parameters,
             limits,
             infos: Vec::new(),
+            algorithms: Vec::new(),
             hook,
             carrier,
             has_uneven_data,
@@ -236,6 +239,9 @@ impl DataParallel {
                 .collect(),
         };
         self.infos = self.layout.buckets.iter().enumerate().map(info).collect();
+        let buckets = self.layout.buckets.iter();
+        let beside = |one: &Bucket| comm.algorithm_beside(one.count, one.dtype, buckets.len());
+        self.algorithms = buckets.clone().map(beside).collect();
         let content = |bucket: &Bucket| match self.carrier {
             Some(_) => Content::Carried,
             None => Content::Here(Values::zeros(bucket.dtype, bucket.count)),

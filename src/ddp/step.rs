@@ -122,7 +122,10 @@ impl DataParallel {
         let info = &self.infos[index];
         let flight = match self.is_sharded {
             true => Flight::scatter(&self.comms[0], values)?,
-            false => Flight::launch(&self.comms[0], &mut *self.hook, info, values)?,
+            false => {
+                let algorithm = self.algorithms[index];
+                Flight::launch(&self.comms[0], &mut *self.hook, info, values, algorithm)?
+            }
         };
         self.contents[index] = Content::Flying(flight);
         Ok(())
