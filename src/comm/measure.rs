@@ -15,7 +15,7 @@ use crate::plan::calibration::{
     Exercise, LinkClass, Number, Probe, probes, reach, rings, table_from,
 };
 use crate::plan::select::TuningTable;
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::spec::Algorithm;
 use crate::reduce::Kernel;
 
 impl Communicator {
@@ -200,9 +200,9 @@ impl<'a> Stopwatch<'a> {
         }
         let times_s = (0..batches).map(|_| self.batch_s(calls));
         let mut times_s = times_s.collect::<Result<Vec<f64>>>()?;
-        let has_part = self.takes_part();
-        times_s.iter_mut().for_each(|time_s| *time_s *= has_part);
-        times_s.push(has_part);
+        let weight = self.weight();
+        times_s.iter_mut().for_each(|time_s| *time_s *= weight);
+        times_s.push(weight);
         self.comm
             .use_algorithm(Some(Algorithm::RecursiveDoubling))?;
         self.comm.all_reduce(&mut times_s, ReduceOp::Sum)?;
@@ -212,15 +212,15 @@ impl<'a> Stopwatch<'a> {
         Ok(times_s)
     }
 
-    /// 1 or 0.
-    fn takes_part(&self) -> f64 {
+    /// How much this rank's times count: 1, or 0 where it has no peer to exchange with.
+    fn weight(&self) -> f64 {
         let needs_peers = matches!(self.probe.exercise, Exercise::Pair | Exercise::Shift(_));
         f64::from(!needs_peers || !self.peers.is_empty())
     }
 
     /// Seconds that one of `calls` takes on this rank, on average.
     fn batch_s(&mut self, calls: usize) -> Result<f64> {
-        if let Exercise::Call(_, algorithm) = self.probe.exercise {
+        if let Exercise::AllReduce(algorithm) = self.probe.exercise {
             self.comm.use_algorithm(Some(algorithm))?;
         }
         let start = self.comm.clock();
@@ -245,8 +245,7 @@ impl<'a> Stopwatch<'a> {
             ..
         } = self;
         match (self.probe.exercise, &self.peers[..]) {
-            (Exercise::Call(Collective::Barrier, _), _) => comm.barrier(),
-            (Exercise::Call(..), _) => comm.all_reduce(buffer, ReduceOp::Sum),
+            (Exercise::AllReduce(_), _) => comm.all_reduce(buffer, ReduceOp::Sum),
             (Exercise::Pair, [(partner, _)]) if *partner > comm.rank() => {
                 comm.send(buffer, *partner)?;
                 comm.recv(buffer, *partner)
@@ -303,7 +302,7 @@ fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)>
             });
             pairs.collect()
         }
-        Exercise::Call(..) | Exercise::Fold => Vec::new(),
+        Exercise::AllReduce(_) | Exercise::Fold => Vec::new(),
     }
 }
 

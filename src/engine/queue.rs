@@ -214,7 +214,7 @@ pub(super) struct Queue {
     /// Operations in a row that needed much less of it.
     small_ones: u32,
     reservations: Reservations,
-    /// Where it is written down when what is done, if anybody asked for that.
+    /// When each step began and ended, if the program asked for that.
     pub(super) log: Option<Box<Log>>,
     /// Whether a send that its link does not take holds up only later ones to the same peer.
     is_by_peer: bool,

@@ -58,8 +58,8 @@ pub(super) struct Attempt {
     pub(super) number: u16,
     /// Where rank 0 answers.
     pub(super) rendezvous: SocketAddr,
-    /// On rank 0's host, what `MASTER_PORT` names: nobody listens there, so that a program's other
-    /// library can, as torch's store does, while the ranks meet at the rendezvous.
+    /// On rank 0's host, what `MASTER_PORT` names: the launcher leaves it free for a program's
+    /// other library, such as torch's store, while the ranks meet at the rendezvous.
     pub(super) master: SocketAddr,
     /// On the host of rank 0, the socket where it will answer. It is bound before any process is
     /// told its port, so that no other process can take the port.

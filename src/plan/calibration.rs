@@ -60,8 +60,8 @@ pub enum Number {
 /// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exercise {
-    /// A collective of all ranks, summing where it reduces.
-    Call(Collective, Algorithm),
+    /// An all-reduce of all ranks, which sums.
+    AllReduce(Algorithm),
     /// A message between two ranks of one host, all hosts' pairs at once.
     Pair,
     /// A message to each of so many next ranks of a ring, at most to all, and one from each of as
@@ -99,10 +99,10 @@ const BURST: usize = 7;
 
 /// One host: with all its ranks at once, so that the numbers contain what they do to each other.
 const ONE_HOST: &[Probe] = &{
-    use Exercise::Call;
+    use Exercise::AllReduce;
     use LinkClass::Shm;
-    let flat = Call(Collective::AllReduce, Algorithm::Flat);
-    let two_shot = Call(Collective::AllReduce, Algorithm::TwoShot);
+    let flat = AllReduce(Algorithm::Flat);
+    let two_shot = AllReduce(Algorithm::TwoShot);
     [
         probe(flat, SHORT_BYTES, Shm, Number::Alpha),
         probe(flat, SHARED_BYTES, Shm, Number::Gamma),
@@ -427,7 +427,8 @@ impl Probe {
             hosts: topology.hosts.clone(),
         };
         match self.exercise {
-            Exercise::Call(collective, algorithm) => {
+            Exercise::AllReduce(algorithm) => {
+                let collective = Collective::AllReduce;
                 // Calls are timed under the built-in table, so in as many pieces as that chooses.
                 let built_in = TuningTable::default();
                 let forced = Some(algorithm);

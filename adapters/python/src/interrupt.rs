@@ -20,7 +20,7 @@ pub(crate) fn is_interrupted() -> bool {
             *RAISED.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             true
         }
-        // Without an interpreter there is nobody to interrupt.
+        // Without an interpreter no signal can be seen.
         Some(Ok(())) | None => false,
     }
 }

@@ -1,4 +1,4 @@
-//! The order of a communicator's calls, and the thread for those that nobody waits for.
+//! The order of a communicator's calls, and the thread for those that the caller does not wait for.
 //!
 //! A call that its caller waits for runs on the caller's thread, while nothing is queued before it.
 //! Calls that the library can carry out by itself are left to it. The rest is queued for one

@@ -6,7 +6,7 @@
 //! | `communicator` | the class that Python sees: calls on buffers, and on tensors' addresses |
 //! | `arguments` | what Python passes to a call, as values |
 //! | `call` | one collective as a value, for any element type |
-//! | `lane` | the order of calls, and the thread for those that nobody waits for |
+//! | `lane` | the order of calls, and the thread for those that the caller does not wait for |
 //! | `work` | calls under way |
 //! | `interrupt` | Ctrl-C while a call waits |
 //! | `error` | exceptions |

@@ -234,8 +234,8 @@ impl Memory {
         let pointer = pointer::<T>(span)?;
         // SAFETY: the pointer is aligned and not null, and `span.count` elements lie there (see the
         // module's text) as long as `_keeper` lives, which `self` owns. Every bit pattern is an
-        // element. Nobody writes them: those that could are the program, which must not, and this
-        // crate, which writes only what it holds by `&mut`.
+        // element. The program must not write them until the call has ended, and this crate writes
+        // only what it holds by `&mut`.
         Ok(unsafe { std::slice::from_raw_parts(pointer, span.count) })
     }
 

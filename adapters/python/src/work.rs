@@ -67,12 +67,12 @@ impl Outcome {
 #[pyclass(frozen, module = "ringtree")]
 pub(crate) struct Work {
     outcome: Arc<Outcome>,
-    /// None once a thread waits in it, or where somebody else sets the outcome.
+    /// None once a thread waits in it, or where another thread sets the outcome.
     operation: Mutex<Option<Box<dyn Operation>>>,
 }
 
 impl Work {
-    /// A call whose end somebody sets.
+    /// A call whose end another thread sets.
     pub(crate) fn of_outcome(outcome: Arc<Outcome>) -> Self {
         Self {
             outcome,

@@ -331,7 +331,7 @@ pub struct HostMedium<'a> {
     pub sequence: u64,
     /// The digest of its call.
     pub digest: u32,
-    /// Where it is written down when what is done, if anybody asked for that.
+    /// When each step began and ended, if the program asked for that.
     pub log: Option<&'a mut Log>,
 }
 
