@@ -159,6 +159,19 @@ impl Communicator {
         self.run(py, vec![call])
     }
 
+    /// Starts a message from `buffer`, or one into it.
+    fn buffer_message(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: usize,
+        dtype: Option<&str>,
+        is_sent: bool,
+    ) -> PyResult<Work> {
+        let mut buffers = Buffers::of(dtype)?;
+        let memory = buffers.take(buffer, !is_sent)?;
+        self.message(buffer.py(), (buffers.dtype(), memory), peer, is_sent)
+    }
+
     /// Starts a message from or to `memory`.
     fn message(
         &self,
@@ -429,9 +442,7 @@ impl Communicator {
         peer: usize,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        let mut buffers = Buffers::of(dtype)?;
-        let memory = buffers.take(buffer, false)?;
-        self.message(buffer.py(), (buffers.dtype(), memory), peer, true)
+        self.buffer_message(buffer, peer, dtype, true)
     }
 
     /// Starts receiving; `wait()` of what it returns says that the message is there.
@@ -442,9 +453,7 @@ impl Communicator {
         peer: usize,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        let mut buffers = Buffers::of(dtype)?;
-        let memory = buffers.take(buffer, true)?;
-        self.message(buffer.py(), (buffers.dtype(), memory), peer, false)
+        self.buffer_message(buffer, peer, dtype, false)
     }
 
     /// A communicator of the ranks that give the same `color`, numbered by `key`; None for a rank

@@ -1,5 +1,7 @@
 //! Ranks as threads of one process, over loopback.
 
+#[path = "../../../tests/support/address.rs"]
+mod address;
 mod control;
 mod join;
 mod sharing;
@@ -10,28 +12,15 @@ use crate::control::{Handler, Membership};
 use crate::error::{Error, Result};
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::Secret;
+use address::free_port;
 use mio::net::TcpStream;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A port that is free, and its successor too. Below the range the system takes ports from by
-/// itself, and different for each caller.
-fn free_port() -> u16 {
-    static TRIED: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let at = TRIED.fetch_add(2, Ordering::Relaxed) + std::process::id().wrapping_mul(64);
-        let port = 12_000 + u16::try_from(at % 20_000 / 2 * 2).unwrap();
-        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(port) && free(port + 1) {
-            return port;
-        }
-    }
-}
 
 /// The settings of every rank of a world at a fresh rendezvous.
 fn world(world_size: usize, timeout: Duration) -> Vec<Settings> {
