@@ -116,8 +116,7 @@ fn all_ways() -> Result<(), String> {
              engine, real bytes"
         }
         Some(_) => {
-            "each row is a host, filled as it comes to hold the file; simulated network, then \
-             TCP between emulated hosts"
+            "each row is a host and what it holds; simulated, then over TCP between emulated hosts"
         }
     };
     std::fs::write(&path, timeline(title, note, &panels))
