@@ -84,6 +84,38 @@ macro_rules! dtypes {
         }
         #[allow(unused_imports)]
         pub(crate) use for_each_dtype;
+
+        /// The Rust type of each, by its name.
+        #[doc(hidden)]
+        pub mod rust {
+            $(pub type $variant = $rust;)*
+        }
+
+        /// Evaluates an expression with the Rust type of a [`Dtype`](crate::Dtype), for code
+        /// that learns only when it runs what its bytes are: a file's reader, a binding to another
+        /// language.
+        ///
+        /// ```
+        /// use ringtree::{Dtype, Element, with_element};
+        /// fn bits_of<T: Element>() -> usize {
+        ///     8 * size_of::<T>()
+        /// }
+        /// fn bits(dtype: Dtype) -> usize {
+        ///     with_element!(dtype, T => bits_of::<T>())
+        /// }
+        /// assert_eq!((bits(Dtype::Bf16), bits(Dtype::U64)), (16, 64));
+        /// ```
+        #[macro_export]
+        macro_rules! with_element {
+            ($dtype:expr, $element:ident => $body:expr) => {
+                match $dtype {
+                    $($crate::Dtype::$variant => {
+                        type $element = $crate::dtype::rust::$variant;
+                        $body
+                    })*
+                }
+            };
+        }
     };
 }
 

@@ -1,13 +1,12 @@
 //! Collectives on device buffers whose results are known exactly.
 
 use crate::world::{Act, Rank};
-use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::plan::algorithms::pairs;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::reduce::exact::Inputs;
 use ringtree::sim::promise::Promise;
-use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
+use ringtree::{Dtype, Element, Layout, ReduceOp, Result, with_element};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -99,20 +98,7 @@ fn large(world_size: usize) -> Vec<Case> {
 }
 
 fn check(rank: &Rank, case: &Case) -> Result<usize> {
-    match case.dtype {
-        Dtype::I8 => check_as::<i8>(rank, case),
-        Dtype::U8 => check_as::<u8>(rank, case),
-        Dtype::I16 => check_as::<i16>(rank, case),
-        Dtype::U16 => check_as::<u16>(rank, case),
-        Dtype::I32 => check_as::<i32>(rank, case),
-        Dtype::U32 => check_as::<u32>(rank, case),
-        Dtype::I64 => check_as::<i64>(rank, case),
-        Dtype::U64 => check_as::<u64>(rank, case),
-        Dtype::F16 => check_as::<f16>(rank, case),
-        Dtype::Bf16 => check_as::<bf16>(rank, case),
-        Dtype::F32 => check_as::<f32>(rank, case),
-        Dtype::F64 => check_as::<f64>(rank, case),
-    }
+    with_element!(case.dtype, T => check_as::<T>(rank, case))
 }
 
 /// Makes the call; how many elements of this rank are not what was promised.

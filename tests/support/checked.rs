@@ -1,11 +1,10 @@
 //! One collective on inputs whose result is known exactly, in place and `_into`. A count that the
 //! collective does not take is rounded down.
 
-use half::{bf16, f16};
 use ringtree::plan::Collective;
 use ringtree::reduce::exact::Inputs;
 use ringtree::sim::promise::Promise;
-use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result};
+use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result, with_element};
 
 /// What to call.
 #[derive(Clone, Copy, Debug)]
@@ -21,20 +20,7 @@ pub(crate) struct Case {
 /// Makes the call in place, and then from one buffer into another where there is such a form.
 /// Returns how many elements of this rank are wrong, changed ones of the input included.
 pub(crate) fn check(comm: &Communicator, case: &Case) -> Result<usize> {
-    match case.dtype {
-        Dtype::I8 => check_as::<i8>(comm, case),
-        Dtype::U8 => check_as::<u8>(comm, case),
-        Dtype::I16 => check_as::<i16>(comm, case),
-        Dtype::U16 => check_as::<u16>(comm, case),
-        Dtype::I32 => check_as::<i32>(comm, case),
-        Dtype::U32 => check_as::<u32>(comm, case),
-        Dtype::I64 => check_as::<i64>(comm, case),
-        Dtype::U64 => check_as::<u64>(comm, case),
-        Dtype::F16 => check_as::<f16>(comm, case),
-        Dtype::Bf16 => check_as::<bf16>(comm, case),
-        Dtype::F32 => check_as::<f32>(comm, case),
-        Dtype::F64 => check_as::<f64>(comm, case),
-    }
+    with_element!(case.dtype, T => check_as::<T>(comm, case))
 }
 
 fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {

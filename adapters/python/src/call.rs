@@ -1,29 +1,10 @@
 //! One collective as a value, and its carrying out over memory whose type is known only now.
 
 use crate::sys::Memory;
-use crate::work::Operation;
-use ringtree::comm::buffer;
-use ringtree::{Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, Layout};
-use ringtree::{ReduceOp, Result};
+use ringtree::with_element;
+use ringtree::{Collective, Communicator, Dtype, Element, Error, Layout, ReduceOp, Result};
+use ringtree_foreign::Operation;
 use std::borrow::Cow;
-
-/// Runs `$body` with the type `$element` that `$dtype` names.
-macro_rules! with_element {
-    ($dtype:expr, $element:ident => $body:expr) => {
-        with_element!(@ $dtype, $element => $body;
-            I8 i8, U8 u8, I16 i16, U16 u16, I32 i32, U32 u32, I64 i64, U64 u64,
-            F16 half::f16, Bf16 half::bf16, F32 f32, F64 f64)
-    };
-    (@ $dtype:expr, $element:ident => $body:expr; $($variant:ident $rust:ty),*) => {
-        match $dtype {
-            $(Dtype::$variant => {
-                type $element = $rust;
-                $body
-            })*
-        }
-    };
-}
-pub(crate) use with_element;
 
 /// A collective on memory of Python's.
 pub(crate) struct Call {
@@ -126,7 +107,7 @@ impl Call {
             ..
         } = self;
         with_element!(self.dtype, T => {
-            let held = Held::<T>::new(output)?;
+            let held = output.held::<T>()?;
             let started = match collective {
                 Collective::AllReduce => comm.all_reduce_async(held, op),
                 Collective::Reduce => comm.reduce_async(held, op, root),
@@ -198,44 +179,5 @@ fn reduce_scatter<T: Element>(
                 Ok(())
             })
         }
-    }
-}
-
-/// One part of memory, which an operation under way owns.
-pub(crate) struct Held<T> {
-    memory: Memory,
-    element: std::marker::PhantomData<T>,
-}
-
-impl<T: Element> Held<T> {
-    /// # Errors
-    /// [`Error::usage`]: the memory is not one aligned part.
-    pub(crate) fn new(memory: Memory) -> Result<Self> {
-        if !memory.is_one::<T>() {
-            return Err(Error::usage("a message is one buffer"));
-        }
-        // Not to be written yet: what is sent may be read-only.
-        memory.whole::<T>()?;
-        Ok(Self {
-            memory,
-            element: std::marker::PhantomData,
-        })
-    }
-}
-
-impl<T: Element> Buffer for Held<T> {
-    type Element = T;
-
-    fn memory(&self) -> buffer::Memory<'_, T> {
-        match self.memory.whole::<T>() {
-            Ok(Cow::Borrowed(all)) => buffer::Memory::Host(all),
-            _ => buffer::Memory::Host(&[]),
-        }
-    }
-}
-
-impl<T: Element> BufferMut for Held<T> {
-    fn memory_mut(&mut self) -> buffer::MemoryMut<'_, T> {
-        buffer::MemoryMut::Host(self.memory.one_mut::<T>().unwrap_or_default())
     }
 }

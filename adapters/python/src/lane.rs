@@ -6,10 +6,10 @@
 //! the interpreter's lock.
 
 use crate::call::Call;
-use crate::work::{Operation, Outcome, Work};
+use crate::work::Work;
 use ringtree::{Communicator, Error, Result};
+use ringtree_foreign::{Operation, Outcome, Pending, unpanicked};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Lane {
         match calls.pop() {
             Some(call) if is_single && self.shared.is_idle() => {
                 let operation = call.post(&self.comm().with_timeout(timeout))?;
-                Ok(Work::of_operation(operation))
+                Ok(Work::new(Pending::of_operation(operation)))
             }
             last => {
                 calls.extend(last);
@@ -102,7 +102,7 @@ impl Lane {
         };
         self.shared.lock().jobs.push_back(job);
         self.shared.changed.notify_all();
-        Ok(Work::of_outcome(outcome))
+        Ok(Work::new(Pending::of_outcome(outcome)))
     }
 
     fn have_thread(&self) -> Result<()> {
@@ -149,9 +149,7 @@ impl Shared {
             let comm = self.comm.with_timeout(job.timeout);
             let mut calls = job.calls;
             let run = || calls.iter_mut().try_for_each(|call| call.carry_out(&comm));
-            let end = catch_unwind(AssertUnwindSafe(run));
-            let panicked = |_| Err(Error::system("a call panicked; its last output says where"));
-            let end = end.unwrap_or_else(panicked);
+            let end = unpanicked(run);
             // The memory is the program's again before it hears of the end.
             drop(calls);
             self.lock().is_busy = false;
@@ -188,6 +186,7 @@ impl Lane {
         timeout: Duration,
         start: impl FnOnce(&Communicator) -> Result<Box<dyn Operation>>,
     ) -> Result<Work> {
-        start(&self.comm().with_timeout(timeout)).map(Work::of_operation)
+        let operation = start(&self.comm().with_timeout(timeout))?;
+        Ok(Work::new(Pending::of_operation(operation)))
     }
 }

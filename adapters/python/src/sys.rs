@@ -13,6 +13,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use ringtree::{Dtype, Element, Error, Result};
+use ringtree_foreign::{ForeignBuffer, first_element};
 use std::borrow::Cow;
 
 /// Elements that lie one after the other.
@@ -198,16 +199,6 @@ impl Memory {
         Ok(Cow::Owned(all))
     }
 
-    /// All elements of parts that lie one after the other, to be written.
-    ///
-    /// # Errors
-    /// [`Error::usage`]: they are not aligned, or do not lie so.
-    pub(crate) fn one_mut<T: Element>(&mut self) -> Result<&mut [T]> {
-        let apart = || Error::usage("the parts of this buffer do not lie one after the other");
-        let span = self.joined::<T>().ok_or_else(apart)?;
-        self.write(span)
-    }
-
     /// Lets `act` write all elements: where they are, or in a copy that goes back afterwards.
     ///
     /// # Errors
@@ -230,38 +221,34 @@ impl Memory {
         Ok(())
     }
 
+    /// The one part, for an operation under way, which keeps it.
+    ///
+    /// # Errors
+    /// [`Error::usage`]: there are several, or it is not aligned.
+    pub(crate) fn held<T: Element>(self) -> Result<ForeignBuffer<T, Self>> {
+        let apart = || Error::usage("a message is one buffer");
+        let span = self.joined::<T>().ok_or_else(apart)?;
+        // SAFETY: as for `read` and `write`; what keeps the elements there goes along. What is sent
+        // may be read-only, and is only read.
+        unsafe { ForeignBuffer::new(span.address, span.count, self) }
+    }
+
     fn read<T: Element>(&self, span: Span) -> Result<&[T]> {
-        let pointer = pointer::<T>(span)?;
+        let first = first_element::<T>(span.address, span.count)?;
         // SAFETY: the pointer is aligned and not null, and `span.count` elements lie there (see the
         // module's text) as long as `_keeper` lives, which `self` owns. Every bit pattern is an
         // element. The program must not write them until the call has ended, and this crate writes
         // only what it holds by `&mut`.
-        Ok(unsafe { std::slice::from_raw_parts(pointer, span.count) })
+        Ok(unsafe { std::slice::from_raw_parts(first.as_ptr(), span.count) })
     }
 
     fn write<T: Element>(&mut self, span: Span) -> Result<&mut [T]> {
-        let pointer = pointer::<T>(span)?;
+        let first = first_element::<T>(span.address, span.count)?;
         // SAFETY: as for `read`. Both ways to make a `Memory` to be written say that its bytes may
         // be, and `&mut self` makes the access the only one through this object; `call` copies what
         // another `Memory` of the same call shares with it.
-        Ok(unsafe { std::slice::from_raw_parts_mut(pointer, span.count) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), span.count) })
     }
-}
-
-/// Where the elements begin; for none of them, anywhere.
-fn pointer<T: Element>(span: Span) -> Result<*mut T> {
-    let pointer = match span.count {
-        0 => std::ptr::NonNull::dangling().as_ptr(),
-        _ => span.address as *mut T,
-    };
-    if pointer.is_null() || !pointer.is_aligned() {
-        return Err(Error::usage(format!(
-            "the buffer at {:#x} is not aligned for elements of {}; pass a copy",
-            span.address,
-            T::DTYPE
-        )));
-    }
-    Ok(pointer)
 }
 
 /// The element type of a format of the struct module, in the machine's own byte order.

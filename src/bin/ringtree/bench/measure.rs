@@ -2,12 +2,11 @@
 
 use super::buffers::{Buffers, OfDevice, OfHost, zeros};
 use super::case::{Case, Memory};
-use half::{bf16, f16};
 use ringtree::ddp::Trace;
 use ringtree::plan::Algorithm;
 use ringtree::reduce::exact::Inputs;
 use ringtree::sim::promise::Promise;
-use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result};
+use ringtree::{Communicator, Element, Layout, ReduceOp, Result, with_element};
 use std::time::Instant;
 
 /// Batches a point; the median is reported.
@@ -35,20 +34,7 @@ pub(crate) struct Measurement {
 
 /// Measures a point, and records the messages of one more call in `trace`.
 pub(crate) fn measure(comm: &Communicator, case: &Case, trace: &Trace) -> Result<Measurement> {
-    match case.dtype {
-        Dtype::I8 => measure_as::<i8>(comm, case, trace),
-        Dtype::U8 => measure_as::<u8>(comm, case, trace),
-        Dtype::I16 => measure_as::<i16>(comm, case, trace),
-        Dtype::U16 => measure_as::<u16>(comm, case, trace),
-        Dtype::I32 => measure_as::<i32>(comm, case, trace),
-        Dtype::U32 => measure_as::<u32>(comm, case, trace),
-        Dtype::I64 => measure_as::<i64>(comm, case, trace),
-        Dtype::U64 => measure_as::<u64>(comm, case, trace),
-        Dtype::F16 => measure_as::<f16>(comm, case, trace),
-        Dtype::Bf16 => measure_as::<bf16>(comm, case, trace),
-        Dtype::F32 => measure_as::<f32>(comm, case, trace),
-        Dtype::F64 => measure_as::<f64>(comm, case, trace),
-    }
+    with_element!(case.dtype, T => measure_as::<T>(comm, case, trace))
 }
 
 /// A point under way: the communicator, what to call, and the buffers it is called on.

@@ -1,12 +1,11 @@
 //! Collectives on device buffers whose results are known exactly.
 
 use super::rank::{Rank, Said};
-use half::{bf16, f16};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::reduce::exact::Inputs;
 use ringtree::sim::promise::Promise;
-use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
+use ringtree::{Dtype, Element, Layout, ReduceOp, Result, with_element};
 
 /// Wrong calls a rank tells of; the rest is a number.
 const TOLD_MAX: usize = 3;
@@ -104,20 +103,7 @@ pub(super) fn check(rank: &Rank, turn: usize, bytes_max: usize) -> Result<()> {
 }
 
 fn call(rank: &Rank, case: &Case) -> Result<usize> {
-    match case.dtype {
-        Dtype::I8 => call_as::<i8>(rank, case),
-        Dtype::U8 => call_as::<u8>(rank, case),
-        Dtype::I16 => call_as::<i16>(rank, case),
-        Dtype::U16 => call_as::<u16>(rank, case),
-        Dtype::I32 => call_as::<i32>(rank, case),
-        Dtype::U32 => call_as::<u32>(rank, case),
-        Dtype::I64 => call_as::<i64>(rank, case),
-        Dtype::U64 => call_as::<u64>(rank, case),
-        Dtype::F16 => call_as::<f16>(rank, case),
-        Dtype::Bf16 => call_as::<bf16>(rank, case),
-        Dtype::F32 => call_as::<f32>(rank, case),
-        Dtype::F64 => call_as::<f64>(rank, case),
-    }
+    with_element!(case.dtype, T => call_as::<T>(rank, case))
 }
 
 /// How many elements of this rank are not what was promised.

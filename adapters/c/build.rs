@@ -1,0 +1,18 @@
+//! The shared library's name, which programs that are linked with it ask for, and that it stays.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let part = |name| std::env::var(name).expect("invariant: cargo sets it");
+    let (major, minor) = (
+        part("CARGO_PKG_VERSION_MAJOR"),
+        part("CARGO_PKG_VERSION_MINOR"),
+    );
+    // Before version 1 every minor version may change the interface.
+    let interface = match &*major {
+        "0" => format!("0.{minor}"),
+        _ => major,
+    };
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libringtree.so.{interface}");
+    // Threads of the library may run when a program closes it.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

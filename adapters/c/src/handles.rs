@@ -1,0 +1,147 @@
+//! Communicators and work as C holds them.
+//!
+//! A handle is a number that is given out once and looked up in a table. It has the form of a
+//! pointer, and nothing is ever read where it points: a handle that is stale, or made up, is
+//! refused. What a call uses stays until the call has ended, whoever destroys the handle meanwhile.
+
+use ringtree::{Communicator, Error, Result};
+use ringtree_foreign::Pending;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// In every handle, so that none is an address of memory: of such, the upper bits are equal.
+const MARK: usize = 0x5254 << 48;
+
+/// The handles given out so far, of all tables.
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) static COMMUNICATORS: Table<Comm> =
+    Table::new("ringtree_comm_t", "destroyed or aborted");
+pub(crate) static WORK: Table<Pending> = Table::new("ringtree_work_t", "freed");
+
+/// A communicator of the process that joined: a forked child has none of its threads.
+pub(crate) struct Comm {
+    pub(crate) comm: Communicator,
+    process: u32,
+}
+
+impl Comm {
+    pub(crate) fn new(comm: Communicator) -> Self {
+        Self {
+            comm,
+            process: std::process::id(),
+        }
+    }
+
+    /// Another handle of the same communicator.
+    pub(crate) fn with(&self, comm: Communicator) -> Self {
+        Self {
+            comm,
+            process: self.process,
+        }
+    }
+
+    /// Whether this is another process than the one that joined.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+}
+
+pub(crate) struct Table<T> {
+    entries: RwLock<BTreeMap<usize, Arc<T>>>,
+    what: &'static str,
+    ended: &'static str,
+}
+
+impl<T> Table<T> {
+    const fn new(what: &'static str, ended: &'static str) -> Self {
+        Self {
+            entries: RwLock::new(BTreeMap::new()),
+            what,
+            ended,
+        }
+    }
+
+    /// Adds one, and returns its handle.
+    pub(crate) fn insert(&self, one: T) -> usize {
+        let handle = MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
+        self.write().insert(handle, Arc::new(one));
+        handle
+    }
+
+    /// # Errors
+    /// [`Error::usage`]: there is none, or none any more.
+    pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
+        let found = self.read().get(&handle).cloned();
+        found.ok_or_else(|| self.missing(handle))
+    }
+
+    /// Takes it out, if `may_go`.
+    ///
+    /// # Errors
+    /// As [`Table::get`], and those of `may_go`.
+    pub(crate) fn take(
+        &self,
+        handle: usize,
+        may_go: impl FnOnce(&T) -> Result<()>,
+    ) -> Result<Arc<T>> {
+        let mut entries = self.write();
+        let found = entries.get(&handle).ok_or_else(|| self.missing(handle))?;
+        may_go(found)?;
+        entries.remove(&handle).ok_or_else(|| self.missing(handle))
+    }
+
+    /// Puts another one in its place.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
+        let mut entries = self.write();
+        let place = entries.get_mut(&handle);
+        let place = place.ok_or_else(|| self.missing(handle))?;
+        *place = Arc::new(by(place));
+        Ok(())
+    }
+
+    fn missing(&self, handle: usize) -> Error {
+        let (what, ended) = (self.what, self.ended);
+        Error::usage(match handle {
+            0 => format!("the {what} is NULL"),
+            _ => format!("the {what} is not one that is in use: it was {ended}, or never made"),
+        })
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<usize, Arc<T>>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Arc<T>>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_leads_to_what_it_was_given_for_until_that_is_taken() {
+        let numbers = Table::new("number", "taken");
+        let names = Table::new("name", "taken");
+        let (one, two) = (numbers.insert(1), numbers.insert(2));
+        let name = names.insert("x");
+        assert!(*numbers.get(two).unwrap() == 2 && *names.get(name).unwrap() == "x");
+        assert!(numbers.get(name).is_err() && names.get(one).is_err());
+        numbers.replace(one, |one| one + 10).unwrap();
+        let refusal = numbers.take(one, |_| Err(Error::usage("busy")));
+        assert_eq!(refusal.unwrap_err().to_string(), "busy");
+        assert_eq!(*numbers.take(one, |_| Ok(())).unwrap(), 11);
+        for stale in [one, 0, 1, usize::MAX] {
+            assert!(numbers.get(stale).unwrap_err().is_usage());
+            assert!(numbers.take(stale, |_| Ok(())).is_err());
+            assert!(numbers.replace(stale, |one| *one).is_err());
+        }
+        assert!(numbers.insert(3) != one);
+    }
+}

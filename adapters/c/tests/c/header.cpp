@@ -1,0 +1,17 @@
+// The header is C++ as well: what it declares can be called, and has C's names.
+#include <ringtree.h>
+#include <cstring>
+
+int main() {
+    static_assert(RINGTREE_F64 == 11 && RINGTREE_BXOR == 7, "numbers are part of the interface");
+    static_assert(sizeof(ringtree_dtype_t) == sizeof(int), "an enum is an int to the library");
+    ringtree_comm_t *comm = nullptr;
+    if (ringtree_comm_init_from_env_or_alone(&comm) != RINGTREE_SUCCESS) {
+        return 1;
+    }
+    double one = 1;
+    const auto result = ringtree_all_reduce(&one, &one, 1, RINGTREE_F64, RINGTREE_SUM, comm);
+    const bool is_right = result == RINGTREE_SUCCESS && one == 1;
+    ringtree_comm_destroy(comm);
+    return is_right && std::strncmp(ringtree_version(), "0.", 2) == 0 ? 0 : 1;
+}

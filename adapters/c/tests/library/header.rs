@@ -1,0 +1,55 @@
+//! The header is what the sources say.
+
+use cbindgen::{Builder, Config};
+use std::fs;
+use std::path::Path;
+
+/// In the order of the header.
+const SOURCES: [&str; 6] = [
+    "types.rs",
+    "door/results.rs",
+    "door/communicators.rs",
+    "door/collectives.rs",
+    "door/messages.rs",
+    "door/started.rs",
+];
+
+pub(crate) const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/ringtree.h");
+
+/// The header of the sources as they are.
+fn generated() -> String {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = Config::from_file(package.join("cbindgen.toml")).unwrap();
+    let sources = SOURCES.iter().map(|file| package.join("src").join(file));
+    let builder = sources.fold(Builder::new().with_config(config), Builder::with_src);
+    let mut text = Vec::new();
+    builder.generate().unwrap().write(&mut text);
+    String::from_utf8(text).unwrap()
+}
+
+/// The names of the functions that the header declares.
+pub(crate) fn functions() -> Vec<String> {
+    let header = fs::read_to_string(HEADER).unwrap();
+    let lines = header.lines().filter(|line| !line.starts_with([' ', '/']));
+    let names = lines.filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        name.starts_with("ringtree_").then(|| name.to_owned())
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_header_is_what_the_sources_say() {
+    let (kept, made) = (fs::read_to_string(HEADER).unwrap_or_default(), generated());
+    if std::env::var_os("RINGTREE_TEST_WRITE").is_some() {
+        return fs::write(HEADER, made).unwrap();
+    }
+    assert!(
+        kept == made,
+        "include/ringtree.h is not what the sources say: write it anew by\n\
+         RINGTREE_TEST_WRITE=1 cargo test -p ringtree-c header"
+    );
+}

@@ -1,0 +1,181 @@
+//! Programs in C that use the library as it is installed.
+
+use crate::address::free_port;
+use crate::installed::{finished, package, prefix};
+use ringtree::launch::{Job, Output, run};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// How a program is built.
+#[derive(Clone, Copy, PartialEq)]
+enum Build {
+    Shared,
+    Static,
+    /// With AddressSanitizer.
+    Sanitized,
+}
+
+/// A compiler's command line for a program in C, or one in C++.
+fn compiler(source: &Path, build: Build) -> Command {
+    let is_c = source.extension().is_some_and(|extension| extension == "c");
+    let (name, standard) = match is_c {
+        true => ("cc", "-std=c99"),
+        false => ("c++", "-std=c++11"),
+    };
+    let mut command = Command::new(name);
+    let warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+    command.arg(standard).args(warnings).arg(source);
+    let (include, library) = (prefix().join("include"), prefix().join("lib"));
+    command.arg("-I").arg(include);
+    match build {
+        Build::Shared | Build::Sanitized => {
+            command.arg("-L").arg(&library).arg("-lringtree");
+            command.arg(format!("-Wl,-rpath,{}", library.display()));
+        }
+        Build::Static => {
+            command.arg(library.join("libringtree.a"));
+            command.args(private_libraries());
+        }
+    }
+    if build == Build::Sanitized {
+        command.args(["-g", "-fsanitize=address"]);
+    }
+    command.arg("-pthread");
+    command
+}
+
+/// What a program that takes the static library needs besides, as pkg-config's file says.
+fn private_libraries() -> Vec<String> {
+    let file = std::fs::read_to_string(prefix().join("lib/pkgconfig/ringtree.pc")).unwrap();
+    let line = file
+        .lines()
+        .find_map(|line| line.strip_prefix("Libs.private: "));
+    line.unwrap().split(' ').map(str::to_owned).collect()
+}
+
+/// A program of C, built.
+struct Program {
+    folder: TempDir,
+}
+
+impl Program {
+    fn new(source: &str, build: Build) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = compiler(&package().join(source), build);
+        let output = command
+            .arg("-o")
+            .arg(folder.path().join("program"))
+            .output();
+        finished(source, &output.unwrap());
+        Self { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("program")
+    }
+
+    /// Its exit code over `ranks` processes, as `ringtree run` starts them.
+    fn run(&self, ranks: usize) -> i32 {
+        let job = Job {
+            program: self.path().into(),
+            arguments: Vec::new(),
+            ranks,
+            id: None,
+            max_restarts: 0,
+            output: Output::Prefixed,
+            log_folder: None,
+            meeting: None,
+        };
+        run(&job).unwrap()
+    }
+}
+
+#[test]
+fn the_example_runs_with_both_libraries() {
+    for build in [Build::Shared, Build::Static] {
+        let program = Program::new("examples/all_reduce.c", build);
+        let alone = Command::new(program.path()).output().unwrap();
+        let line = finished("the example", &alone);
+        assert_eq!(line, "1 ranks: the largest sum is 999, the mean loss 1\n");
+        assert_eq!(program.run(2), 0);
+    }
+}
+
+#[test]
+fn every_call_does_what_the_header_says() {
+    let program = Program::new("tests/c/collectives.c", Build::Shared);
+    for ranks in [1, 2, 3, 4] {
+        assert_eq!(program.run(ranks), 0, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_does_no_harm() {
+    let program = Program::new("tests/c/misuse.c", Build::Shared);
+    for ranks in [2, 4] {
+        assert_eq!(program.run(ranks), 0, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn handles_may_end_while_others_use_them() {
+    let program = Program::new("tests/c/lifecycle.c", Build::Shared);
+    for ranks in [2, 4] {
+        assert_eq!(program.run(ranks), 0, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn survivors_are_told_which_rank_was_killed_in_which_call() {
+    let program = Program::new("tests/c/survivor.c", Build::Shared);
+    let port = free_port().to_string();
+    let ranks = [0, 1, 2].map(|rank: usize| {
+        let place = [("RANK", rank), ("LOCAL_RANK", rank)];
+        let size = [("WORLD_SIZE", 3), ("LOCAL_WORLD_SIZE", 3)];
+        let variables = place.into_iter().chain(size);
+        Command::new(program.path())
+            .envs(variables.map(|(name, number)| (name, number.to_string())))
+            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let [first, killed, last] = ranks.map(|rank| rank.wait_with_output().unwrap());
+    assert!(!killed.status.success());
+    for survivor in [first, last] {
+        let told = finished("a survivor", &survivor);
+        let is_whole = told.starts_with("peer 1, all-reduce #2: rank 1 is gone");
+        assert!(is_whole && told.contains("restart the job"), "{told}");
+    }
+}
+
+#[test]
+fn the_header_is_cpp_as_well() {
+    let program = Program::new("tests/c/header.cpp", Build::Shared);
+    finished(
+        "header.cpp",
+        &Command::new(program.path()).output().unwrap(),
+    );
+}
+
+/// The programs' own memory, and what the library does with it through the C library's functions,
+/// leaks included.
+#[test]
+fn address_sanitizer_has_no_complaint() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
+    let mut probe = Command::new("cc");
+    probe.arg("-fsanitize=address").arg(&empty);
+    let probe = probe.arg("-o").arg(folder.path().join("empty")).output();
+    let is_there = probe.is_ok_and(|probe| probe.status.success());
+    let runs = || Command::new(folder.path().join("empty")).output();
+    if !is_there || !runs().is_ok_and(|end| end.status.success()) {
+        return eprintln!("skipped: the compiler has no AddressSanitizer that runs here");
+    }
+    for source in ["collectives", "misuse", "lifecycle"] {
+        let program = Program::new(&format!("tests/c/{source}.c"), Build::Sanitized);
+        assert_eq!(program.run(2), 0, "{source}");
+    }
+}
