@@ -2,9 +2,9 @@
  *
  * This file is generated (adapters/c/README.md says how); change the Rust sources instead.
  *
- * Functions. Each returns a ringtree_result_t; ringtree_last_error() has the whole story of what
- * failed. After any error but RINGTREE_USAGE the communicator cannot be used any more: every later
- * call on it returns the same first error, and buffers that the call was to write are unspecified.
+ * Functions. Those that can fail return a ringtree_result_t; ringtree_last_error() has the story.
+ * After any error but RINGTREE_USAGE the communicator cannot be used any more: every later call on
+ * it returns the same first error, and buffers that the call was to write are unspecified.
  *
  * Pointers. A pointer is NULL, or leads to what the parameter says: `count` elements of `dtype`,
  * aligned for it, in host memory, for as long as the call lasts. NULL is refused, but for buffers
