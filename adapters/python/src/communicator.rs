@@ -1,17 +1,16 @@
 //! The class that Python sees.
 
 use crate::arguments::{Buffers, Operator, Raw, call_of};
-use crate::call::Call;
+use crate::call::{Call, Held, with_element};
 use crate::error;
 use crate::interrupt;
 use crate::lane::Lane;
 use crate::start;
 use crate::sys::{Memory, names};
-use crate::work::{Work, duration};
+use crate::work::{Operation, Work, duration};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ringtree::{Collective, Dtype, Error, with_element};
-use ringtree_foreign::Operation;
+use ringtree::{Collective, Dtype, Error};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -184,7 +183,7 @@ impl Communicator {
         self.detached(py, |lane, timeout| {
             lane.post(timeout, |comm| {
                 with_element!(dtype, T => {
-                    let held = memory.held::<T>()?;
+                    let held = Held::<T>::new(memory)?;
                     let started: Box<dyn Operation> = match is_sent {
                         true => Box::new(comm.send_async(held, peer)?),
                         false => Box::new(comm.recv_async(held, peer)?),
