@@ -102,7 +102,7 @@ impl Communicator {
     /// Makes a group of `ranks`; if it `ends_with` this communicator, which fails meanwhile, none.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let made = Self::assemble(self.parts_of_group(ranks, ends_with)?);
-        Ok(Self(made.0, self.1))
+        Ok(Self(made.0, self.1, 0))
     }
 
     /// What a group of `ranks` is made of; see [`Communicator::make_group`].
@@ -172,7 +172,7 @@ impl Communicator {
             tuning_origin: origin,
             ..parts
         });
-        Ok(Self(made.0, self.1))
+        Ok(Self(made.0, self.1, 0))
     }
 
     /// This rank's place in a list of ranks, of which a group is to be made.

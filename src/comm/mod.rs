@@ -38,7 +38,7 @@ pub mod work;
 
 use crate::bootstrap::settings::DevicePathChoice;
 use crate::engine::cache::Cache;
-use crate::engine::group::Memory;
+use crate::engine::group::{Group, Memory};
 use crate::error::{Error, Result};
 use crate::plan::Topology;
 use crate::plan::select::TuningTable;
@@ -91,7 +91,8 @@ impl Parts {
     }
 }
 
-/// A group of ranks that work together, as a handle whose calls have a certain timeout.
+/// A group of ranks that work together, as a handle whose calls have a certain timeout, and
+/// whose messages a certain tag.
 ///
 /// All ranks issue the operations of a communicator in the same order. Threads may share one: calls
 /// are queued in the order of arrival, which must then be the same on all ranks.
@@ -105,7 +106,7 @@ impl Parts {
 /// });
 /// assert!(sums.into_iter().all(|sum| sum == Ok([6.0, 4.0])));
 /// ```
-pub struct Communicator(Arc<Core>, Duration);
+pub struct Communicator(Arc<Core>, Duration, u32);
 
 /// A communicator without its face: operations under way keep it alive.
 struct Core {
@@ -163,7 +164,7 @@ impl Communicator {
             first_in_line: Mutex::default(),
             allocating: Mutex::default(),
         };
-        Self(Arc::new(core), timeout)
+        Self(Arc::new(core), timeout, 0)
     }
 
     /// This process's number in the group, from 0.
@@ -269,6 +270,28 @@ impl Communicator {
     /// ```
     pub fn fail(&self, cause: &Error) {
         self.0.parts.runtime.fail(self.0.parts.group, cause);
+    }
+
+    /// The first error, with which every call ends from now on; `None` while this rank knows of
+    /// none. It asks nobody.
+    ///
+    /// ```
+    /// use ringtree::Error;
+    /// let found = ringtree::simulate(2, |comm| {
+    ///     let before = comm.failure();
+    ///     if comm.rank() == 1 {
+    ///         comm.fail(&Error::system("no room on the disk"));
+    ///     }
+    ///     let end = comm.barrier();
+    ///     (before, end.err() == comm.failure())
+    /// });
+    /// assert_eq!(found, [(None, true), (None, true)]);
+    /// ```
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        let parts = &self.0.parts;
+        let first = |group: &mut Group| group.first_error().cloned();
+        parts.runtime.with_group(parts.group, first).flatten()
     }
 
     /// After a call has failed: the mark that all survivors agree on, the least of theirs. So a

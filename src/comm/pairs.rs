@@ -268,7 +268,8 @@ impl Communicator {
         let Some((count, dtype)) = region.map(|one| (one.count(), one.dtype())) else {
             return Err(Error::usage("a message needs a buffer"));
         };
-        let prepared = Arc::new(Prepared::message(self.rank(), end, count, dtype)?);
+        let message = Prepared::message(self.rank(), end, (count, dtype), self.2)?;
+        let prepared = Arc::new(message);
         start(&mut Start {
             prepared: &prepared,
             sequence: 0,

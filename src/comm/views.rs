@@ -1,4 +1,4 @@
-//! Handles of one communicator whose calls have different deadlines.
+//! Handles of one communicator whose calls have different deadlines, or different tags.
 
 use super::Communicator;
 use crate::engine::group::Group;
@@ -56,7 +56,33 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Self(Arc::clone(&self.0), timeout.min(TIMEOUT_MAX))
+        Self(Arc::clone(&self.0), timeout.min(TIMEOUT_MAX), self.2)
+    }
+
+    /// The same communicator as a handle whose messages carry `tag`: a message is received by the
+    /// tag that it was sent with, which is 0 without this. Messages are received in the order in
+    /// which they were sent all the same. Where the next one has another tag, nothing is received,
+    /// and the receiver gets an error; it names both tags if the sender has not left.
+    ///
+    /// ```
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let (losses, mut loss) = (comm.with_tag(7), [0.5f32]);
+    ///     match comm.rank() {
+    ///         0 => losses.send(&loss, 1)?,
+    ///         _ => losses.recv(&mut loss, 0)?,
+    ///     }
+    ///     match comm.rank() {
+    ///         0 => losses.send(&loss, 1)?,
+    ///         _ => comm.with_tag(8).recv(&mut loss, 0)?,
+    ///     }
+    ///     comm.barrier()
+    /// });
+    /// let text = ends[1].clone().unwrap_err().to_string();
+    /// assert!(text.contains("tag 7") && text.contains("tag 8"), "{text}");
+    /// ```
+    #[must_use]
+    pub fn with_tag(&self, tag: u32) -> Self {
+        Self(Arc::clone(&self.0), self.1, tag)
     }
 
     /// This communicator, which messages call `name` from now on: errors, the warning of a call
@@ -139,6 +165,6 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn patient(&self) -> Self {
-        Self(Arc::clone(&self.0), PATIENT)
+        Self(Arc::clone(&self.0), PATIENT, self.2)
     }
 }

@@ -293,7 +293,12 @@ impl Prepared {
     ///
     /// # Errors
     /// [`Error::usage`] if no memory holds so much.
-    pub fn message(rank: usize, end: MessageEnd, count: usize, dtype: Dtype) -> Result<Self> {
+    pub fn message(
+        rank: usize,
+        end: MessageEnd,
+        (count, dtype): (usize, Dtype),
+        tag: u32,
+    ) -> Result<Self> {
         let bytes = bytes_of(count, dtype)?;
         let (peer, to) = match end {
             MessageEnd::To(peer) => (peer, peer),
@@ -301,7 +306,7 @@ impl Prepared {
             // Another rank stands for the sender until the sender is known.
             MessageEnd::FromAny(_) => (usize::from(rank == 0), rank),
         };
-        let call = Call::message(count, dtype, to);
+        let call = Call::message(count, dtype, to).tagged(tag);
         Ok(Self {
             digest: call.digest(),
             call,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn prepared() -> Arc<Prepared> {
-        Arc::new(Prepared::message(0, MessageEnd::To(1), 3, Dtype::F32).unwrap())
+        Arc::new(Prepared::message(0, MessageEnd::To(1), (3, Dtype::F32), 0).unwrap())
     }
 
     #[test]

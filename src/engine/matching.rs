@@ -225,7 +225,7 @@ mod tests {
             _ => Memory::in_place(region),
         };
         let dtype = crate::dtype::Dtype::U64;
-        let prepared = Prepared::message(group.rank, end, 1, dtype).unwrap();
+        let prepared = Prepared::message(group.rank, end, (1, dtype), 0).unwrap();
         let mut start = Start {
             prepared: &Arc::new(prepared),
             sequence: 0,

@@ -233,7 +233,7 @@ impl Group {
     }
 
     /// The first error, once it is known.
-    pub(super) fn first_error(&self) -> Option<&Error> {
+    pub fn first_error(&self) -> Option<&Error> {
         self.session.first_error()
     }
 

@@ -90,6 +90,8 @@ pub struct Call {
     pub pieces: usize,
     /// Where the elements lie.
     pub medium: Medium,
+    /// What the two ends of a message call it; 0 in a collective.
+    pub tag: u32,
 }
 
 impl Call {
@@ -124,6 +126,7 @@ impl Call {
             algorithm: None,
             pieces: 0,
             medium: Medium::Host,
+            tag: 0,
         }
     }
 
@@ -147,7 +150,14 @@ impl Call {
             algorithm: Some(Algorithm::Flat),
             pieces: 1,
             medium: Medium::Host,
+            tag: 0,
         }
+    }
+
+    /// The same, called `tag` by its two ends.
+    #[must_use]
+    pub fn tagged(self, tag: u32) -> Self {
+        Self { tag, ..self }
     }
 
     /// The same on elements of `dtype`.
@@ -272,6 +282,7 @@ impl fmt::Display for Call {
             algorithm,
             pieces,
             medium,
+            tag,
         } = self;
         write!(formatter, "{} #{sequence} of ", kind.name())?;
         if !self.is_counted_by_pairs() {
@@ -288,7 +299,11 @@ impl fmt::Display for Call {
             write!(formatter, ", {op}")?;
         }
         let Some(collective) = collective else {
-            return write!(formatter, " to rank {root}");
+            write!(formatter, " to rank {root}")?;
+            return match tag {
+                0 => Ok(()),
+                _ => write!(formatter, ", tag {tag}"),
+            };
         };
         if collective.is_rooted() {
             write!(formatter, ", root {root}")?;
