@@ -72,12 +72,15 @@ impl Communicator {
     }
 
     /// Runs `act` without the interpreter's lock, and raises its error, or what Ctrl-C has raised.
+    /// Calls may take `timeout`, or the communicator's.
     fn detached<R: Send>(
         &self,
         py: Python<'_>,
+        timeout: Option<Duration>,
         act: impl FnOnce(&Lane, Duration) -> ringtree::Result<R> + Send,
     ) -> PyResult<R> {
-        let (lane, timeout) = (self.lane(py)?, *lock(&self.timeout));
+        let timeout = timeout.unwrap_or_else(|| *lock(&self.timeout));
+        let lane = self.lane(py)?;
         let end = py.detach(|| {
             let end = act(&lane, timeout);
             drop(lane);
@@ -88,8 +91,8 @@ impl Communicator {
     }
 
     /// Runs calls to their end.
-    fn run(&self, py: Python<'_>, calls: Vec<Call>) -> PyResult<()> {
-        match self.detached(py, |lane, timeout| lane.run(calls, timeout))? {
+    fn run(&self, py: Python<'_>, calls: Vec<Call>, timeout: Option<Duration>) -> PyResult<()> {
+        match self.detached(py, timeout, |lane, timeout| lane.run(calls, timeout))? {
             Some(queued) => queued.finish(py),
             None => Ok(()),
         }
@@ -116,7 +119,7 @@ impl Communicator {
             output,
             counts: None,
         };
-        self.run(buffer.py(), vec![call])
+        self.run(buffer.py(), vec![call], None)
     }
 
     /// A collective from one buffer into another; `None` where this rank has none.
@@ -156,20 +159,20 @@ impl Communicator {
             output,
             counts,
         };
-        self.run(py, vec![call])
+        self.run(py, vec![call], None)
     }
 
     /// Starts a message from `buffer`, or one into it.
     fn buffer_message(
         &self,
         buffer: &Bound<'_, PyAny>,
-        peer: usize,
+        end: (usize, u32),
         dtype: Option<&str>,
         is_sent: bool,
     ) -> PyResult<Work> {
         let mut buffers = Buffers::of(dtype)?;
         let memory = buffers.take(buffer, !is_sent)?;
-        self.message(buffer.py(), (buffers.dtype(), memory), peer, is_sent)
+        self.message(buffer.py(), (buffers.dtype(), memory), end, is_sent)
     }
 
     /// Starts a message from or to `memory`.
@@ -177,11 +180,12 @@ impl Communicator {
         &self,
         py: Python<'_>,
         (dtype, memory): (Dtype, Memory),
-        peer: usize,
+        (peer, tag): (usize, u32),
         is_sent: bool,
     ) -> PyResult<Work> {
-        self.detached(py, |lane, timeout| {
+        self.detached(py, None, |lane, timeout| {
             lane.post(timeout, |comm| {
+                let comm = comm.with_tag(tag);
                 with_element!(dtype, T => {
                     let held = Held::<T>::new(memory)?;
                     let started: Box<dyn Operation> = match is_sent {
@@ -417,50 +421,67 @@ impl Communicator {
 
     /// Returns on no rank before every rank has called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.detached(py, |lane, timeout| {
+        self.detached(py, None, |lane, timeout| {
             lane.comm().with_timeout(timeout).barrier()
         })
     }
 
-    /// Sends `buffer` to `peer`, which receives as many elements of the same type.
-    #[pyo3(signature = (buffer, peer, *, dtype=None))]
-    fn send(&self, buffer: &Bound<'_, PyAny>, peer: usize, dtype: Option<&str>) -> PyResult<()> {
-        self.send_async(buffer, peer, dtype)?.finish(buffer.py())
+    /// Sends `buffer` to `peer`, which receives as many elements of the same type, under the same
+    /// tag. Messages are received in the order in which they were sent.
+    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
+    fn send(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: usize,
+        tag: u32,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let work = self.send_async(buffer, peer, tag, dtype)?;
+        work.finish(buffer.py())
     }
 
-    /// Receives into `buffer` what `peer` sends.
-    #[pyo3(signature = (buffer, peer, *, dtype=None))]
-    fn recv(&self, buffer: &Bound<'_, PyAny>, peer: usize, dtype: Option<&str>) -> PyResult<()> {
-        self.recv_async(buffer, peer, dtype)?.finish(buffer.py())
+    /// Receives into `buffer` what `peer` sends under this tag.
+    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
+    fn recv(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: usize,
+        tag: u32,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let work = self.recv_async(buffer, peer, tag, dtype)?;
+        work.finish(buffer.py())
     }
 
     /// Starts sending; `wait()` of what it returns says that the buffer can be used again.
-    #[pyo3(signature = (buffer, peer, *, dtype=None))]
+    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
     fn send_async(
         &self,
         buffer: &Bound<'_, PyAny>,
         peer: usize,
+        tag: u32,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        self.buffer_message(buffer, peer, dtype, true)
+        self.buffer_message(buffer, (peer, tag), dtype, true)
     }
 
     /// Starts receiving; `wait()` of what it returns says that the message is there.
-    #[pyo3(signature = (buffer, peer, *, dtype=None))]
+    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
     fn recv_async(
         &self,
         buffer: &Bound<'_, PyAny>,
         peer: usize,
+        tag: u32,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        self.buffer_message(buffer, peer, dtype, false)
+        self.buffer_message(buffer, (peer, tag), dtype, false)
     }
 
     /// A communicator of the ranks that give the same `color`, numbered by `key`; None for a rank
     /// whose colour is None. All ranks call it.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<usize>, key: usize) -> PyResult<Option<Self>> {
-        let made = self.detached(py, |lane, timeout| {
+        let made = self.detached(py, None, |lane, timeout| {
             lane.comm().with_timeout(timeout).split(color, key)
         });
         Ok(made?.map(Self::new))
@@ -468,7 +489,7 @@ impl Communicator {
 
     /// A communicator of these ranks, in the order of the list; its members alone call this.
     fn subgroup(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Self> {
-        let made = self.detached(py, |lane, timeout| {
+        let made = self.detached(py, None, |lane, timeout| {
             lane.comm().with_timeout(timeout).subgroup(&ranks)
         });
         made.map(Self::new)
@@ -477,10 +498,17 @@ impl Communicator {
     /// Ends every call under way and every later one, on all ranks, with this line.
     fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
         let cause = Error::peer_lost(self.rank, line).with_rank(self.rank);
-        self.detached(py, |lane, _| {
+        self.detached(py, None, |lane, _| {
             lane.comm().fail(&cause);
             Ok(())
         })
+    }
+
+    /// The first error, with which every call ends from now on; None while there is none.
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let failure = self.lane(py)?.comm().failure();
+        let exception = failure.map(|error| error::raised(py, &error).into_value(py));
+        Ok(exception.map(Py::into_any))
     }
 
     /// Leaves: what is under way is finished, then the others are told. Nothing can be called
@@ -515,13 +543,15 @@ impl Communicator {
         calls: Vec<Raw>,
         keeper: &Bound<'_, PyAny>,
         is_async: bool,
+        timeout: Option<f64>,
     ) -> PyResult<Option<Work>> {
+        let timeout = timeout.map(duration).transpose()?;
         let calls = calls.into_iter().map(|raw| call_of(raw, keeper));
         let calls = calls.collect::<PyResult<Vec<Call>>>()?;
         if !is_async {
-            return self.run(keeper.py(), calls).map(|()| None);
+            return self.run(keeper.py(), calls, timeout).map(|()| None);
         }
-        self.detached(keeper.py(), |lane, timeout| {
+        self.detached(keeper.py(), timeout, |lane, timeout| {
             lane.start(calls, timeout).map(Some)
         })
     }
@@ -531,14 +561,14 @@ impl Communicator {
         &self,
         dtype: &str,
         part: (usize, usize),
-        peer: usize,
+        end: (usize, u32),
         is_sent: bool,
         keeper: &Bound<'_, PyAny>,
     ) -> PyResult<Work> {
         let unknown = |_| PyValueError::new_err(format!("dtype: one of {}", names()));
         let dtype = Dtype::from_str(dtype).map_err(unknown)?;
         let memory = Memory::of_addresses(vec![part], keeper.clone().unbind());
-        self.message(keeper.py(), (dtype, memory), peer, is_sent)
+        self.message(keeper.py(), (dtype, memory), end, is_sent)
     }
 }
 

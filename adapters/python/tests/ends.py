@@ -226,7 +226,6 @@ def refused():
 
     numbers = torch.ones(3)
     line_of(lambda: dist.recv(numbers))
-    line_of(lambda: dist.send(numbers, 1 - dist.get_rank(), tag=5))
     line_of(lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=dist.ReduceOp.AVG))
     line_of(lambda: dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND))
     line_of(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)))

@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+import service_cases
 import torch_cases
 import training_cases
 
@@ -15,6 +16,11 @@ RANKS = [2, 4]
 @functools.cache
 def of_operations(ranks):
     return ends(run("torch_cases.py", ranks))
+
+
+@functools.cache
+def of_services(ranks):
+    return ends(run("service_cases.py", ranks))
 
 
 @functools.cache
@@ -41,6 +47,12 @@ def test_operation(name, ranks):
 @pytest.mark.parametrize("name", training_cases.CASES)
 def test_training(name, ranks):
     check(of_training(ranks, "ringtree")[name], ranks)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", service_cases.CASES)
+def test_service(name, ranks):
+    check(of_services(ranks)[name], ranks)
 
 
 @pytest.mark.parametrize("name", training_cases.CASES)

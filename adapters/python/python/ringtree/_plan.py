@@ -1,0 +1,154 @@
+"""The calls of one method on tensors: types, operators, and where the elements lie."""
+
+import torch
+import torch.distributed as dist
+
+from ._work import Work, span
+from .errors import Error, UsageError
+
+# By torch's type: the library's, and how many of its elements one of torch's is.
+DTYPES = {
+    torch.float32: ("f32", 1),
+    torch.float64: ("f64", 1),
+    torch.float16: ("f16", 1),
+    torch.bfloat16: ("bf16", 1),
+    torch.int8: ("i8", 1),
+    torch.uint8: ("u8", 1),
+    torch.int16: ("i16", 1),
+    torch.uint16: ("u16", 1),
+    torch.int32: ("i32", 1),
+    torch.uint32: ("u32", 1),
+    torch.int64: ("i64", 1),
+    torch.uint64: ("u64", 1),
+    torch.bool: ("u8", 1),
+    torch.complex64: ("f32", 2),
+    torch.complex128: ("f64", 2),
+}
+
+# By torch's number of an operator.
+OPERATORS = {
+    int(dist.ReduceOp.RedOpType.SUM): "sum",
+    int(dist.ReduceOp.RedOpType.AVG): "avg",
+    int(dist.ReduceOp.RedOpType.PRODUCT): "prod",
+    int(dist.ReduceOp.RedOpType.MIN): "min",
+    int(dist.ReduceOp.RedOpType.MAX): "max",
+    int(dist.ReduceOp.RedOpType.BAND): "band",
+    int(dist.ReduceOp.RedOpType.BOR): "bor",
+    int(dist.ReduceOp.RedOpType.BXOR): "bxor",
+}
+PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
+
+# A truth value is a byte that is 0 or 1, and stays one.
+OPERATORS_OF_BOOL = {
+    "sum": "bor",
+    "max": "bor",
+    "bor": "bor",
+    "prod": "band",
+    "min": "band",
+    "band": "band",
+    "bxor": "bxor",
+}
+OPERATORS_OF_COMPLEX = ("sum", "avg")
+
+
+class Plan:
+    """The calls of one method, on tensors' memory."""
+
+    def __init__(self, backend, name):
+        self.backend = backend
+        # What torch's profiler shows.
+        self.name = name
+        self.calls = []
+        # All tensors whose memory is used, kept alive until the calls have ended.
+        self.used = []
+        # What was written to a contiguous copy: the tensor, and the copy.
+        self.copies = []
+
+    def add(self, collective, inputs, outputs, root=0, op=None, counts=None, is_in_place=False):
+        first = (outputs or inputs)[0]
+        name, each = DTYPES.get(first.dtype) or ("u8", first.element_size())
+        operator, factor = ("sum", None) if op is None else _operator(op, first.dtype, collective)
+        if each != 1 and counts is not None:
+            counts = tuple([count * each for count in side] for side in counts)
+        read = [self._part(tensor, each, first.dtype) for tensor in inputs]
+        written = [self._part(tensor, each, first.dtype, True) for tensor in outputs]
+        self.calls.append(
+            (collective, name, operator, factor, root, is_in_place, read, written, counts)
+        )
+
+    def add_barrier(self):
+        self.calls.append(("barrier", "u8", "sum", None, 0, False, [], [], None))
+
+    def _part(self, tensor, each, dtype, is_written=False):
+        check(tensor)
+        if tensor.dtype != dtype:
+            raise UsageError(f"the tensors of one call have types {dtype} and {tensor.dtype}")
+        near = tensor
+        if not tensor.is_contiguous():
+            near = tensor.contiguous()
+            if is_written:
+                self.copies.append((tensor, near))
+        self.used.append(near)
+        return near.data_ptr(), near.numel() * each
+
+    def start(self, tensors, opts, shown=None):
+        """Starts the calls. torch's profiler shows `shown`, or what is used."""
+        backend = self.backend
+        backend.sequence += 1
+        is_async = backend.group is not None or opts is None or opts.asyncOp
+        begun = span(self.name, self.used if shown is None else shown)
+        try:
+            running = backend.comm._calls(self.calls, self.used, is_async, _seconds(opts))
+        except Error:
+            if begun is not None:
+                begun.end_after(())
+            raise
+        finish = self._copy_back if self.copies else None
+        if running is None:
+            work = Work(tensors, (), finish, begun)
+            work.wait()
+            return work
+        return backend.noted(Work(tensors, [running], finish, begun))
+
+    def _copy_back(self):
+        for tensor, near in self.copies:
+            tensor.copy_(near)
+
+
+def check(tensor):
+    if tensor.layout is not torch.strided or not tensor.is_cpu:
+        raise UsageError(
+            f"ringtree takes dense tensors in host memory, not {tensor.layout} on {tensor.device}"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise UsageError("ringtree takes no lazily conjugated tensors: call resolve_conj()")
+
+
+def _operator(op, dtype, collective):
+    number = int(op.op)
+    if number == PREMUL_SUM:
+        factor = op.__getstate__()[1]
+        if not dtype.is_floating_point:
+            raise UsageError(f"PREMUL_SUM is for floating-point tensors, not {dtype}")
+        return "sum", float(factor)
+    return named_operator(OPERATORS[number], dtype, collective), None
+
+
+def named_operator(name, dtype, collective):
+    """The library's operator for what is asked for on elements of a type."""
+    if dtype is torch.bool:
+        if name not in OPERATORS_OF_BOOL:
+            raise UsageError(f"{name} of truth values has no meaning; take a copy of numbers")
+        return OPERATORS_OF_BOOL[name]
+    if dtype.is_complex and name not in OPERATORS_OF_COMPLEX:
+        raise UsageError(f"{collective} of {dtype} is by SUM or AVG, not by {name}")
+    if dtype not in DTYPES:
+        raise UsageError(f"{collective} of {dtype} is not offered: it can only be moved")
+    return name
+
+
+def _seconds(opts):
+    """The time that this call may take, if it has been given one of its own."""
+    timeout = getattr(opts, "timeout", None)
+    seconds = 0 if timeout is None else timeout.total_seconds()
+    return seconds if seconds > 0 else None

@@ -1,0 +1,33 @@
+"""The sum of sparse tensors, of which each rank has elements in places of its own."""
+
+import torch
+import torch.distributed as dist
+
+from ._plan import Plan
+from .errors import UsageError
+
+
+def reduce_sparse(backend, tensor, opts):
+    """Makes `tensor` the sum of all ranks' tensors; returns when it is. All ranks' elements are
+    gathered, in rank order, and summed where places meet."""
+    if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
+        raise UsageError("sparse tensors are reduced by SUM alone")
+    own = tensor.coalesce()
+    places, values = own.indices().t().contiguous(), own.values()
+    counts = torch.empty(backend.size(), dtype=torch.int64)
+    _gathered(backend, [(torch.tensor([places.shape[0]]), list(counts.split(1)))], opts)
+    parts = [
+        (each, list(each.new_empty(int(counts.sum()), *each.shape[1:]).split(counts.tolist())))
+        for each in (places, values)
+    ]
+    _gathered(backend, parts, opts)
+    (_, all_places), (_, all_values) = parts
+    summed = torch.sparse_coo_tensor(torch.cat(all_places).t(), torch.cat(all_values), own.shape)
+    tensor.copy_(summed.coalesce())
+
+
+def _gathered(backend, parts, opts):
+    plan = Plan(backend, "all_reduce")
+    for own, every in parts:
+        plan.add("all-gather", [own], every)
+    plan.start([], opts).wait()

@@ -1,0 +1,195 @@
+"""A program of several ranks: what torch asks of a backend beside its operations."""
+
+import datetime
+import os
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType
+
+import ringtree
+from cases import run_all
+
+torch.set_num_threads(1)
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def backend_of(group):
+    return group._get_backend(torch.device("cpu"))
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+@case
+def groups_cost_no_thread():
+    dist.barrier()
+    before = threads()
+    some = [dist.new_group([0, 1]) for _ in range(8)]
+    for group in some:
+        if dist.get_rank(group) >= 0:
+            one = torch.ones(1)
+            dist.all_reduce(one, group=group)
+            assert one.item() == 2
+    assert threads() == before
+    for group in some:
+        if dist.get_rank(group) >= 0:
+            dist.destroy_process_group(group)
+
+
+@case
+def split_groups():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    halves = [list(range(ranks // 2)), list(range(ranks // 2, ranks))]
+    half = dist.split_group(split_ranks=halves, timeout=datetime.timedelta(seconds=30))
+    one = torch.tensor([float(rank)])
+    dist.all_reduce(one, group=half)
+    assert one.item() == sum(halves[2 * rank // ranks])
+    dist.destroy_process_group(half)
+
+
+@case
+def coalesced_lists():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    lists = [[torch.zeros(2), torch.zeros(3)] for _ in range(ranks)]
+    dist.all_gather_coalesced(lists, [torch.full((2,), 1.0 + rank), torch.full((3,), 5.0 + rank)])
+    for each, (first, second) in enumerate(lists):
+        assert first.tolist() == [1.0 + each] * 2 and second.tolist() == [5.0 + each] * 3
+
+
+@case
+def sparse_tensors():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    # Of a last rank that has nothing, of places that all have, and of rows.
+    for shape, count in (((5, 5), ranks - 1 - rank), ((4, 6), 2)):
+        places = torch.arange(count).repeat(2, 1) % 4
+        own = torch.sparse_coo_tensor(places, torch.full((count,), 1.0 + rank), shape)
+        whole = own.to_dense()
+        dist.all_reduce(whole)
+        dist.all_reduce(own)
+        assert torch.equal(own.to_dense(), whole)
+    rows = torch.sparse_coo_tensor([[rank]], torch.ones(1, 3), (ranks, 3))
+    dist.all_reduce(rows)
+    assert torch.equal(rows.to_dense(), torch.ones(ranks, 3))
+
+
+@case
+def tags():
+    """A message is received by the tag that it was sent with, in the order of sending."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    numbers, other = torch.full((3,), float(rank)), torch.empty(3)
+    works = [dist.isend(numbers, (rank + 1) % ranks, tag=7)]
+    works += [dist.irecv(other, (rank - 1) % ranks, tag=7)]
+    for work in works:
+        work.wait()
+    assert other.tolist() == [float((rank - 1) % ranks)] * 3
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        dist.send(numbers, 1, group, tag=7)
+    elif rank == 1:
+        try:
+            dist.recv(numbers, 0, group, tag=8)
+        except ringtree.MismatchError as error:
+            assert "tag 7" in str(error) and "tag 8" in str(error), error
+        else:
+            raise AssertionError("another tag was received")
+
+
+@case
+def profiled_calls():
+    ranks = dist.get_world_size()
+    tensor, every = torch.ones(2, 3), torch.empty(ranks * 4)
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        dist.all_reduce(tensor)
+        work = dist.all_gather_into_tensor(every, torch.ones(4), async_op=True)
+        work.wait()
+    found = {
+        each.name: each for each in profile.function_events if each.name.startswith("ringtree:")
+    }
+    assert sorted(found) == ["ringtree:all_gather_into_tensor", "ringtree:all_reduce"], found
+    assert found["ringtree:all_reduce"].input_shapes == [[2, 3]]
+    assert all(each.is_async for each in found.values())
+
+
+@case
+def sequence_numbers():
+    group = dist.new_group()
+    assert group._get_sequence_number_for_group() == 0
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier(group)
+    assert group._get_sequence_number_for_group() == 2
+
+
+@case
+def a_timeout_of_one_call():
+    """Rank 0 alone makes the call; the group's own timeout is half an hour."""
+    group = dist.new_group()
+    if dist.get_rank() == 0:
+        try:
+            dist.barrier(group, timeout=datetime.timedelta(seconds=0.5))
+        except ringtree.DeadlineError as error:
+            assert 0.4 < error.elapsed < 60
+        else:
+            raise AssertionError("the barrier has ended")
+        assert backend_of(group).get_error() == ErrorType.TIMEOUT
+    dist.barrier()
+
+
+@case
+def a_timeout_that_is_set():
+    group = dist.new_group()
+    dist.barrier(group)
+    assert backend_of(group).get_error() == ErrorType.SUCCESS
+    dist.set_timeout(datetime.timedelta(seconds=0.5), group)
+    if dist.get_rank() == 0:
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except ringtree.DeadlineError as error:
+            assert 1 in error.missing
+        else:
+            raise AssertionError("the call has ended")
+    dist.barrier()
+
+
+@case
+def an_abort():
+    """It ends the group on all ranks, and the world goes on."""
+    group = dist.new_group()
+    if dist.get_rank() == 1:
+        group.abort()
+    else:
+        try:
+            dist.barrier(group)
+        except ringtree.Error as error:
+            assert "rank 1 has aborted" in str(error), error
+        else:
+            raise AssertionError("the barrier has ended")
+    expected = ErrorType.COMM_ERROR if dist.get_rank() == 1 else ErrorType.REMOTE_ERROR
+    assert backend_of(group).get_error() == expected
+    dist.barrier()
+
+
+@case
+def monitored_barriers():
+    group = dist.new_group()
+    dist.monitored_barrier(group)
+    if dist.get_rank() != 1:
+        try:
+            dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=0.5))
+        except ringtree.Error as error:
+            text = str(error)
+        expected = "Rank 1 failed to pass" if dist.get_rank() == 0 else "successfully reached"
+        assert expected in text, text
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("ringtree")
+    run_all(CASES, dist.get_rank())
+    dist.destroy_process_group()

@@ -1,0 +1,134 @@
+"""Runs torch's own tests of a backend: `torch_suite_worker.py BACKEND`.
+
+Test names come in by standard input, one a line; how each ended goes out as a line of JSON. What
+the ranks of a test write goes to a file in the folder $LOGS. torch is imported once: the ranks of
+a test are forked, where torch's own runner would start a process anew for each.
+"""
+
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+import unittest
+from pathlib import Path
+
+RANKS = 4
+# For the tests that torch skips when there are fewer than eight.
+RANKS_OF_MANY = 8
+# The line that ends a traceback.
+RAISED = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Failure|Warning)\b")
+
+
+class Standing(str):
+    """A backend's name that is also "gloo" and "mpi" where a test names one of them in order to
+    skip all others. It can then run what any backend can run."""
+
+    names = "gloo", "mpi"
+
+    def __eq__(self, other):
+        return other in self.names or str.__eq__(self, other)
+
+    def __ne__(self, other):
+        return not self == other
+
+    def __hash__(self):
+        return hash("gloo")
+
+
+def tests_of_torch(backend):
+    """torch's module of tests, which looks at the backend while it is imported."""
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    variables = os.environ
+    if backend != "gloo":
+        for names in DistTestCases.backend_feature.values():
+            names.add(backend)
+        os.environ = {**variables, "BACKEND": Standing(backend)}
+    try:
+        from torch.testing._internal.distributed import distributed_test
+    finally:
+        os.environ = variables
+    for names in (
+        distributed_test.PROFILING_SUPPORTED_BACKENDS,
+        distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS,
+    ):
+        names.append(backend)
+    return distributed_test
+
+
+def cases_of(module):
+    """By name, what makes the test."""
+
+    class Forked(module.TestDistBackend, module.DistributedTest._DistTestBase):
+        def setUp(self):
+            super().setUp()
+            # A new file each time, which torch's processes would find when they import the module.
+            module.INIT_METHOD = os.environ["INIT_METHOD"]
+            self._start_processes(multiprocessing.get_context("fork").Process)
+
+    found = {}
+    classes = [Forked, *(each for each in vars(module).values() if isinstance(each, type))]
+    for each in classes:
+        if issubclass(each, unittest.TestCase) and each is not module.TestDistBackend:
+            for name in unittest.TestLoader().getTestCaseNames(each):
+                found[name if each is Forked else f"{each.__name__}.{name}"] = (each, name)
+    return found
+
+
+def reason_of(text):
+    """The first exception that a rank reports, in one line."""
+    lines = [line for line in text.splitlines() if RAISED.match(line) and " exited " not in line]
+    return (lines or text.splitlines() or [""])[0][:300]
+
+
+def end_of(case, name):
+    """How one test ends, and why."""
+    os.environ["WORLD_SIZE"] = str(RANKS)
+    end = end_with(case, name)
+    if end == ("skipped", "Skipped due to small world size."):
+        os.environ["WORLD_SIZE"] = str(RANKS_OF_MANY)
+        end = end_with(case, name)
+    return end
+
+
+def end_with(case, name):
+    """The same, with as many ranks as the environment says."""
+    result = unittest.TestResult()
+    unittest.TestSuite([case(name)]).run(result)
+    for text in [text for _, text in result.errors + result.failures]:
+        print(text, file=sys.stderr, flush=True)
+        return "failed", reason_of(text)
+    for _, reason in result.skipped:
+        return "skipped", reason
+    return "passed", ""
+
+
+def main(backend):
+    os.environ.update(
+        BACKEND=backend,
+        WORLD_SIZE=str(RANKS),
+        OMP_NUM_THREADS="1",
+        # So that tests which ask for a file are not skipped.
+        INIT_METHOD="file:///nowhere",
+    )
+    out = os.fdopen(os.dup(1), "w")
+    cases = cases_of(tests_of_torch(backend))
+    print(json.dumps(list(cases)), file=out, flush=True)
+    for line in sys.stdin:
+        name = line.strip()
+        log = os.open(
+            Path(os.environ["LOGS"], f"{name}.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        )
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        began = time.monotonic()
+        end, reason = end_of(*cases[name])
+        seconds = round(time.monotonic() - began, 1)
+        print(json.dumps([name, end, reason, seconds]), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
