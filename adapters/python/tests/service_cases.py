@@ -52,6 +52,12 @@ def split_groups():
     dist.all_reduce(one, group=half)
     assert one.item() == sum(halves[2 * rank // ranks])
     dist.destroy_process_group(half)
+    try:
+        dist.split_group(split_ranks=[[0]])
+    except ringtree.UsageError as error:
+        assert rank != 0 and "new_group does not" in str(error)
+    else:
+        assert rank == 0
 
 
 @case

@@ -85,9 +85,13 @@ class RingtreeBackend(C10dBackend):
         return False
 
     def split(self, store, ranks, opts):
-        """A backend for some of the ranks, who alone come here with themselves in the list."""
+        """A backend for some of the ranks. Others, too, come here."""
         if self.rank() not in ranks:
-            return None
+            # Of None, torch's PyBackend.hpp would take the address.
+            raise UsageError(
+                f"rank {self.rank()} is in none of the groups, which torch cannot be told by a "
+                "backend in Python: split_group needs a group for each rank, new_group does not"
+            )
         return RingtreeBackend(_part(self.comm, ranks, opts._timeout), opts._timeout)
 
     def _get_sequence_number_for_group(self):
