@@ -234,6 +234,19 @@ def refused():
     dist.destroy_process_group()
 
 
+def beside_a_group_of_gpus():
+    """The default group has no backend for tensors in host memory at all."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("cuda:gloo")
+    group = dist.new_group(backend="ringtree")
+    numbers = torch.ones(3)
+    dist.all_reduce(numbers, group=group)
+    assert numbers.tolist() == [dist_size()] * 3
+    dist.destroy_process_group()
+
+
 def trained():
     """A plain script, as any launcher may start it; it prints what must be equal."""
     import torch

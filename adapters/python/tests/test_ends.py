@@ -98,6 +98,10 @@ def test_what_is_not_offered_is_refused_in_one_line():
             assert word in line, line
 
 
+def test_a_group_beside_one_of_gpus():
+    run("ends.py", 2, "beside_a_group_of_gpus")
+
+
 def weights(text):
     return {line.split("weights ")[1] for line in text.splitlines() if "weights " in line}
 

@@ -320,9 +320,10 @@ def create(opts, backend_options=None):
 
 def _default():
     """The default group's backend, if it is one of these."""
-    if not dist.is_initialized():
+    here = torch.device("cpu")
+    if not dist.is_initialized() or here not in dist.group.WORLD._device_types:
         return None
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend = dist.group.WORLD._get_backend(here)
     return backend if backend in _open else None
 
 
