@@ -1,21 +1,29 @@
-/* Rank 1 is killed; the others say what they are told of it. */
+/* Rank 1 is killed while the others are in a call; they say what they are told of it. */
 #include "check.h"
 #include <signal.h>
 
 int main(void) {
     ringtree_comm_t *comm;
-    int rank, one = 1;
+    ringtree_work_t *work;
+    int rank, ranks, one = 1;
     OK(ringtree_comm_init_from_env(&comm));
     OK(ringtree_comm_rank(comm, &rank));
+    OK(ringtree_comm_count(comm, &ranks));
     OK(ringtree_barrier(comm));
     if (rank == 1) {
+        for (int other = 0; other < ranks; other++) {
+            OK(other == 1 ? RINGTREE_SUCCESS : ringtree_recv(&one, 1, RINGTREE_I32, other, comm));
+        }
         raise(SIGKILL);
     }
-    CHECK(ringtree_all_reduce(&one, &one, 1, RINGTREE_I32, RINGTREE_SUM, comm) ==
-          RINGTREE_PEER_LOST);
+    int sum = one;
+    OK(ringtree_all_reduce_start(&sum, &sum, 1, RINGTREE_I32, RINGTREE_SUM, comm, &work));
+    OK(ringtree_send(&one, 1, RINGTREE_I32, 1, comm)); /* rank 1 may die now */
+    CHECK(ringtree_work_wait(work) == RINGTREE_PEER_LOST);
     const ringtree_error_t *error = ringtree_last_error_details();
     printf("peer %d, %s #%d: %s\n", error->peer, error->operation ? error->operation : "none",
            (int)error->sequence, ringtree_last_error());
+    OK(ringtree_work_free(work));
     OK(ringtree_comm_destroy(comm));
     return 0;
 }
