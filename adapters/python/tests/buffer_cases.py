@@ -174,6 +174,8 @@ def _():
     with comm.subgroup([comm.rank]) as alone:
         assert (alone.rank, alone.world_size) == (0, 1)
     pair.close()
+    # Rank 0 gives groups their numbers: it stays until all are made.
+    comm.barrier()
 
 
 if __name__ == "__main__":
