@@ -556,6 +556,28 @@ impl Communicator {
         })
     }
 
+    /// For the package's own modules: an all-reduce in place by address, which its caller waits for.
+    fn _all_reduce(
+        &self,
+        keeper: &Bound<'_, PyAny>,
+        address: usize,
+        elements: usize,
+        dtype: &str,
+        op: &str,
+    ) -> PyResult<()> {
+        let call = Call {
+            collective: Collective::AllReduce,
+            dtype: Dtype::from_str(dtype).map_err(PyValueError::new_err)?,
+            op: Operator::new(op, None)?.0,
+            root: 0,
+            is_in_place: true,
+            input: Memory::none(),
+            output: Memory::of_addresses(vec![(address, elements)], keeper.clone().unbind()),
+            counts: None,
+        };
+        self.run(keeper.py(), vec![call])
+    }
+
     /// For the package's own modules: a message by address.
     fn _message(
         &self,

@@ -4,9 +4,12 @@
 //! call, the library asks here; what the signal's handler raises is kept until the call has ended.
 
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
+/// Whether there is one: what a call asks that has ended well.
+static IS_RAISED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a signal's handler has raised something in this thread.
 pub(crate) fn is_interrupted() -> bool {
@@ -18,6 +21,7 @@ pub(crate) fn is_interrupted() -> bool {
     match checked {
         Some(Err(error)) => {
             *RAISED.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            IS_RAISED.store(true, Ordering::Release);
             true
         }
         // Without an interpreter no signal can be seen.
@@ -30,9 +34,10 @@ pub(crate) fn is_interrupted() -> bool {
 /// # Errors
 /// What was raised.
 pub(crate) fn raise() -> PyResult<()> {
-    if rustix::thread::gettid() != rustix::process::getpid() {
+    if !IS_RAISED.load(Ordering::Acquire) || rustix::thread::gettid() != rustix::process::getpid() {
         return Ok(());
     }
+    IS_RAISED.store(false, Ordering::Release);
     match RAISED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(error) => Err(error),
         None => Ok(()),

@@ -1,0 +1,147 @@
+"""ringtree as a backend of ray.util.collective, for actors on one host or several.
+
+    from ringtree.ray import register
+
+    register()  # in the driver and in every actor, before a group is made
+    ray.util.collective.init_collective_group(world_size, rank, backend="RINGTREE")
+
+The actors meet through Ray's own key-value store. Tensors are contiguous NumPy arrays, or tensors of
+torch in host memory; Ray's calls return when they have ended.
+"""
+
+import numpy
+import ray.experimental.internal_kv as kv
+from ray.util.collective.backend_registry import register_collective_backend
+from ray.util.collective.collective_group.base_collective_group import BaseGroup
+from ray.util.collective.types import ReduceOp
+
+from . import init
+from .errors import UsageError
+
+NAME = "RINGTREE"
+
+_OPERATORS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.PRODUCT: "prod",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+}
+
+
+def register() -> None:
+    """Makes the backend known to Ray in this process; again does nothing."""
+    # Ray refuses to register a name twice, and offers no question that is public.
+    global _is_registered
+    if not _is_registered:
+        register_collective_backend(NAME, RingtreeGroup)
+        _is_registered = True
+
+
+_is_registered = False
+
+
+class _Store:
+    """Ray's key-value store, as ringtree asks for one."""
+
+    def __init__(self, prefix):
+        self._prefix = prefix
+
+    def set(self, key, value):
+        kv._internal_kv_put(self._prefix + key, value)
+
+    def get(self, key, at_most):
+        return kv._internal_kv_get(self._prefix + key)
+
+    def add(self, key, amount):
+        """Ray's store cannot add. Each unit is a key of its own, which only one process can make."""
+        stem = f"{self._prefix}{key}/"
+        units = len(kv._internal_kv_list(stem))
+        while amount > 0:
+            already_exists = kv._internal_kv_put(f"{stem}{units}", b"", overwrite=False)
+            amount -= not already_exists
+            units += 1
+        return units
+
+    def clear(self):
+        kv._internal_kv_del(self._prefix, del_by_prefix=True)
+
+
+class RingtreeGroup(BaseGroup):
+    """One of Ray's collective groups. The names and arguments of its methods are Ray's."""
+
+    def __init__(self, world_size, rank, group_name):
+        super().__init__(world_size, rank, group_name)
+        store = _Store(f"ringtree/{group_name}/")
+        self._comm = init(rank, world_size, store=store)
+        # All ranks are there; a later group of this name is to find nothing of this one.
+        self._comm.barrier()
+        if rank == 0:
+            store.clear()
+
+    @classmethod
+    def backend(cls):
+        return NAME
+
+    @classmethod
+    def check_backend_availability(cls):
+        return True
+
+    def destroy_group(self):
+        self._comm.close()
+
+    def barrier(self, barrier_options=None):
+        self._comm.barrier()
+
+    def allreduce(self, tensor, allreduce_options):
+        buffer, dtype = _buffer(tensor)
+        self._comm.all_reduce(buffer, _OPERATORS[allreduce_options.reduceOp], dtype=dtype)
+
+    def reduce(self, tensor, reduce_options):
+        buffer, dtype = _buffer(tensor)
+        root = reduce_options.root_rank
+        # Ray leaves the other ranks' tensors as they are; ringtree works in them.
+        used = buffer if self.rank == root else buffer.copy()
+        self._comm.reduce(used, _OPERATORS[reduce_options.reduceOp], root, dtype=dtype)
+
+    def broadcast(self, tensor, broadcast_options):
+        buffer, dtype = _buffer(tensor)
+        self._comm.broadcast(buffer, broadcast_options.root_rank, dtype=dtype)
+
+    def allgather(self, tensor_list, tensor, allgather_options=None):
+        buffer, dtype = _buffer(tensor)
+        parts = [_buffer([each])[0] for each in tensor_list[0]]
+        whole = numpy.empty(buffer.size * self.world_size, buffer.dtype)
+        self._comm.all_gather_into(buffer, whole, dtype=dtype)
+        for part, found in zip(parts, numpy.split(whole, self.world_size), strict=True):
+            part.reshape(-1)[:] = found
+
+    def reducescatter(self, tensor, tensor_list, reducescatter_options):
+        buffer, dtype = _buffer(tensor)
+        parts = [_buffer([each])[0].reshape(-1) for each in tensor_list[0]]
+        op = _OPERATORS[reducescatter_options.reduceOp]
+        self._comm.reduce_scatter_into(numpy.concatenate(parts), buffer, op, dtype=dtype)
+
+    def send(self, tensor, send_options):
+        buffer, dtype = _buffer(tensor)
+        self._comm.send(buffer, send_options.dst_rank, dtype=dtype)
+
+    def recv(self, tensor, recv_options):
+        buffer, dtype = _buffer(tensor)
+        self._comm.recv(buffer, recv_options.src_rank, dtype=dtype)
+
+
+def _buffer(tensors):
+    """The array of the one tensor that Ray passes as a list, over the same memory; and the type of
+    its elements, where the array does not say it."""
+    (tensor,) = tensors
+    if isinstance(tensor, numpy.ndarray):
+        return tensor, None
+    if type(tensor).__module__.partition(".")[0] != "torch" or not tensor.is_cpu:
+        raise UsageError(
+            f"ringtree takes NumPy arrays and torch's tensors in host memory, not {type(tensor)}"
+        )
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().view(torch.int16).numpy(), "bf16"
+    return tensor.detach().numpy(), None

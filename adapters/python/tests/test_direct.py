@@ -1,0 +1,23 @@
+"""The door past torch's dispatch, over two and four processes."""
+
+import functools
+
+import direct_cases
+import pytest
+
+from cases import ends
+from ranks import run
+
+
+@functools.cache
+def of_all(ranks):
+    return ends(run("direct_cases.py", ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", direct_cases.CASES)
+def test_direct(name, ranks):
+    found = of_all(ranks)[name]
+    assert sorted(found) == list(range(ranks))
+    for rank, end in found.items():
+        assert end == "ok", f"rank {rank}: {end}"
