@@ -575,7 +575,7 @@ impl Communicator {
             output: Memory::of_addresses(vec![(address, elements)], keeper.clone().unbind()),
             counts: None,
         };
-        self.run(keeper.py(), vec![call])
+        self.run(keeper.py(), vec![call], None)
     }
 
     /// For the package's own modules: a message by address.
