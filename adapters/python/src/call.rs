@@ -1,9 +1,9 @@
 //! One collective as a value, and its carrying out over memory whose type is known only now.
 
 use crate::sys::Memory;
-pub(crate) use ringtree::with_element;
+use ringtree::with_element;
 use ringtree::{Collective, Communicator, Dtype, Element, Error, Layout, ReduceOp, Result};
-use ringtree_foreign::{ForeignBuffer, Operation};
+use ringtree_foreign::Operation;
 use std::borrow::Cow;
 
 /// A collective on memory of Python's.
@@ -107,7 +107,7 @@ impl Call {
             ..
         } = self;
         with_element!(self.dtype, T => {
-            let held = Held::<T>::new(output)?;
+            let held = output.held::<T>()?;
             let started = match collective {
                 Collective::AllReduce => comm.all_reduce_async(held, op),
                 Collective::Reduce => comm.reduce_async(held, op, root),
@@ -179,17 +179,5 @@ fn reduce_scatter<T: Element>(
                 Ok(())
             })
         }
-    }
-}
-
-/// One part of memory, which an operation under way owns.
-pub(crate) struct Held<T>(std::marker::PhantomData<T>);
-
-impl<T: Element> Held<T> {
-    /// # Errors
-    /// [`Error::usage`]: the memory is not one aligned part.
-    #[allow(clippy::new_ret_no_self, reason = "what holds it is the bindings' own")]
-    pub(crate) fn new(memory: Memory) -> Result<ForeignBuffer<T, Memory>> {
-        memory.held()
     }
 }

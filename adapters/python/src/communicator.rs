@@ -1,16 +1,17 @@
 //! The class that Python sees.
 
 use crate::arguments::{Buffers, Operator, Raw, call_of};
-use crate::call::{Call, Held, with_element};
+use crate::call::Call;
 use crate::error;
 use crate::interrupt;
 use crate::lane::Lane;
 use crate::start;
 use crate::sys::{Memory, names};
-use crate::work::{Operation, Work, duration};
+use crate::work::{Work, duration};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ringtree::{Collective, Dtype, Error};
+use ringtree::{Collective, Dtype, Error, with_element};
+use ringtree_foreign::Operation;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -187,7 +188,7 @@ impl Communicator {
             lane.post(timeout, |comm| {
                 let comm = comm.with_tag(tag);
                 with_element!(dtype, T => {
-                    let held = Held::<T>::new(memory)?;
+                    let held = memory.held::<T>()?;
                     let started: Box<dyn Operation> = match is_sent {
                         true => Box::new(comm.send_async(held, peer)?),
                         false => Box::new(comm.recv_async(held, peer)?),

@@ -4,7 +4,6 @@ use crate::error;
 use crate::interrupt;
 use pyo3::prelude::*;
 use ringtree::{Error, Result};
-pub(crate) use ringtree_foreign::Operation;
 use ringtree_foreign::Pending;
 use std::time::{Duration, Instant};
 
