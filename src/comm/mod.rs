@@ -273,7 +273,7 @@ impl Communicator {
     }
 
     /// The first error, with which every call ends from now on; `None` while this rank knows of
-    /// none. It asks nobody.
+    /// none. No other rank is asked.
     ///
     /// ```
     /// use ringtree::Error;

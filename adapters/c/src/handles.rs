@@ -2,7 +2,7 @@
 //!
 //! A handle is a number that is given out once and looked up in a table. It has the form of a
 //! pointer, and nothing is ever read where it points: a handle that is stale, or made up, is
-//! refused. What a call uses stays until the call has ended, whoever destroys the handle meanwhile.
+//! refused. What a call uses stays until the call has ended, also if another thread destroys the handle meanwhile.
 
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::Pending;

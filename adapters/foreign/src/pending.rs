@@ -57,7 +57,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// It ended so; whoever waits hears of it.
+    /// It ended so; all waiting threads are told.
     pub fn set(&self, end: Result<()>) {
         *lock(&self.end) = Some(end);
         self.ended.notify_all();

@@ -23,6 +23,26 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// One that reads and writes the same memory.
+    pub(crate) fn in_place(
+        collective: Collective,
+        dtype: Dtype,
+        op: ReduceOp,
+        root: usize,
+        memory: Memory,
+    ) -> Self {
+        Self {
+            collective,
+            dtype,
+            op,
+            root,
+            is_in_place: true,
+            input: Memory::none(),
+            output: memory,
+            counts: None,
+        }
+    }
+
     /// Carries it out, and returns when it has ended.
     pub(crate) fn carry_out(&mut self, comm: &Communicator) -> Result<()> {
         with_element!(self.dtype, T => self.run::<T>(comm))

@@ -110,16 +110,7 @@ impl Communicator {
     ) -> PyResult<()> {
         let mut buffers = Buffers::of(name)?;
         let output = buffers.take(buffer, true)?;
-        let call = Call {
-            collective,
-            dtype: buffers.dtype(),
-            op: op.0,
-            root,
-            is_in_place: true,
-            input: Memory::none(),
-            output,
-            counts: None,
-        };
+        let call = Call::in_place(collective, buffers.dtype(), op.0, root, output);
         self.run(buffer.py(), vec![call], None)
     }
 
@@ -566,16 +557,10 @@ impl Communicator {
         dtype: &str,
         op: &str,
     ) -> PyResult<()> {
-        let call = Call {
-            collective: Collective::AllReduce,
-            dtype: Dtype::from_str(dtype).map_err(PyValueError::new_err)?,
-            op: Operator::new(op, None)?.0,
-            root: 0,
-            is_in_place: true,
-            input: Memory::none(),
-            output: Memory::of_addresses(vec![(address, elements)], keeper.clone().unbind()),
-            counts: None,
-        };
+        let dtype = Dtype::from_str(dtype).map_err(PyValueError::new_err)?;
+        let op = Operator::new(op, None)?.0;
+        let memory = Memory::of_addresses(vec![(address, elements)], keeper.clone().unbind());
+        let call = Call::in_place(Collective::AllReduce, dtype, op, 0, memory);
         self.run(keeper.py(), vec![call], None)
     }
 

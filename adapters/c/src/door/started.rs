@@ -201,7 +201,7 @@ pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_res
                 "the call is still under way: wait for it before you free its work",
             )),
         })?;
-        // It has ended; this brings the result where it belongs, if nobody has looked for it.
+        // It has ended; this brings the result where it belongs, if the program has not asked for it.
         let _ = ended.wait();
         Ok(())
     })

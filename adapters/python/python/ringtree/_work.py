@@ -34,7 +34,7 @@ class Span:
             for each in running:
                 each.wait()
         except Error:
-            # Whoever waits for the call hears of it.
+            # The caller hears of it when it waits for the call.
             pass
         finally:
             self._end.set_result(None)
