@@ -54,16 +54,7 @@ pub extern "C" fn ringtree_send_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    answer(|| {
-        let out = place("work", work)?;
-        let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
-        let comm = communicator(comm)?;
-        let started: Box<dyn Operation> = with_element!(dtype, T => {
-            Box::new(comm.comm.send_async(elements::<T>(send.addr(), count)?, peer)?)
-        });
-        out.write(as_pointer(WORK.insert(Pending::of_operation(started))));
-        Ok(())
-    })
+    start(((send.addr(), count), dtype, peer, true), comm, work)
 }
 
 /// Starts ringtree_recv(). Any number of messages may be under way.
@@ -76,12 +67,25 @@ pub extern "C" fn ringtree_recv_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
+    start(((recv.addr(), count), dtype, peer, false), comm, work)
+}
+
+/// Starts a message: its memory as address and count, the type, the peer, and whether it is sent.
+fn start(
+    ((address, count), dtype, peer, is_sent): ((usize, usize), dtype_from_c, c_int, bool),
+    comm: *mut ringtree_comm_t,
+    work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
+) -> ringtree_result_t {
     answer(|| {
         let out = place("work", work)?;
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
         let comm = communicator(comm)?;
         let started: Box<dyn Operation> = with_element!(dtype, T => {
-            Box::new(comm.comm.recv_async(elements::<T>(recv.addr(), count)?, peer)?)
+            let memory = elements::<T>(address, count)?;
+            match is_sent {
+                true => Box::new(comm.comm.send_async(memory, peer)?),
+                false => Box::new(comm.comm.recv_async(memory, peer)?),
+            }
         });
         out.write(as_pointer(WORK.insert(Pending::of_operation(started))));
         Ok(())

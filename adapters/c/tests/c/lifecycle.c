@@ -51,7 +51,7 @@ static void freed_under_way(void) {
     }
     OK(ringtree_recv_start(&theirs, 1, RINGTREE_I32, peer, world, &work));
     REFUSED(ringtree_work_free(work), "still under way");
-    OK(ringtree_barrier(world)); /* nobody sends before everybody has tried */
+    OK(ringtree_barrier(world)); /* no rank sends before all have tried */
     OK(ringtree_send(&own, 1, RINGTREE_I32, peer, world));
     OK(ringtree_work_wait(work));
     OK(ringtree_work_free(work));
