@@ -116,6 +116,7 @@ macro_rules! dtypes {
                 }
             };
         }
+        pub(crate) use with_element;
     };
 }
 

@@ -51,6 +51,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ddp", &["comm", "plan", "reduce"]),
     ("launch", &["bootstrap", "control", "sys", "protocol"]),
     (
+        "command",
+        &[
+            "launch",
+            "ddp",
+            "sim",
+            "comm",
+            "device",
+            "reduce",
+            "bootstrap",
+            "plan",
+        ],
+    ),
+    (
         "decoders",
         &[
             "link",

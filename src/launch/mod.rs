@@ -32,7 +32,7 @@ mod tuning;
 mod words;
 
 pub use job::{Job, Meeting, Output};
-pub use run::{run, spawn_self};
+pub use run::{run, spawn, spawn_self};
 pub use streams::tell;
 
 #[doc(hidden)]

@@ -17,7 +17,9 @@ use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
 use crossbeam::channel;
 use std::env;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Runs a job to its end and returns its exit code: 0, or 1 when it failed, after one line on
@@ -136,9 +138,18 @@ fn alone(job: &Job) -> Result<Met> {
 pub fn spawn_self(ranks: usize) -> Result<i32> {
     let program = env::current_exe()
         .map_err(|error| Error::io("cannot find this program's own file", &error))?;
+    spawn(program, env::args_os().skip(1).collect(), ranks)
+}
+
+/// Runs `program` with these arguments as `ranks` ranks on this host, as [`spawn_self`] runs this
+/// one.
+///
+/// # Errors
+/// As [`run`].
+pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result<i32> {
     run(&Job {
         program: program.into_os_string(),
-        arguments: env::args_os().skip(1).collect(),
+        arguments,
         ranks,
         id: None,
         max_restarts: 0,

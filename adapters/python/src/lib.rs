@@ -9,6 +9,7 @@
 //! | `lane` | the order of calls, and the thread for those that the caller does not wait for |
 //! | `work` | calls under way |
 //! | `interrupt` | Ctrl-C while a call waits |
+//! | `command` | the command `ringtree` |
 //! | `error` | exceptions |
 //! | `sys` | memory that Python owns, as slices: the only unsafe code |
 //!
@@ -21,6 +22,7 @@
 
 mod arguments;
 mod call;
+mod command;
 mod communicator;
 mod error;
 mod interrupt;
@@ -31,6 +33,8 @@ mod work;
 
 #[pyo3::pymodule]
 mod _ringtree {
+    #[pymodule_export]
+    use crate::command::command;
     #[pymodule_export]
     use crate::communicator::Communicator;
     #[pymodule_export]

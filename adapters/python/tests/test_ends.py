@@ -1,6 +1,5 @@
 """How ranks end: errors that name who and where, interrupts, starts in a row, exits."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -116,9 +115,7 @@ def test_torchrun():
 
 
 def test_ringtree_run():
-    """cargo builds the command; the script that runs these tests puts it on the PATH."""
-    launcher = shutil.which("ringtree")
-    assert launcher, "the command `ringtree` is not on the PATH"
+    launcher = Path(sys.executable).with_name("ringtree")
     command = [launcher, "run", "--nproc-per-node", "2", "--", sys.executable, HERE / "ends.py"]
     end = subprocess.run([*command, "trained"], capture_output=True, text=True, timeout=120)
     assert end.returncode == 0, end.stdout + end.stderr

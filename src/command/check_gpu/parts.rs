@@ -3,6 +3,7 @@
 use super::group::{Fate, Job, Outcome, Path, run};
 use super::report::{Format, Table};
 use super::{Arguments, Section, habits, machine, speeds};
+use crate::command::Invocation;
 use std::time::{Duration, Instant};
 
 /// No part takes more seconds, unless something hangs.
@@ -40,6 +41,7 @@ type Act<T> = fn(&mut T);
 /// A check under way.
 pub(super) struct Check<'a> {
     arguments: &'a Arguments,
+    invocation: &'a Invocation,
     format: Format,
     end: Instant,
     /// The fewest ranks that were found not to map each other's memory.
@@ -49,7 +51,12 @@ pub(super) struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    pub(super) fn new(arguments: &'a Arguments, format: Format, start: Instant) -> Self {
+    pub(super) fn new(
+        arguments: &'a Arguments,
+        invocation: &'a Invocation,
+        format: Format,
+        start: Instant,
+    ) -> Self {
         let table = |name: &str, columns| Table {
             name: name.into(),
             columns,
@@ -58,6 +65,7 @@ impl<'a> Check<'a> {
         let time = Duration::from_secs(60 * arguments.minutes);
         Self {
             arguments,
+            invocation,
             format,
             end: start + time - CLOSING,
             unmapped_ranks: usize::MAX,
@@ -110,6 +118,7 @@ impl<'a> Check<'a> {
         let bytes_max = self.arguments.bytes_max.to_string();
         arguments.extend(["--bytes-max".into(), bytes_max]);
         Job {
+            program: self.invocation.program.clone(),
             arguments,
             ranks,
             path: MAPPED,

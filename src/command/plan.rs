@@ -1,22 +1,22 @@
 //! `ringtree plan`: what a collective will do, before it runs.
 
-use crate::names::{Selection, collectives, parse_collective, parse_selection};
-use crate::quantity::parse_size;
-use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
-use ringtree::plan::algorithms::{plans, required};
-use ringtree::plan::cost::Traffic;
-use ringtree::plan::draw::{self, Caption};
-use ringtree::plan::export::{Report, exported};
-use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{
+use crate::command::names::{Selection, collectives, parse_collective, parse_selection};
+use crate::command::quantity::parse_size;
+use crate::command::{FAILED, FINE, MISUSED};
+use crate::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
+use crate::plan::algorithms::{plans, required};
+use crate::plan::cost::Traffic;
+use crate::plan::draw::{self, Caption};
+use crate::plan::export::{Report, exported};
+use crate::plan::price::LinkCost;
+use crate::plan::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
 };
-use ringtree::plan::topology::{Sharing, Topology};
-use ringtree::plan::units::{Bytes, Rate, Seconds};
-use ringtree::plan::verify::verify;
-use ringtree::plan::{Algorithm, Collective, Plan, Request};
+use crate::plan::topology::{Sharing, Topology};
+use crate::plan::units::{Bytes, Rate, Seconds};
+use crate::plan::verify::verify;
+use crate::plan::{Algorithm, Collective, Plan, Request};
 use std::io::Write;
-use std::process::ExitCode;
 use world::{links, topology};
 
 mod world;
@@ -93,22 +93,22 @@ pub(crate) struct Arguments {
 }
 
 /// Answers `ringtree plan`.
-pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+pub(crate) fn execute(arguments: &Arguments) -> u8 {
     match answer(arguments) {
         Ok((output, fault)) => {
             // A reader that has seen enough (`| head`) is no failure.
             let _ = std::io::stdout().lock().write_all(output.as_bytes());
             match fault {
-                None => ExitCode::SUCCESS,
+                None => FINE,
                 Some(fault) => {
                     eprintln!("ringtree plan: {fault}");
-                    ExitCode::from(1)
+                    FAILED
                 }
             }
         }
         Err(message) => {
             eprintln!("ringtree plan: {message}");
-            ExitCode::from(2)
+            MISUSED
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The registry is asked first. The names to come only make a refusal say more.
 
-use ringtree::plan::{Algorithm, Collective};
+use crate::plan::{Algorithm, Collective};
 
 const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
 
@@ -55,7 +55,7 @@ pub(crate) fn parse_selection(text: &str) -> Result<Selection, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringtree::plan::REGISTRY;
+    use crate::plan::REGISTRY;
 
     #[test]
     fn every_registered_name_is_understood() {

@@ -1,11 +1,12 @@
 //! Collectives on device buffers whose results are known exactly.
 
 use super::rank::{Rank, Said};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::reduce::exact::Inputs;
-use ringtree::sim::promise::Promise;
-use ringtree::{Dtype, Element, Layout, ReduceOp, Result, with_element};
+use crate::comm::device_buffer::DeviceBuffer;
+use crate::dtype::with_element;
+use crate::plan::{Algorithm, Collective, REGISTRY};
+use crate::reduce::exact::Inputs;
+use crate::sim::promise::Promise;
+use crate::{Dtype, Element, Layout, ReduceOp, Result};
 
 /// Wrong calls a rank tells of; the rest is a number.
 const TOLD_MAX: usize = 3;

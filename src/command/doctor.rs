@@ -1,12 +1,12 @@
 //! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory, GPUs.
 
-use ringtree::bootstrap::sharing::Findings;
-use ringtree::bootstrap::{TransportChoice, TuningSource};
-use ringtree::device::{self, Device};
-use ringtree::plan::select::TuningTable;
+use crate::bootstrap::sharing::Findings;
+use crate::bootstrap::{TransportChoice, TuningSource};
+use crate::command::{FAILED, FINE, MISUSED};
+use crate::device::{self, Device};
+use crate::plan::select::TuningTable;
 use std::fmt::Display;
 use std::io::Write;
-use std::process::ExitCode;
 
 /// Which way collectives on device buffers go.
 const GPU_PATH: &str = "mapped where ranks can map each other's GPU memory, staged through the \
@@ -21,10 +21,10 @@ pub(crate) struct Arguments {
 }
 
 /// Answers `ringtree doctor`: 1 if a setting asks for what this machine does not give.
-pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+pub(crate) fn execute(arguments: &Arguments) -> u8 {
     if arguments.peer.is_some() {
         eprintln!("ringtree doctor: --peer: not built yet");
-        return ExitCode::from(2);
+        return MISUSED;
     }
     let setting = |name: &str| {
         std::env::var(name)
@@ -72,9 +72,9 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
                 "ringtree doctor: RINGTREE_TRANSPORT is shm, but ranks here cannot share memory: \
                  {why}; with auto they use TCP"
             );
-            ExitCode::FAILURE
+            FAILED
         }
-        _ => ExitCode::SUCCESS,
+        _ => FINE,
     }
 }
 

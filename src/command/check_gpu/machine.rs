@@ -1,7 +1,7 @@
 //! What is beside the GPU on this machine.
 
 use super::group;
-use ringtree::device;
+use crate::device;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;

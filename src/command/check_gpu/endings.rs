@@ -2,8 +2,8 @@
 //! others' streams wait for it.
 
 use super::rank::{Orders, Part, Rank, Said};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::{ReduceOp, Result};
+use crate::comm::device_buffer::DeviceBuffer;
+use crate::{ReduceOp, Result};
 use std::time::Duration;
 
 /// A rank's share: the last one is what happens to the others.

@@ -3,10 +3,10 @@
 //! ever, nor be held up by one.
 
 use super::rank::{Rank, Said};
+use crate::comm::device_buffer::DeviceBuffer;
+use crate::device::Device;
+use crate::{Error, ReduceOp, Result};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::Device;
-use ringtree::{Error, ReduceOp, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! The processes of one part of the check: started, listened to, and ended, whatever they do.
 
 use super::rank::{Said, free_address};
-use ringtree::launch::bind_to_parent;
-use ringtree::{Error, Result};
+use crate::command::Program;
+use crate::launch::bind_to_parent;
+use crate::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -30,7 +31,9 @@ pub(super) struct Path {
 /// What to start.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// The arguments of this program's processes.
+    /// The program, which is this one.
+    pub(super) program: Program,
+    /// The arguments of its processes.
     pub(super) arguments: Vec<String>,
     /// How many there are, each a rank.
     pub(super) ranks: usize,
@@ -110,7 +113,7 @@ impl Group {
         };
         let rendezvous = free_address()?;
         for rank in 0..job.ranks {
-            let mut command = job.command(rank, &rendezvous)?;
+            let mut command = job.command(rank, &rendezvous);
             let child = command.spawn();
             let mut child =
                 child.map_err(|error| Error::io("starting a process of this program", &error))?;
@@ -289,10 +292,8 @@ fn pass_on(rank: usize, lines: impl BufRead, said: &Sender<Event>) {
 }
 
 impl Job {
-    fn command(&self, rank: usize, rendezvous: &str) -> Result<Command> {
-        let program = std::env::current_exe()
-            .map_err(|error| Error::io("cannot find this program's own file", &error))?;
-        let mut command = Command::new(program);
+    fn command(&self, rank: usize, rendezvous: &str) -> Command {
+        let mut command = Command::new(&self.program.file);
         // Settings of the user's own jobs are none of the check's.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -302,6 +303,7 @@ impl Job {
         }
         let (rank, ranks) = (rank.to_string(), self.ranks.to_string());
         command
+            .args(&self.program.arguments)
             .args(&self.arguments)
             .envs([("RANK", &rank), ("LOCAL_RANK", &rank)])
             .envs([("WORLD_SIZE", &ranks), ("LOCAL_WORLD_SIZE", &ranks)])
@@ -314,6 +316,6 @@ impl Job {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         bind_to_parent(&mut command);
-        Ok(command)
+        command
     }
 }

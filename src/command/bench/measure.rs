@@ -2,11 +2,12 @@
 
 use super::buffers::{Buffers, OfDevice, OfHost, zeros};
 use super::case::{Case, Memory};
-use ringtree::ddp::Trace;
-use ringtree::plan::Algorithm;
-use ringtree::reduce::exact::Inputs;
-use ringtree::sim::promise::Promise;
-use ringtree::{Communicator, Element, Layout, ReduceOp, Result, with_element};
+use crate::ddp::Trace;
+use crate::dtype::with_element;
+use crate::plan::Algorithm;
+use crate::reduce::exact::Inputs;
+use crate::sim::promise::Promise;
+use crate::{Communicator, Element, Layout, ReduceOp, Result};
 use std::time::Instant;
 
 /// Batches a point; the median is reported.

@@ -14,11 +14,11 @@ mod rank;
 mod report;
 mod speeds;
 
+use crate::command::{FAILED, FINE, Invocation, MISUSED};
 use parts::Check;
 use rank::{Orders, Part};
 use report::Format;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 /// A section of the check.
@@ -79,7 +79,7 @@ impl Arguments {
 }
 
 /// Answers `ringtree check-gpu`: 1 if anything is wrong, or there is no GPU.
-pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
     if let Some(part) = arguments.part {
         let orders = Orders {
             part,
@@ -88,12 +88,12 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
             is_mapped: arguments.mapped,
         };
         orders.follow();
-        return ExitCode::SUCCESS;
+        return FINE;
     }
     let start = Instant::now();
     let refused = |why: String| {
         eprintln!("ringtree check-gpu: {why}");
-        ExitCode::from(2)
+        MISUSED
     };
     if !(2..=8).contains(&arguments.ranks_max) || !(1..=60).contains(&arguments.minutes) {
         return refused("--ranks-max must be 2 to 8, and --minutes 1 to 60".into());
@@ -109,12 +109,12 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     }
     if let Err(why) = machine::find_gpu() {
         eprintln!("ringtree check-gpu: {why}");
-        return ExitCode::FAILURE;
+        return FAILED;
     }
-    let mut check = Check::new(arguments, format, start);
+    let mut check = Check::new(arguments, invocation, format, start);
     check.all();
     match check.conclude() {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+        0 => FINE,
+        _ => FAILED,
     }
 }

@@ -7,8 +7,8 @@
 //! value of the repetition before, stays wrong to the end: no later product makes it right.
 
 use super::rank::{Rank, Said};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::{Communicator, ReduceOp, Result};
+use crate::comm::device_buffer::DeviceBuffer;
+use crate::{Communicator, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
 /// Bytes of the buffer, and how often its elements are multiplied.

@@ -1,22 +1,40 @@
 //! The command line, one module a command.
 //!
-//! Exit codes: 0 fine; 1 the work failed, and one line says what and what to do; 2 wrong usage.
+//! *Purpose.* What is typed: `ringtree run`, `bench`, `plan`, `doctor`, `check-gpu`. The program
+//! `ringtree` is this room and no more, and so is the command in the package for Python.
+//!
+//! *Invariants.* Exit codes: 0 fine; 1 the work failed, and one line says what and what to do; 2
+//! wrong usage. Nothing here ends the process.
+//!
+//! *May import* `launch`, `ddp`, `sim`, `comm`, `device`, `reduce`, `bootstrap`, `plan` and the
+//! base files. No room imports it.
 
 mod bench;
 mod check_gpu;
 mod doctor;
 mod gpu;
+mod invocation;
 mod names;
 mod plan;
 mod quantity;
 mod run;
 
+pub use invocation::{Invocation, Program};
+
+use crate::bootstrap::environment::{check_names, listed};
+use crate::bootstrap::settings::check_environment;
+use crate::launch::tell;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use ringtree::bootstrap::environment::{check_names, listed};
-use ringtree::bootstrap::settings::check_environment;
-use ringtree::launch::tell;
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::io::Write;
+
+/// Exit code: fine.
+const FINE: u8 = 0;
+/// Exit code: the work failed.
+const FAILED: u8 = 1;
+/// Exit code: wrong usage.
+const MISUSED: u8 = 2;
 
 /// Collective communication for data-parallel training.
 #[derive(Debug, Parser)]
@@ -42,8 +60,19 @@ enum Command {
     CheckGpu(check_gpu::Arguments),
 }
 
-fn main() -> ExitCode {
-    let line = match CommandLine::try_parse() {
+/// Carries out one call of the command line; returns the process's exit code.
+pub fn execute(invocation: Invocation) -> u8 {
+    let code = carried_out(invocation);
+    // Flushed here: where the program is an interpreter, nothing does it at the end. A reader that
+    // has seen enough (`| head`) is no failure.
+    let _ = std::io::stdout().flush();
+    code
+}
+
+fn carried_out(invocation: Invocation) -> u8 {
+    let name = OsString::from("ringtree");
+    let words = [&name].into_iter().chain(&invocation.arguments);
+    let line = match CommandLine::try_parse_from(words) {
         Ok(line) => line,
         Err(error) => return misread(&error),
     };
@@ -52,30 +81,30 @@ fn main() -> ExitCode {
     let checked = check_names(names).and_then(|()| check_environment(setting));
     if let Err(error) = checked {
         tell(&error.to_string());
-        return ExitCode::from(2);
+        return MISUSED;
     }
     match line.command {
         Command::Run(arguments) => run::execute(arguments),
-        Command::Bench(arguments) => bench::execute(&arguments),
+        Command::Bench(arguments) => bench::execute(&arguments, invocation),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Doctor(arguments) => doctor::execute(&arguments),
-        Command::CheckGpu(arguments) => check_gpu::execute(&arguments),
+        Command::CheckGpu(arguments) => check_gpu::execute(&arguments, &invocation),
     }
 }
 
 /// Prints what was asked for (help, version), or in one line what is wrong.
-fn misread(error: &clap::Error) -> ExitCode {
+fn misread(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         // A reader that has seen enough (`| head`) is no failure.
         let _ = error.print();
-        return ExitCode::SUCCESS;
+        return FINE;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         tell(
             "say what to do: run, bench, plan, doctor or check-gpu; \
              `ringtree --help` tells more",
         );
-        return ExitCode::from(2);
+        return MISUSED;
     }
     let text = error.to_string();
     // The first paragraph says it, a list of what is missing included; the rest is usage and tips.
@@ -84,5 +113,5 @@ fn misread(error: &clap::Error) -> ExitCode {
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
     tell(&format!("{what}; `--help` tells more"));
-    ExitCode::from(2)
+    MISUSED
 }

@@ -2,10 +2,10 @@
 //! What they find goes to the checker line by line ([`Said`]).
 
 use super::{cases, endings, habits, litmus, probe, speeds};
-use crate::gpu;
-use ringtree::comm::builder::Builder;
-use ringtree::device::{Device, Stream};
-use ringtree::{Communicator, Error, Result};
+use crate::comm::builder::Builder;
+use crate::command::gpu;
+use crate::device::{Device, Stream};
+use crate::{Communicator, Error, Result};
 use std::io::Write;
 use std::net::TcpListener;
 

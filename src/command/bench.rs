@@ -5,24 +5,24 @@ pub(crate) mod case;
 pub(crate) mod measure;
 pub(crate) mod report;
 
-use crate::gpu;
-use crate::names::{Selection, collectives, parse_collective, parse_selection};
-use crate::quantity::parse_size;
+use crate::bootstrap::TransportChoice;
+use crate::comm::builder::Builder;
+use crate::command::gpu;
+use crate::command::names::{Selection, collectives, parse_collective, parse_selection};
+use crate::command::quantity::parse_size;
+use crate::command::{FAILED, FINE, Invocation, MISUSED};
+use crate::ddp::Trace;
+use crate::device;
+use crate::plan::algorithms::required;
+use crate::plan::reproducible::is_in_rank_order;
+use crate::plan::select::scratch_bytes;
+use crate::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
+use crate::{Communicator, Dtype, Error, ReduceOp};
 use case::{Case, Memory};
 use measure::Measurement;
 use report::Report;
-use ringtree::bootstrap::TransportChoice;
-use ringtree::comm::builder::Builder;
-use ringtree::ddp::Trace;
-use ringtree::device;
-use ringtree::plan::algorithms::required;
-use ringtree::plan::reproducible::is_in_rank_order;
-use ringtree::plan::select::scratch_bytes;
-use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
-use ringtree::{Communicator, Dtype, Error, ReduceOp};
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// The arguments of `ringtree bench`.
 #[derive(Debug, clap::Args)]
@@ -106,12 +106,12 @@ struct Wanted {
 }
 
 /// Answers `ringtree bench`.
-pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
     let wanted = match wanted(arguments) {
         Ok(wanted) => wanted,
         Err(problem) => {
             eprintln!("ringtree bench: {problem}");
-            return ExitCode::from(2);
+            return MISUSED;
         }
     };
     let is_among_ranks = std::env::var_os("RANK").is_some();
@@ -122,7 +122,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
                 "ringtree bench: --root {} is no rank; there are {ranks}",
                 wanted.root
             );
-            return ExitCode::from(2);
+            return MISUSED;
         }
         // Reported once here, instead of by every rank.
         if wanted.place == Place::Device
@@ -130,27 +130,26 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         {
             return refused(&error);
         }
-        return match ringtree::launch::spawn_self(ranks) {
-            Ok(0) => ExitCode::SUCCESS,
-            Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        return match invocation.spawn(ranks) {
+            Ok(code) => u8::try_from(code).unwrap_or(FAILED),
             Err(error) => refused(&error),
         };
     }
     match run(arguments, &wanted) {
-        Ok(0) => ExitCode::SUCCESS,
+        Ok(0) => FINE,
         Ok(wrong) => {
             eprintln!("ringtree bench: {wrong} elements were wrong");
-            ExitCode::FAILURE
+            FAILED
         }
         Err(error) => refused(&error),
     }
 }
 
 /// Prints what is wrong; the exit code is 2 for wrong usage and 1 for failed work.
-fn refused(error: &Error) -> ExitCode {
+fn refused(error: &Error) -> u8 {
     eprintln!("ringtree bench: {error}");
     let is_usage = error.is_usage() || error.is_configuration();
-    ExitCode::from(if is_usage { 2 } else { 1 })
+    if is_usage { MISUSED } else { FAILED }
 }
 
 fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
@@ -239,7 +238,7 @@ fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, St
 }
 
 /// Joins the other ranks and measures; returns how many elements were wrong.
-fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
+fn run(arguments: &Arguments, wanted: &Wanted) -> crate::Result<usize> {
     let mut builder = Builder::from_env()?;
     if let Some(transport) = wanted.transport {
         builder = builder.transport(transport);
@@ -271,7 +270,7 @@ fn measure_all(
     wanted: &Wanted,
     comm: &Communicator,
     trace: &Trace,
-) -> ringtree::Result<usize> {
+) -> crate::Result<usize> {
     let memory = memory(comm, wanted)?;
     let mut total_wrong = 0;
     let mut is_first = true;
@@ -314,7 +313,7 @@ fn measure_all(
 
 /// Whether rank 0's output still has a reader: all ranks are told. One that has seen enough
 /// (`| head`) is no failure, and ends the measurements.
-fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<bool> {
+fn is_read(comm: &Communicator, printed: io::Result<()>) -> crate::Result<bool> {
     let mut is_read = [u8::from(printed.is_ok())];
     comm.broadcast(&mut is_read, 0)?;
     match printed {
@@ -352,7 +351,7 @@ fn not_for(
 }
 
 /// The memory that is asked for; a device is attached.
-fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
+fn memory(comm: &Communicator, wanted: &Wanted) -> crate::Result<Memory> {
     Ok(match wanted.place {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,

@@ -1,12 +1,12 @@
 //! What a measured collective is called on: memory of the host, or of a device.
 
 use super::case::Case;
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::{Device, Stream};
-use ringtree::plan::Collective;
-use ringtree::reduce::exact::Inputs;
-use ringtree::sim::promise::Promise;
-use ringtree::{Communicator, Element, Error, Layout, Result};
+use crate::comm::device_buffer::DeviceBuffer;
+use crate::device::{Device, Stream};
+use crate::plan::Collective;
+use crate::reduce::exact::Inputs;
+use crate::sim::promise::Promise;
+use crate::{Communicator, Element, Error, Layout, Result};
 use std::ops::DerefMut;
 
 /// The buffers of a rank.

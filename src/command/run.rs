@@ -1,12 +1,12 @@
 //! `ringtree run`: starts a program as several ranks, on one host or on several.
 
+use crate::Error;
+use crate::command::{FAILED, MISUSED};
+use crate::launch::{self, Job, Meeting, Output};
 use clap::{Args, ValueEnum};
-use ringtree::Error;
-use ringtree::launch::{self, Job, Meeting, Output};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// The port at which the launchers meet if only an address is given, as torchrun has it.
 const MASTER_PORT: u16 = 29_500;
@@ -148,18 +148,17 @@ impl From<Shown> for Output {
 }
 
 /// Runs the job; the exit code is the job's.
-pub(crate) fn execute(arguments: Arguments) -> ExitCode {
-    let code = match job(arguments).and_then(|job| launch::run(&job)) {
-        Ok(code) => u8::try_from(code).unwrap_or(1),
+pub(crate) fn execute(arguments: Arguments) -> u8 {
+    match job(arguments).and_then(|job| launch::run(&job)) {
+        Ok(code) => u8::try_from(code).unwrap_or(FAILED),
         Err(error) => {
             launch::tell(&error.to_string());
             match error.is_usage() || error.is_configuration() {
-                true => 2,
-                false => 1,
+                true => MISUSED,
+                false => FAILED,
             }
         }
-    };
-    ExitCode::from(code)
+    }
 }
 
 fn parse_ranks(text: &str) -> Result<NonZeroUsize, String> {

@@ -1,8 +1,8 @@
 //! What is measured: one call on buffers of one size.
 
-use ringtree::device::{Device, Stream};
-use ringtree::plan::Collective;
-use ringtree::{Dtype, ReduceOp};
+use crate::device::{Device, Stream};
+use crate::plan::Collective;
+use crate::{Dtype, ReduceOp};
 
 /// What to measure.
 #[derive(Clone, Debug)]

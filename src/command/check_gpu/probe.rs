@@ -1,8 +1,8 @@
 //! What a machine with GPUs has.
 
 use super::rank::{Rank, Said};
-use ringtree::Result;
-use ringtree::device::{self, Device};
+use crate::Result;
+use crate::device::{self, Device};
 
 /// As any rank; rank 0 tells.
 pub(super) fn tell(rank: &Rank) -> Result<()> {

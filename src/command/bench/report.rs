@@ -2,8 +2,8 @@
 
 use super::case::{Case, Memory};
 use super::measure::Measurement;
-use ringtree::Communicator;
-use ringtree::plan::Collective;
+use crate::Communicator;
+use crate::plan::Collective;
 use std::io::{self, Write};
 use std::str::FromStr;
 

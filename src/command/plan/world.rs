@@ -1,11 +1,11 @@
 //! The ranks that `ringtree plan` is asked about, and their links.
 
 use super::{Arguments, parse_count};
-use crate::quantity::{parse_rate, parse_time};
-use ringtree::bootstrap::TuningSource;
-use ringtree::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
-use ringtree::plan::select::TuningTable;
-use ringtree::plan::topology::{Hosts, Sharing, Topology};
+use crate::bootstrap::TuningSource;
+use crate::command::quantity::{parse_rate, parse_time};
+use crate::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
+use crate::plan::select::TuningTable;
+use crate::plan::topology::{Hosts, Sharing, Topology};
 
 /// How many ranks there are, which share a host, and which hosts a site.
 pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {

@@ -1,11 +1,11 @@
 //! How long all-reduces of device buffers take, and what that consists of.
 
 use super::rank::{Rank, Said, free_address};
-use crate::bench::case::{Case, Memory};
-use crate::bench::measure::measure as measured;
-use ringtree::ddp::Trace;
-use ringtree::plan::Collective;
-use ringtree::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result};
+use crate::command::bench::case::{Case, Memory};
+use crate::command::bench::measure::measure as measured;
+use crate::ddp::Trace;
+use crate::plan::Collective;
+use crate::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result};
 
 /// What is reduced, in bytes.
 const SIZES: &[usize] = &[
