@@ -79,7 +79,7 @@ def test_the_package_has_its_version():
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_launcher_that_is_ended_leaves_no_rank(sent):
-    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    program = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     command = [*COMMAND, "run", "--nproc-per-node", "2", "--output", "inherit", "--"]
     launcher = subprocess.Popen(
         [*command, sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
