@@ -211,9 +211,10 @@ pub const YIELD_PASSES: u32 = 1_000;
 /// Passes over operations under way that the control thread makes before it sees to its
 /// connections again.
 pub const BACKGROUND_PASSES: u32 = 64;
-/// A sleeping rank looks at its deadlines this often.
+/// A sleeping rank looks at its deadlines this often, until its peers know that it waits; and while
+/// a failure is settled.
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
-/// A sleeping rank that has no deadline looks so often whether its connections are cut.
+/// After that it looks so often whether its connections are cut.
 pub const PATIENT_SLEEP: Duration = CUTS_FOUND_EVERY;
 /// The largest bucket of gradients that is chosen automatically: PyTorch's default.
 pub const BUCKET_BYTES_MAX: usize = 25 << 20;

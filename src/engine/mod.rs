@@ -34,6 +34,7 @@ mod standing;
 mod watch;
 
 use crate::error::{Error, Result};
+use crate::limits::{IDLE_SLEEP, PATIENT_SLEEP};
 use crate::protocol::founding::{Notice, PROCESSES, RELAY};
 use crate::protocol::members::Members;
 use crate::protocol::message::Message;
@@ -174,10 +175,16 @@ impl Engine {
         self.groups.iter().any(|(_, group)| group.is_busy())
     }
 
-    /// Whether time that passes ends something: a call, a wait for an answer.
+    /// How long a thread may sleep before it looks at the clock, which says `now`, and ticks.
     #[must_use]
-    pub fn has_deadlines(&self) -> bool {
-        self.founding.is_awaited() || self.groups.iter().any(|(_, group)| group.has_deadlines())
+    pub fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
+        if self.founding.is_awaited() || self.suspects_deadlock() {
+            return IDLE_SLEEP;
+        }
+        let groups = self.groups.iter();
+        groups
+            .map(|(_, group)| group.may_sleep(&now))
+            .fold(PATIENT_SLEEP, Duration::min)
     }
 
     /// Whether an operation waits for a device, which wakes no thread.
@@ -390,6 +397,27 @@ mod tests {
         engine.control(0, 0, &Message::FirstError(first.clone()).encode());
         let (_, end) = take(&mut engine, ticket).unwrap();
         assert_eq!(end, Err(first));
+    }
+
+    #[test]
+    fn once_its_peers_know_a_waiting_rank_sleeps_until_something_is_due() {
+        let at = Duration::from_millis;
+        let (mut engine, ticket) = waiting(at(60_000));
+        let tick = |engine: &mut Engine, now| {
+            engine.tick(at(now));
+            engine.may_sleep(|| at(now))
+        };
+        assert_eq!(tick(&mut engine, 0), IDLE_SLEEP);
+        assert_eq!(tick(&mut engine, 900), IDLE_SLEEP);
+        assert_eq!(tick(&mut engine, 1000), PATIENT_SLEEP);
+        assert_eq!(tick(&mut engine, 1950), at(50));
+        for second in 2..60 {
+            assert_eq!(tick(&mut engine, second * 1000), PATIENT_SLEEP);
+        }
+        assert_eq!(tick(&mut engine, 59_990), at(10));
+        assert!(take(&mut engine, ticket).is_none());
+        // Nobody answers the deadline's report: that is waited for, too.
+        assert_eq!(tick(&mut engine, 60_000), IDLE_SLEEP);
     }
 
     #[test]

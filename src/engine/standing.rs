@@ -193,6 +193,12 @@ impl Engine {
         }
     }
 
+    /// Whether this process, which is rank 0 of the world then, finds out if ranks wait for each
+    /// other.
+    pub(super) fn suspects_deadlock(&self) -> bool {
+        self.standings.judge.suspects()
+    }
+
     /// A call of another group than `number` in which a thread is blocked: the thread that calls
     /// that group, if it is blocked.
     pub(super) fn elsewhere(&self, number: u32) -> Option<Elsewhere> {

@@ -8,7 +8,8 @@ use super::queue::{Queue, Slot};
 use super::standing::Alarm;
 use crate::error::Error;
 use crate::limits::{
-    NOTICES_DOUBLED_MAX, PATIENT, PEERS_ASKED_MAX, SHARED_SEGMENT_BYTES, WAITING_NOTICE_AFTER,
+    IDLE_SLEEP, NOTICES_DOUBLED_MAX, PATIENT, PATIENT_SLEEP, PEERS_ASKED_MAX, SHARED_SEGMENT_BYTES,
+    WAITING_NOTICE_AFTER,
 };
 use crate::link::LinkError;
 use crate::link::frame::Header;
@@ -17,6 +18,9 @@ use crate::protocol::members::Name;
 use crate::protocol::message::{Clock, Elsewhere, Message, PairPlace};
 use crate::protocol::session::{Agreement, Session, To};
 use std::time::Duration;
+
+/// Two looks at the clock are at least so far apart, however much is overdue.
+const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Group {
     /// Lets time pass: notices, deadlines, pending errors that stand. `now` never goes back.
@@ -98,15 +102,15 @@ impl Group {
         self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
-    /// Whether time that passes ends something: a call, a wait for an answer.
-    #[must_use]
-    pub fn has_deadlines(&self) -> bool {
+    /// How long the clock need not be looked at.
+    pub(super) fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
         let session = &self.session;
-        let mut all = self.collectives.operations().chain(self.pairs.operations());
-        session.has_error()
-            || session.gathers_marks()
-            || session.awaits_goodbyes()
-            || all.any(|slot| slot.timeout != PATIENT)
+        if session.has_error() || session.gathers_marks() || session.awaits_goodbyes() {
+            return IDLE_SLEEP;
+        }
+        let all = self.collectives.operations().chain(self.pairs.operations());
+        all.map(|slot| slot.may_sleep(&now))
+            .fold(PATIENT_SLEEP, Duration::min)
     }
 
     /// This rank gives up, for a reason that the group does not know.
@@ -321,6 +325,20 @@ impl Slot {
             return WAITING_NOTICE_AFTER * (1 << doubled);
         }
         WAITING_NOTICE_AFTER.min(self.timeout / 4)
+    }
+
+    /// How long the clock need not be looked at: once the peers were told of the waiting, until
+    /// they are to be told again, or the operation ends.
+    fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
+        match self.since {
+            _ if self.timeout == PATIENT => PATIENT_SLEEP,
+            Some(since) if self.notices > 0 => {
+                let notice_due = self.noticed_at.saturating_add(self.notice_interval());
+                let due = since.saturating_add(notice_due.min(self.timeout));
+                due.saturating_sub(now()).max(LOOKS_APART)
+            }
+            _ => IDLE_SLEEP,
+        }
     }
 }
 

@@ -168,6 +168,12 @@ impl Judge {
         self.suspicion.take_if(|one| is_its(one));
     }
 
+    /// Whether it is finding out if ranks wait for each other.
+    #[must_use]
+    pub fn suspects(&self) -> bool {
+        self.has_news || self.suspicion.is_some()
+    }
+
     /// Time passes; what is to be told to whom.
     pub fn tick(&mut self, now: Duration) -> Vec<(To, Notice)> {
         let Some(suspicion) = &mut self.suspicion else {

@@ -25,7 +25,7 @@ mod wakers;
 use crate::engine::Engine;
 use crate::engine::group::Group;
 use crate::error::Error;
-use crate::limits::{BACKGROUND_PASSES, IDLE_SLEEP, PATIENT_SLEEP, POLLER_SLEEP};
+use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
 use crate::protocol::session::Agreement;
 use host::{Host, Waited};
@@ -110,7 +110,7 @@ impl Runtime {
 
     fn take_token(&self) -> Option<Polling<'_>> {
         let is_free = !self.token.load(Ordering::Relaxed);
-        let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then_some(Polling(self));
+        let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then(|| Polling(self));
         if taken.is_some() {
             self.host.disarm();
         }
@@ -209,7 +209,7 @@ impl Runtime {
             }
             engine.stamp(|| self.host.now());
             let awaits_gate = !advanced && engine.awaits_gate();
-            let at_most = sleep_of(&engine);
+            let at_most = engine.may_sleep(|| self.host.now());
             let warning = engine.take_warning();
             drop(engine);
             self.warn(warning);
@@ -320,7 +320,7 @@ impl Runtime {
             self.poll_in_background();
             if !self.is_unfinished() {
                 let left = end.saturating_sub(self.host.now());
-                let at_most = sleep_of(&self.lock_beside_poller());
+                let at_most = self.lock_beside_poller().may_sleep(|| self.host.now());
                 self.host.give_way(u32::MAX, at_most.min(left));
             }
         }
@@ -329,11 +329,23 @@ impl Runtime {
 
     /// Whether operations are under way and no thread polls.
     pub(crate) fn wants_poller(&self) -> bool {
-        !self.token.load(Ordering::Acquire) && self.lock_beside_poller().is_busy()
+        self.wants_poller_within().is_some()
+    }
+
+    /// If operations are under way and no thread polls, in which time one should.
+    pub(crate) fn wants_poller_within(&self) -> Option<Duration> {
+        if self.token.load(Ordering::Acquire) {
+            return None;
+        }
+        let engine = self.lock_beside_poller();
+        engine.is_busy().then(|| match self.is_unfinished() {
+            true => Duration::ZERO,
+            false => engine.may_sleep(|| self.host.now()),
+        })
     }
 
     /// Whether the last turn in the background ended before its work did.
-    pub(crate) fn is_unfinished(&self) -> bool {
+    fn is_unfinished(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed)
     }
 
@@ -427,7 +439,7 @@ impl Runtime {
                 engine.tick(self.host.now());
                 self.send_controls(&mut engine);
                 let awaits_gate = engine.awaits_gate();
-                let at_most = sleep_of(&engine);
+                let at_most = engine.may_sleep(|| self.host.now());
                 drop(engine);
                 match awaits_gate {
                     true => self.host.give_way_to_device(u32::MAX),
@@ -462,14 +474,6 @@ impl Runtime {
         while let Some((group, to, payload)) = engine.next_control() {
             self.host.send_control(to, group, &payload);
         }
-    }
-}
-
-/// How long the polling thread sleeps at most before it looks at the clock again.
-fn sleep_of(engine: &Engine) -> Duration {
-    match engine.has_deadlines() {
-        true => IDLE_SLEEP,
-        false => PATIENT_SLEEP,
     }
 }
 

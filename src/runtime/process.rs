@@ -8,8 +8,8 @@ use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::limits::{
-    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, IDLE_SLEEP, SPIN_PASSES, THREAD_LOOKS,
-    THREAD_LOOKS_APART, YIELD_PASSES,
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, SPIN_PASSES, THREAD_LOOKS, THREAD_LOOKS_APART,
+    YIELD_PASSES,
 };
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -409,14 +409,7 @@ impl Handler for Callbacks {
     }
 
     fn wake_after(&self) -> Option<Duration> {
-        self.with(|runtime| {
-            let sleep = if runtime.is_unfinished() {
-                Duration::ZERO
-            } else {
-                IDLE_SLEEP
-            };
-            runtime.wants_poller().then_some(sleep)
-        })
+        self.with(Runtime::wants_poller_within)
     }
 
     fn awake(&self) {

@@ -74,3 +74,15 @@ fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
     );
     drop(held_elsewhere);
 }
+
+#[test]
+fn a_thread_that_finds_the_token_taken_leaves_it_where_it_is() {
+    let runtime = Runtime::new(Box::new(Recorder::default()));
+    let held = runtime.take_token();
+    assert!(held.is_some());
+    for _ in 0..2 {
+        assert!(runtime.take_token().is_none());
+    }
+    drop(held);
+    assert!(runtime.take_token().is_some());
+}
