@@ -111,15 +111,16 @@ impl ChunkBytes {
 
     fn begin(&self, chunk: usize) -> usize {
         let whole = self.division.start(self.chunks);
-        let before = (chunk / self.chunks) * whole + self.division.start(chunk % self.chunks);
-        before * self.element_bytes
+        let before = (chunk / self.chunks).saturating_mul(whole);
+        let before = before.saturating_add(self.division.start(chunk % self.chunks));
+        before.saturating_mul(self.element_bytes)
     }
 
     fn of(&self, ranges: &[ChunkRange]) -> usize {
         ranges
             .iter()
             .map(|range| self.begin(range.end()) - self.begin(range.first))
-            .sum()
+            .fold(0, usize::saturating_add)
     }
 }
 

@@ -103,13 +103,14 @@ fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
     steps.fold(Work::default(), Work::and).time_s(link)
 }
 
-/// What a rank does in a round, or in one step of it.
+/// What a rank does in a round, or in one step of it. Of a buffer as long as memory can be, all
+/// ranks' bytes together are more than a `usize` holds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     hand_overs: usize,
-    looks: usize,
-    copied: usize,
-    folded: usize,
+    looks: f64,
+    copied: f64,
+    folded: f64,
 }
 
 impl Work {
@@ -120,7 +121,7 @@ impl Work {
                 let bytes = lengths.of(ranges);
                 Self {
                     hand_overs: segments(bytes),
-                    copied: bytes,
+                    copied: bytes as f64,
                     ..nothing
                 }
             }
@@ -130,22 +131,22 @@ impl Work {
                 let bytes = lengths.of(ranges);
                 let own = usize::from(sources.contains(&Source::Own));
                 let (copied, folded) = match sources.as_slice() {
-                    [_] => (bytes, 0),
-                    _ => (0, sources.len() * bytes),
+                    [_] => (bytes as f64, 0.0),
+                    _ => (0.0, sources.len() as f64 * bytes as f64),
                 };
                 Self {
                     hand_overs: segments(bytes),
-                    looks: (sources.len() - own) * segments(bytes),
+                    looks: (sources.len() - own) as f64 * segments(bytes) as f64,
                     copied,
                     folded,
                 }
             }
             Step::Copy { to, .. } => Self {
-                copied: lengths.of(&[*to]),
+                copied: lengths.of(&[*to]) as f64,
                 ..nothing
             },
             Step::Reduce { from, to, .. } => Self {
-                folded: from.len() * lengths.of(&[*to]),
+                folded: from.len() as f64 * lengths.of(&[*to]) as f64,
                 ..nothing
             },
         }
@@ -163,9 +164,9 @@ impl Work {
 
     fn time_s(self, link: &LinkCost) -> f64 {
         link.alpha_s * self.hand_overs as f64
-            + link.overhead_s * self.looks as f64
-            + link.beta_s_per_byte * self.copied as f64
-            + link.gamma_s_per_byte * self.folded as f64
+            + link.overhead_s * self.looks
+            + link.beta_s_per_byte * self.copied
+            + link.gamma_s_per_byte * self.folded
     }
 }
 
@@ -261,4 +262,23 @@ fn pass(
 /// How many segments a message takes; one without bytes takes a flag all the same.
 fn segments(bytes: usize) -> usize {
     bytes.div_ceil(SHARED_SEGMENT_BYTES).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::select::choose;
+    use crate::plan::tuning::TuningTable;
+    use crate::plan::{Collective, Topology};
+
+    #[test]
+    fn a_buffer_as_long_as_memory_has_a_price() {
+        let (table, bytes) = (TuningTable::default(), isize::MAX as usize);
+        for &collective in Collective::ALL {
+            for ranks in 1..=9 {
+                let topology = Topology::together(ranks);
+                let choice = choose(collective, &topology, bytes, 1, &table, None).unwrap();
+                assert!(choice.predicted_s.is_finite(), "{collective} of {ranks}");
+            }
+        }
+    }
 }
