@@ -29,6 +29,22 @@ class Actor:
         self.collective.init_collective_group(RANKS, self.rank, "RINGTREE", name)
         return self.collective.get_rank(name)
 
+    def wait_alone(self, name):
+        """What a group of two leaves in Ray's store whose other rank never comes."""
+        import os
+
+        import ray.experimental.internal_kv as kv
+        import ringtree
+        from ringtree.ray import RingtreeGroup
+
+        os.environ["RINGTREE_TIMEOUT_MS"] = "500"
+        try:
+            RingtreeGroup(2, 0, name)
+        except ringtree.JoinError:
+            return kv._internal_kv_list(f"ringtree/{name}/")
+        finally:
+            del os.environ["RINGTREE_TIMEOUT_MS"]
+
     def leave(self, name):
         self.collective.destroy_collective_group(name)
 
@@ -81,3 +97,7 @@ def test_a_group_of_the_same_name_can_be_made_again(actors):
     for _ in range(3):
         assert on_all(actors, "join", "again") == [0, 1, 2]
         on_all(actors, "leave", "again")
+
+
+def test_a_group_that_never_forms_leaves_nothing(actors):
+    assert ray.get(actors[0].wait_alone.remote("alone"), timeout=120) == []

@@ -72,11 +72,14 @@ class RingtreeGroup(BaseGroup):
     def __init__(self, world_size, rank, group_name):
         super().__init__(world_size, rank, group_name)
         store = _Store(f"ringtree/{group_name}/")
-        self._comm = init(rank, world_size, store=store)
-        # All ranks are there; a later group of this name is to find nothing of this one.
-        self._comm.barrier()
-        if rank == 0:
-            store.clear()
+        try:
+            self._comm = init(rank, world_size, store=store)
+            # All ranks are there.
+            self._comm.barrier()
+        finally:
+            # A later group of this name is to find nothing of this one, also if it never formed.
+            if rank == 0:
+                store.clear()
 
     @classmethod
     def backend(cls):
