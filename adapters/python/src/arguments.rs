@@ -3,6 +3,7 @@
 use crate::call::Call;
 use crate::sys::Memory;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use ringtree::{Collective, Dtype, ReduceOp};
@@ -30,9 +31,10 @@ impl Operator {
     }
 }
 
-fn dtype(name: Option<&str>) -> PyResult<Option<Dtype>> {
-    let parsed = name.map(Dtype::from_str).transpose();
-    parsed.map_err(PyValueError::new_err)
+/// # Errors
+/// `ValueError`: no type is called so.
+pub(crate) fn dtype(name: &str) -> PyResult<Dtype> {
+    Dtype::from_str(name).map_err(PyValueError::new_err)
 }
 
 /// Buffers of one call, which have elements of one type.
@@ -46,7 +48,8 @@ impl Buffers {
     /// # Errors
     /// `ValueError`: no type is called so.
     pub(crate) fn of(name: Option<&str>) -> PyResult<Self> {
-        dtype(name).map(|told| Self { told, dtype: None })
+        let told = name.map(dtype).transpose()?;
+        Ok(Self { told, dtype: None })
     }
 
     /// The memory of one of them.
@@ -69,6 +72,22 @@ impl Buffers {
     }
 }
 
+/// The type of a tensor's elements, and where they lie; nothing if a call on them takes more than
+/// that: autograd follows the tensor, or it stands for the negative of what lies there, or
+/// [`Memory::of_tensor`] finds nothing.
+///
+/// # Errors
+/// What torch raises when it is asked.
+pub(crate) fn plain_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Option<(Dtype, Memory)>> {
+    let py = tensor.py();
+    let Some(found) = Memory::of_tensor(tensor) else {
+        return Ok(None);
+    };
+    let is_followed = tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?;
+    let is_plain = !is_followed && !tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?;
+    Ok(is_plain.then_some(found))
+}
+
 /// A call as the package's Python code gives it: collective, dtype, operator, factor, root, whether
 /// it is in place, the inputs and outputs by address and number of elements, counts.
 pub(crate) type Raw = (
@@ -86,11 +105,11 @@ pub(crate) type Raw = (
 /// # Errors
 /// `ValueError`: there is no such collective, type or operator.
 pub(crate) fn call_of(raw: Raw, keeper: &Bound<'_, PyAny>) -> PyResult<Call> {
-    let (collective, dtype, op, factor, root, is_in_place, inputs, outputs, counts) = raw;
+    let (collective, name, op, factor, root, is_in_place, inputs, outputs, counts) = raw;
     let memory = |parts| Memory::of_addresses(parts, keeper.clone().unbind());
     Ok(Call {
         collective: Collective::from_str(&collective).map_err(PyValueError::new_err)?,
-        dtype: Dtype::from_str(&dtype).map_err(PyValueError::new_err)?,
+        dtype: dtype(&name)?,
         op: Operator::new(&op, factor)?.0,
         root,
         is_in_place,

@@ -1,18 +1,18 @@
 //! The class that Python sees.
 
-use crate::arguments::{Buffers, Operator, Raw, call_of};
+use crate::arguments::{self, Buffers, Operator, Raw, call_of, plain_tensor};
 use crate::call::Call;
 use crate::error;
 use crate::interrupt;
 use crate::lane::Lane;
 use crate::start;
-use crate::sys::{Memory, names};
+use crate::sys::{Memory, Tensors};
 use crate::work::{Work, duration};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 use ringtree::{Collective, Dtype, Error, with_element};
 use ringtree_foreign::Operation;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,17 +31,17 @@ use std::time::Duration;
 /// >>> comm.close()
 #[pyclass(frozen, weakref, module = "ringtree")]
 pub(crate) struct Communicator {
-    /// None once it is closed.
-    lane: Mutex<Option<Arc<Lane>>>,
+    state: Mutex<State>,
     rank: usize,
     world_size: usize,
-    timeout: Mutex<Duration>,
     /// The process that joined: a forked child has none of its threads.
     process: u32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+struct State {
+    /// None once it is closed.
+    lane: Option<Arc<Lane>>,
+    timeout: Duration,
 }
 
 impl Communicator {
@@ -49,20 +49,35 @@ impl Communicator {
         Self {
             rank: comm.rank(),
             world_size: comm.world_size(),
-            timeout: Mutex::new(comm.timeout()),
             process: std::process::id(),
-            lane: Mutex::new(Some(Arc::new(Lane::new(comm)))),
+            state: Mutex::new(State {
+                timeout: comm.timeout(),
+                lane: Some(Arc::new(Lane::new(comm))),
+            }),
         }
     }
 
-    fn lane(&self, py: Python<'_>) -> PyResult<Arc<Lane>> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The order of calls, and the time that a call may take.
+    fn lane_and_timeout(&self, py: Python<'_>) -> PyResult<(Arc<Lane>, Duration)> {
         let closed = || error::raised(py, &Error::usage("the communicator is closed"));
-        lock(&self.lane).clone().ok_or_else(closed)
+        let state = self.state();
+        let (lane, timeout) = (state.lane.clone(), state.timeout);
+        // Making an exception runs Python code, in which another thread may ask for the state.
+        drop(state);
+        Ok((lane.ok_or_else(closed)?, timeout))
+    }
+
+    fn lane(&self, py: Python<'_>) -> PyResult<Arc<Lane>> {
+        self.lane_and_timeout(py).map(|(lane, _)| lane)
     }
 
     /// What is to be left. A forked child leaves nothing: that is its parent's to do.
     fn take_lane(&self) -> Option<Arc<Lane>> {
-        let lane = lock(&self.lane).take();
+        let lane = self.state().lane.take();
         match self.process == std::process::id() {
             true => lane,
             false => {
@@ -80,8 +95,8 @@ impl Communicator {
         timeout: Option<Duration>,
         act: impl FnOnce(&Lane, Duration) -> ringtree::Result<R> + Send,
     ) -> PyResult<R> {
-        let timeout = timeout.unwrap_or_else(|| *lock(&self.timeout));
-        let lane = self.lane(py)?;
+        let (lane, usual) = self.lane_and_timeout(py)?;
+        let timeout = timeout.unwrap_or(usual);
         let end = py.detach(|| {
             let end = act(&lane, timeout);
             drop(lane);
@@ -92,8 +107,13 @@ impl Communicator {
     }
 
     /// Runs calls to their end.
-    fn run(&self, py: Python<'_>, calls: Vec<Call>, timeout: Option<Duration>) -> PyResult<()> {
-        match self.detached(py, timeout, |lane, timeout| lane.run(calls, timeout))? {
+    fn run<C>(&self, py: Python<'_>, calls: C, timeout: Option<Duration>) -> PyResult<()>
+    where
+        C: AsMut<[Call]> + Into<Vec<Call>> + Send,
+    {
+        // What the calls hold is let go with the interpreter's lock, where that costs nothing.
+        let mut calls = Some(calls);
+        match self.detached(py, timeout, |lane, timeout| lane.run(&mut calls, timeout))? {
             Some(queued) => queued.finish(py),
             None => Ok(()),
         }
@@ -111,7 +131,7 @@ impl Communicator {
         let mut buffers = Buffers::of(name)?;
         let output = buffers.take(buffer, true)?;
         let call = Call::in_place(collective, buffers.dtype(), op.0, root, output);
-        self.run(buffer.py(), vec![call], None)
+        self.run(buffer.py(), [call], None)
     }
 
     /// A collective from one buffer into another; `None` where this rank has none.
@@ -151,7 +171,7 @@ impl Communicator {
             output,
             counts,
         };
-        self.run(py, vec![call], None)
+        self.run(py, [call], None)
     }
 
     /// Starts a message from `buffer`, or one into it.
@@ -227,12 +247,12 @@ impl Communicator {
     /// How long a call may take, in seconds, before it ends with a DeadlineError.
     #[getter]
     fn timeout(&self) -> f64 {
-        lock(&self.timeout).as_secs_f64()
+        self.state().timeout.as_secs_f64()
     }
 
     #[setter]
     fn set_timeout(&self, seconds: f64) -> PyResult<()> {
-        *lock(&self.timeout) = duration(seconds)?;
+        self.state().timeout = duration(seconds)?;
         Ok(())
     }
 
@@ -548,20 +568,21 @@ impl Communicator {
         })
     }
 
-    /// For the package's own modules: an all-reduce in place by address, which its caller waits for.
-    fn _all_reduce(
-        &self,
-        keeper: &Bound<'_, PyAny>,
-        address: usize,
-        elements: usize,
-        dtype: &str,
-        op: &str,
-    ) -> PyResult<()> {
-        let dtype = Dtype::from_str(dtype).map_err(PyValueError::new_err)?;
+    /// For the package's own modules: an all-reduce of a tensor in place, which its caller waits
+    /// for. False, and nothing is done, if the tensor is not plain memory.
+    fn _all_reduce(&self, tensor: &Bound<'_, PyAny>, op: &str) -> PyResult<bool> {
         let op = Operator::new(op, None)?.0;
-        let memory = Memory::of_addresses(vec![(address, elements)], keeper.clone().unbind());
+        let Some((dtype, memory)) = plain_tensor(tensor)? else {
+            return Ok(false);
+        };
         let call = Call::in_place(Collective::AllReduce, dtype, op, 0, memory);
-        self.run(keeper.py(), vec![call], None)
+        self.run(tensor.py(), [call], None).map(|()| true)
+    }
+
+    /// For the package's own modules: what `_all_reduce` takes are tensors of this class.
+    #[staticmethod]
+    fn _tensors_are(class: &Bound<'_, PyType>) -> PyResult<()> {
+        Tensors::are(class)
     }
 
     /// For the package's own modules: a message by address.
@@ -573,8 +594,7 @@ impl Communicator {
         is_sent: bool,
         keeper: &Bound<'_, PyAny>,
     ) -> PyResult<Work> {
-        let unknown = |_| PyValueError::new_err(format!("dtype: one of {}", names()));
-        let dtype = Dtype::from_str(dtype).map_err(unknown)?;
+        let dtype = arguments::dtype(dtype)?;
         let memory = Memory::of_addresses(vec![part], keeper.clone().unbind());
         self.message(keeper.py(), (dtype, memory), end, is_sent)
     }

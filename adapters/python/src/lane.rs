@@ -10,6 +10,7 @@ use crate::work::Work;
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::{Operation, Outcome, Pending, unpanicked};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,13 +25,14 @@ struct Job {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    is_busy: bool,
     is_closed: bool,
 }
 
 /// What the callers and the thread share.
 struct Shared {
     comm: Communicator,
+    /// Jobs that are queued or under way: what a call asks that finds none.
+    unfinished: AtomicUsize,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -45,6 +47,7 @@ impl Lane {
     pub(crate) fn new(comm: Communicator) -> Self {
         let shared = Shared {
             comm,
+            unfinished: AtomicUsize::new(0),
             queue: Mutex::default(),
             changed: Condvar::new(),
         };
@@ -58,19 +61,22 @@ impl Lane {
         &self.shared.comm
     }
 
-    /// Carries the calls out, one after the other, and returns at the end of the last; `None` if
-    /// other calls are queued before them, with the work to wait for.
+    /// Carries the calls out, one after the other, and returns at the end of the last. If other
+    /// calls are queued before them, it takes them, and returns the work to wait for.
     ///
     /// # Errors
     /// The first call's that fails.
-    pub(crate) fn run(&self, mut calls: Vec<Call>, timeout: Duration) -> Result<Option<Work>> {
+    pub(crate) fn run<C>(&self, calls: &mut Option<C>, timeout: Duration) -> Result<Option<Work>>
+    where
+        C: AsMut<[Call]> + Into<Vec<Call>>,
+    {
         if !self.shared.is_idle() {
+            let calls = calls.take().map_or_else(Vec::new, C::into);
             return self.queue(calls, timeout).map(Some);
         }
         let comm = self.comm().with_timeout(timeout);
-        for call in &mut calls {
-            call.carry_out(&comm)?;
-        }
+        let mut each = calls.iter_mut().flat_map(C::as_mut);
+        each.try_for_each(|call| call.carry_out(&comm))?;
         Ok(None)
     }
 
@@ -100,6 +106,7 @@ impl Lane {
             timeout,
             outcome: Arc::clone(&outcome),
         };
+        self.shared.unfinished.fetch_add(1, Ordering::Relaxed);
         self.shared.lock().jobs.push_back(job);
         self.shared.changed.notify_all();
         Ok(Work::new(Pending::of_outcome(outcome)))
@@ -140,8 +147,7 @@ impl Shared {
     }
 
     fn is_idle(&self) -> bool {
-        let queue = self.lock();
-        !queue.is_busy && queue.jobs.is_empty()
+        self.unfinished.load(Ordering::Acquire) == 0
     }
 
     fn work(&self) {
@@ -152,7 +158,7 @@ impl Shared {
             let end = unpanicked(run);
             // The memory is the program's again before it hears of the end.
             drop(calls);
-            self.lock().is_busy = false;
+            self.unfinished.fetch_sub(1, Ordering::Release);
             job.outcome.set(end);
         }
     }
@@ -161,7 +167,6 @@ impl Shared {
         let mut queue = self.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
-                queue.is_busy = true;
                 return Some(job);
             }
             if queue.is_closed {

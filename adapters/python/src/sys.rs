@@ -1,26 +1,50 @@
 //! Memory that Python owns, as slices: the only unsafe code of this crate.
 //!
-//! *What it rests on.* A [`Memory`] is made in two ways. [`Memory::of_buffer`] asks the buffer
-//! protocol, which says where the bytes are and keeps them there. [`Memory::of_addresses`] believes
-//! the package's own Python code, as any foreign function does that is given an address: the
-//! tensors are contiguous, lie in host memory, and are kept alive by the object that comes along.
-//! A program that resizes a tensor while a call works on it, or changes it from another thread,
-//! breaks the same rule as with every other backend of torch.
+//! *What it rests on.* A [`Memory`] is made in three ways. [`Memory::of_buffer`] asks the buffer
+//! protocol, which says where the bytes are and keeps them there. [`Memory::of_tensor`] asks torch,
+//! by the C function of DLPack that torch's class of tensors carries. [`Memory::of_addresses`]
+//! believes the package's own Python code, as any foreign function does that is given an address:
+//! the tensors are contiguous, lie in host memory, and are kept alive by the object that comes
+//! along. A program that resizes a tensor while a call works on it, or changes it from another
+//! thread, breaks the same rule as with every other backend of torch.
 
 #![allow(unsafe_code)]
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 use ringtree::{Dtype, Element, Error, Result};
 use ringtree_foreign::{ForeignBuffer, first_element};
 use std::borrow::Cow;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::sync::OnceLock;
 
 /// Elements that lie one after the other.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     address: usize,
     count: usize,
+}
+
+/// Where a memory's elements are: mostly in one place, for which nothing is allocated.
+enum Parts {
+    One(Span),
+    Several(Vec<Span>),
+}
+
+impl Deref for Parts {
+    type Target = [Span];
+
+    fn deref(&self) -> &[Span] {
+        match self {
+            Self::One(span) => std::slice::from_ref(span),
+            Self::Several(spans) => spans,
+        }
+    }
 }
 
 /// What keeps the memory where it is. It is dropped by whichever thread has it last; without the
@@ -33,7 +57,7 @@ enum Keeper {
 
 /// Parts of a process's memory that a call reads or writes.
 pub(crate) struct Memory {
-    parts: Vec<Span>,
+    parts: Parts,
     _keeper: Keeper,
 }
 
@@ -41,7 +65,7 @@ impl Memory {
     /// Nothing.
     pub(crate) fn none() -> Self {
         Self {
-            parts: Vec::new(),
+            parts: Parts::Several(Vec::new()),
             _keeper: Keeper::Nothing,
         }
     }
@@ -49,12 +73,32 @@ impl Memory {
     /// The parts that Python names by address and number of elements, kept alive by `keeper`.
     pub(crate) fn of_addresses(parts: Vec<(usize, usize)>, keeper: Py<PyAny>) -> Self {
         let spans = parts.into_iter();
+        let spans = spans.map(|(address, count)| Span { address, count });
         Self {
-            parts: spans
-                .map(|(address, count)| Span { address, count })
-                .collect(),
+            parts: Parts::Several(spans.collect()),
             _keeper: Keeper::Object { _tensors: keeper },
         }
+    }
+
+    /// The elements of a tensor, and their type, if it is of torch's own class, in host memory,
+    /// contiguous, and of a type that is reduced.
+    pub(crate) fn of_tensor(tensor: &Bound<'_, PyAny>) -> Option<(Dtype, Self)> {
+        let described = Tensors::describe(tensor)?;
+        let dtype = described.dtype()?;
+        let span = Span {
+            address: described.first as usize + usize::try_from(described.offset).ok()?,
+            count: described.count()?,
+        };
+        // A tensor that stands for another one has elements, and no memory.
+        let is_there = span.count == 0 || !described.first.is_null();
+        is_there.then(|| {
+            let keeper = tensor.clone().unbind();
+            let memory = Self {
+                parts: Parts::One(span),
+                _keeper: Keeper::Object { _tensors: keeper },
+            };
+            (dtype, memory)
+        })
     }
 
     /// The whole of an object with the buffer protocol, and the type of its elements: `dtype`, or
@@ -99,7 +143,7 @@ impl Memory {
             count: export.len_bytes() / dtype.size(),
         };
         let memory = Self {
-            parts: vec![span],
+            parts: Parts::One(span),
             _keeper: Keeper::Buffer { _export: export },
         };
         Ok((dtype, memory))
@@ -128,7 +172,7 @@ impl Memory {
             address += count * size;
             part
         };
-        self.parts = lengths.iter().map(next).collect();
+        self.parts = Parts::Several(lengths.iter().map(next).collect());
         Ok(self)
     }
 
@@ -174,7 +218,7 @@ impl Memory {
     fn joined<T: Element>(&self) -> Option<Span> {
         let first = *self.parts.first()?;
         let mut end = first.address;
-        for part in &self.parts {
+        for part in self.parts.iter() {
             if part.address != end && part.count > 0 {
                 return None;
             }
@@ -193,7 +237,7 @@ impl Memory {
             return self.read(span).map(Cow::Borrowed);
         }
         let mut all = Vec::with_capacity(self.total());
-        for part in &self.parts {
+        for part in self.parts.iter() {
             all.extend_from_slice(self.read(*part)?);
         }
         Ok(Cow::Owned(all))
@@ -213,7 +257,8 @@ impl Memory {
         let mut all = self.whole::<T>()?.into_owned();
         act(&mut all)?;
         let mut rest = &all[..];
-        for part in self.parts.clone() {
+        for at in 0..self.parts.len() {
+            let part = self.parts[at];
             let (own, others) = rest.split_at(part.count);
             self.write(part)?.copy_from_slice(own);
             rest = others;
@@ -248,6 +293,155 @@ impl Memory {
         // be, and `&mut self` makes the access the only one through this object; `call` copies what
         // another `Memory` of the same call shares with it.
         Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), span.count) })
+    }
+}
+
+/// A tensor as DLPack's structure `DLTensor` describes it.
+#[repr(C)]
+struct Described {
+    first: *mut c_void,
+    device_type: i32,
+    _device_number: i32,
+    dimensions: i32,
+    /// The kind of the type, and its bits.
+    kind: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    /// In bytes.
+    offset: u64,
+}
+
+impl Described {
+    const HOST: i32 = 1;
+    const SIGNED: u8 = 0;
+    const UNSIGNED: u8 = 1;
+    const FLOAT: u8 = 2;
+    const BFLOAT: u8 = 4;
+
+    /// The type of its elements, if they are numbers in host memory that are reduced as they are.
+    fn dtype(&self) -> Option<Dtype> {
+        if (self.device_type, self.lanes) != (Self::HOST, 1) {
+            return None;
+        }
+        let found = match (self.kind, self.bits) {
+            (Self::FLOAT, 16) => Dtype::F16,
+            (Self::FLOAT, 32) => Dtype::F32,
+            (Self::FLOAT, 64) => Dtype::F64,
+            (Self::BFLOAT, 16) => Dtype::Bf16,
+            (Self::SIGNED, 8) => Dtype::I8,
+            (Self::SIGNED, 16) => Dtype::I16,
+            (Self::SIGNED, 32) => Dtype::I32,
+            (Self::SIGNED, 64) => Dtype::I64,
+            (Self::UNSIGNED, 8) => Dtype::U8,
+            (Self::UNSIGNED, 16) => Dtype::U16,
+            (Self::UNSIGNED, 32) => Dtype::U32,
+            (Self::UNSIGNED, 64) => Dtype::U64,
+            _ => return None,
+        };
+        Some(found)
+    }
+
+    /// How many elements it has, if they lie one after the other.
+    fn count(&self) -> Option<usize> {
+        let dimensions = usize::try_from(self.dimensions).ok()?;
+        if dimensions == 0 {
+            return Some(1);
+        }
+        if self.shape.is_null() || self.strides.is_null() {
+            return None;
+        }
+        // SAFETY: torch has set both pointers to so many numbers of the tensor, which its caller
+        // holds, and with it the interpreter's lock: nothing changes the tensor meanwhile.
+        let (shape, strides) = unsafe {
+            (
+                std::slice::from_raw_parts(self.shape, dimensions),
+                std::slice::from_raw_parts(self.strides, dimensions),
+            )
+        };
+        let mut count = 1i64;
+        let mut is_contiguous = true;
+        for (length, stride) in shape.iter().zip(strides).rev() {
+            is_contiguous &= *length == 1 || *stride == count;
+            count = count.checked_mul(*length)?;
+        }
+        let count = usize::try_from(count).ok()?;
+        (is_contiguous || count == 0).then_some(count)
+    }
+}
+
+type Describe = unsafe extern "C" fn(*mut PyObject, *mut Described) -> c_int;
+
+/// The head of DLPack's table of C functions, which is the same in every version.
+#[repr(C)]
+struct TableHead {
+    major: u32,
+    _minor: u32,
+    _older: *const c_void,
+}
+
+/// That table in the versions 1.x.
+#[repr(C)]
+struct Table {
+    _head: TableHead,
+    _others: [*const c_void; 3],
+    describe: Option<Describe>,
+}
+
+/// torch's class of tensors, and the C function that describes one.
+pub(crate) struct Tensors {
+    class: Py<PyType>,
+    describe: Describe,
+}
+
+static TENSORS: OnceLock<Tensors> = OnceLock::new();
+
+impl Tensors {
+    /// From now on [`Memory::of_tensor`] takes tensors of this class; none, if it has no table of
+    /// functions that this crate knows.
+    ///
+    /// # Errors
+    /// What the class carries under the table's name is no table.
+    pub(crate) fn are(class: &Bound<'_, PyType>) -> PyResult<()> {
+        let Ok(carried) = class.getattr("__dlpack_c_exchange_api__") else {
+            return Ok(());
+        };
+        let carried = carried.cast_into::<PyCapsule>()?;
+        let table = carried.pointer_checked(Some(c"dlpack_exchange_api"))?;
+        // SAFETY: a capsule of this name holds the address of such a table, which lasts as long as
+        // the process; that is what the name says.
+        let major = unsafe { table.cast::<TableHead>().as_ref() }.major;
+        if major != 1 {
+            return Ok(());
+        }
+        // SAFETY: as above, and the table is of a version that has these fields.
+        let table = unsafe { table.cast::<Table>().as_ref() };
+        if let Some(describe) = table.describe {
+            let class = class.clone().unbind();
+            TENSORS.get_or_init(|| Self { class, describe });
+        }
+        Ok(())
+    }
+
+    /// What torch says of a tensor; nothing if it is of another class, or has no memory.
+    fn describe(tensor: &Bound<'_, PyAny>) -> Option<Described> {
+        let Self { class, describe } = TENSORS.get()?;
+        let py = tensor.py();
+        if tensor.get_type_ptr() != class.bind(py).as_type_ptr() {
+            return None;
+        }
+        let mut described = MaybeUninit::uninit();
+        // SAFETY: the object is of the class that carries this function, and `described` has room
+        // for what it writes. The interpreter's lock is held.
+        let code = unsafe { describe(tensor.as_ptr(), described.as_mut_ptr()) };
+        if code != 0 {
+            // Why not is of no interest: the call is made in another way, and says so itself.
+            drop(PyErr::take(py));
+            return None;
+        }
+        // SAFETY: it has ended well, so all fields are written.
+        Some(unsafe { described.assume_init() })
     }
 }
 

@@ -1,9 +1,15 @@
 """A program of several ranks: the door past torch's dispatch, and torch.compile through it."""
 
+import gc
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 
 import ringtree
 from ringtree.torch import all_reduce_, communicator
@@ -46,7 +52,8 @@ def operators_and_truth_values():
     assert all_reduce_(torch.tensor([float(rank)]), "avg").item() == (size - 1) / 2
     assert all_reduce_(torch.tensor([rank == 0])).item() is True
     assert all_reduce_(torch.tensor([rank == 0]), "min").item() is False
-    refused("by SUM or AVG", lambda: all_reduce_(torch.ones(1, dtype=torch.complex64), "max"))
+    both = torch.tensor([1 + 2j, 3j]) * (rank + 1)
+    assert torch.equal(all_reduce_(both), torch.tensor([1 + 2j, 3j]) * size * (size + 1) / 2)
 
 
 @case
@@ -62,10 +69,54 @@ def groups_have_communicators_of_their_own():
     refused("belong to the backend gloo", lambda: all_reduce_(torch.ones(1), group=other))
 
 
+class Own(torch.Tensor):
+    """A class of a program's own."""
+
+
 @case
-def what_it_cannot_take_is_said():
-    refused("contiguous", lambda: all_reduce_(torch.ones(4, 4).T[1:]))
-    refused("dense tensors", lambda: all_reduce_(torch.eye(2).to_sparse()))
+def any_tensor_ends_as_torchs_all_reduce_ends_it():
+    """Also those that are more than memory: views, and what stands for something else."""
+    rank = dist.get_rank()
+
+    def numbers(*shape, dtype=torch.float32):
+        count = torch.Size(shape).numel()
+        return (torch.arange(count) + rank).reshape(shape).to(dtype)
+
+    makers = {
+        "one number": lambda: torch.tensor(1.0 + rank),
+        "nothing": lambda: torch.empty(0, 3),
+        "columns": lambda: numbers(4, 6)[:, 1:3],
+        "turned": lambda: numbers(4, 4).T,
+        "a row of a turned one": lambda: numbers(4, 4).T[1:],
+        "one column": lambda: numbers(5, 1)[:, :1],
+        "of its own class": lambda: numbers(8).as_subclass(Own),
+        "sparse": lambda: torch.diag(numbers(3)).to_sparse(),
+    }
+    for name, make in makers.items():
+        own, beside = make(), make()
+        # Of one that is spread over memory, what lies between its elements stays.
+        wholes = own._base, beside._base
+        all_reduce_(own)
+        dist.all_reduce(beside)
+        assert torch.equal(own.to_dense(), beside.to_dense()), name
+        assert wholes[0] is None or torch.equal(*wholes), name
+
+
+@case
+def what_stands_for_something_else_is_refused_and_left_alone():
+    for make in (
+        lambda: torch._neg_view(torch.ones(8)),
+        lambda: torch.tensor([1j]).conj().imag,
+        lambda: torch.tensor([1j, 2]).conj(),
+        lambda: torch._efficientzerotensor(3),
+    ):
+        tensor = make()
+        try:
+            all_reduce_(tensor)
+        except (ringtree.UsageError, RuntimeError):
+            assert torch.equal(tensor, make())
+            continue
+        raise AssertionError(f"{tensor} was taken")
 
 
 @case
@@ -79,6 +130,51 @@ def calls_are_in_one_order_with_torchs():
 
 
 @case
+def what_is_no_memory_of_this_process_is_refused():
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    spread = DTensor.from_local(torch.ones(3), mesh, [Replicate()])
+    for tensor in (spread, torch.ones(3).numpy(), None):
+        try:
+            all_reduce_(tensor)
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+            continue
+        raise AssertionError(f"{tensor} was taken")
+    with FakeTensorMode():
+        assert all_reduce_(torch.ones(3)).shape == (3,)
+
+
+@case
+def a_result_that_is_awaited_is_awaited_first():
+    size = dist.get_world_size()
+    sums = functional.all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
+    assert isinstance(sums, functional.AsyncCollectiveTensor)
+    assert (all_reduce_(sums) == size * size).all()
+
+
+@case
+def autograd_passes_it_by_and_torch_warns_as_for_its_own():
+    size = dist.get_world_size()
+    for reduce in (dist.all_reduce, all_reduce_):
+        leaf = torch.ones(3, requires_grad=True)
+        reduce(leaf)
+        made = leaf * 2
+        version = made._version
+        reduce(made)
+        assert torch.equal(made, torch.full((3,), 2.0 * size * size)) and made.requires_grad
+        assert made._version == version
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            made.sum().backward()
+        assert torch.equal(leaf.grad, torch.full((3,), 2.0))
+        assert any("autograd kernel was not registered" in str(one.message) for one in warned)
+        with torch.no_grad():
+            reduce(leaf)
+        assert torch.equal(leaf.detach(), torch.full((3,), float(size * size)))
+    with torch.inference_mode():
+        assert all_reduce_(torch.ones(1)).item() == size
+
+
+@case
 def torch_compile_traces_it():
     def layer(tensor):
         return all_reduce_(tensor * 2) + 1
@@ -86,6 +182,22 @@ def torch_compile_traces_it():
     own = torch.full((64,), float(dist.get_rank()))
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(own.clone()), layer(own.clone()))
+
+
+@case
+def a_new_default_group_has_a_communicator_of_its_own():
+    """The last case: it ends the group of the others."""
+    size = dist.get_world_size()
+    for _ in range(3):
+        old, number = communicator(), torch.ones(1)
+        assert all_reduce_(number).item() == size
+        dist.destroy_process_group()
+        gc.collect()
+        refused("no default process group", lambda: all_reduce_(torch.ones(1)))
+        refused("closed", lambda: old.barrier())
+        dist.init_process_group("ringtree")
+        assert communicator() is not old
+        assert all_reduce_(torch.ones(1)).item() == size
 
 
 if __name__ == "__main__":

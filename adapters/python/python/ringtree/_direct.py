@@ -5,19 +5,19 @@ import weakref
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.distributed.distributed_c10d import _world
 
+from . import Communicator
 from ._backend import RingtreeBackend
-from ._plan import DTYPES, check, named_operator
+from ._plan import OPERATORS, refuse_lazy
 from .errors import UsageError
 
 _CPU = torch.device("cpu")
-# For a type that can only be moved.
-_NOT_REDUCED = None, 0
+Communicator._tensors_are(torch.Tensor)
 
 _communicators = weakref.WeakKeyDictionary()
-# The group of the last call, and its communicator: most programs have one group.
+# The group of the last call, and its communicator's all-reduce: most programs have one group.
 _last = object, None
 
 
@@ -46,44 +46,52 @@ def all_reduce_(tensor, op="sum", group=None):
 
     What `torch.distributed.all_reduce` does, without torch's dispatch: for calls so small that this
     counts, as a model's layers make that are spread over ranks. `op` is one of "sum", "avg",
-    "prod", "min", "max", "band", "bor", "bxor". The tensor must be contiguous and in host memory.
-    torch.compile traces it, as the operator `torch.ops.ringtree.all_reduce_`.
+    "prod", "min", "max", "band", "bor", "bxor".
 
-    Raises UsageError for a tensor that it cannot take, and ringtree.Error as every call does.
+    Past the dispatch go contiguous tensors in host memory, of integers, f16, bf16, f32 or f64, of
+    the class torch.Tensor itself, that do not require grad. With any other this is
+    `torch.distributed.all_reduce`; lazily conjugated ones are refused. torch.compile traces the
+    call, as the operator `torch.ops.ringtree.all_reduce_`.
+
+    Autograd does not see the call, and a gradient passes it as if it were not there; torch warns of
+    that in `backward`, as it does for `torch.distributed.all_reduce`. For a sum that gradients pass
+    in the right way, take `torch.distributed.nn.functional.all_reduce`.
+
+    Raises UsageError for such a tensor, and if the group's tensors in host memory belong to another
+    backend; and ringtree.Error as every call does.
     """
+    if not is_dynamo_compiling():
+        over = group or _world._default_pg
+        known, reduce = _last
+        if known() is not over or over is None:
+            reduce = _reduction_of(over)
+        if reduce(tensor, op):
+            return tensor
     if is_compiling():
-        name = "" if group is None else group.group_name
-        torch.ops.ringtree.all_reduce_(tensor, op, name)
-        return tensor
-    check(tensor)
-    if not tensor.is_contiguous():
-        raise UsageError("all_reduce_ works in place: the tensor must be contiguous")
-    dtype = tensor.dtype
-    name, each = DTYPES.get(dtype, _NOT_REDUCED)
-    if each != 1 or dtype is torch.bool:
-        op = named_operator(op, dtype, "all-reduce")
-    comm = _behind(_world.default_pg if group is None else group)
-    comm._all_reduce(tensor, tensor.data_ptr(), tensor.numel() * each, name, op)
+        torch.ops.ringtree.all_reduce_(tensor, op, "" if group is None else group.group_name)
+    else:
+        refuse_lazy(tensor)
+        dist.all_reduce(tensor, OPERATORS[op], group)
     return tensor
 
 
-def _behind(group):
-    """The communicator behind a group, faster."""
+def _reduction_of(group):
+    """A communicator's all-reduce of plain tensors, which is kept for the next call."""
     global _last
-    known, comm = _last
-    if group is None or known() is not group:
-        comm = communicator(group)
-        _last = weakref.ref(group), comm
-    return comm
+    reduce = communicator(group)._all_reduce
+    _last = weakref.ref(group), reduce
+    return reduce
 
 
-def _operator(tensor, op, group):
-    all_reduce_(tensor, op, _resolve_process_group(group) if group else None)
+def _operator(tensor, op, name):
+    group = _resolve_process_group(name) if name else dist.group.WORLD
+    if not communicator(group)._all_reduce(tensor, op):
+        dist.all_reduce(tensor, OPERATORS[op], group)
 
 
 _library = torch.library.Library("ringtree", "DEF")
 _library.define("all_reduce_(Tensor(a!) tensor, str op, str group) -> ()")
-_library.impl("all_reduce_", _operator, "CPU")
+_library.impl("all_reduce_", _operator, "CompositeExplicitAutograd")
 torch.library.register_fake(
     "ringtree::all_reduce_", lambda tensor, op, group: None, lib=_library
 )

@@ -25,17 +25,18 @@ DTYPES = {
     torch.complex128: ("f64", 2),
 }
 
-# By torch's number of an operator.
+# torch's operators by the library's names, and the names by torch's numbers.
 OPERATORS = {
-    int(dist.ReduceOp.RedOpType.SUM): "sum",
-    int(dist.ReduceOp.RedOpType.AVG): "avg",
-    int(dist.ReduceOp.RedOpType.PRODUCT): "prod",
-    int(dist.ReduceOp.RedOpType.MIN): "min",
-    int(dist.ReduceOp.RedOpType.MAX): "max",
-    int(dist.ReduceOp.RedOpType.BAND): "band",
-    int(dist.ReduceOp.RedOpType.BOR): "bor",
-    int(dist.ReduceOp.RedOpType.BXOR): "bxor",
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "prod": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+    "bxor": dist.ReduceOp.BXOR,
 }
+NAMES = {int(op): name for name, op in OPERATORS.items()}
 PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
 
 # A truth value is a byte that is 0 or 1, and stays one.
@@ -120,8 +121,15 @@ def check(tensor):
         raise UsageError(
             f"ringtree takes dense tensors in host memory, not {tensor.layout} on {tensor.device}"
         )
+    refuse_lazy(tensor)
+
+
+def refuse_lazy(tensor):
+    """torch itself would have a copy reduced, and leave the tensor as it is."""
     if tensor.is_conj() or tensor.is_neg():
-        raise UsageError("ringtree takes no lazily conjugated tensors: call resolve_conj()")
+        raise UsageError(
+            "ringtree takes no lazily conjugated tensors: call resolve_conj() or resolve_neg()"
+        )
 
 
 def _operator(op, dtype, collective):
@@ -131,20 +139,16 @@ def _operator(op, dtype, collective):
         if not dtype.is_floating_point:
             raise UsageError(f"PREMUL_SUM is for floating-point tensors, not {dtype}")
         return "sum", float(factor)
-    return named_operator(OPERATORS[number], dtype, collective), None
-
-
-def named_operator(name, dtype, collective):
-    """The library's operator for what is asked for on elements of a type."""
+    name = NAMES[number]
     if dtype is torch.bool:
         if name not in OPERATORS_OF_BOOL:
             raise UsageError(f"{name} of truth values has no meaning; take a copy of numbers")
-        return OPERATORS_OF_BOOL[name]
+        return OPERATORS_OF_BOOL[name], None
     if dtype.is_complex and name not in OPERATORS_OF_COMPLEX:
         raise UsageError(f"{collective} of {dtype} is by SUM or AVG, not by {name}")
     if dtype not in DTYPES:
         raise UsageError(f"{collective} of {dtype} is not offered: it can only be moved")
-    return name
+    return name, None
 
 
 def _seconds(opts):
