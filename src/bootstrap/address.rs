@@ -71,7 +71,8 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
     )))
 }
 
-/// The address by which this host reaches others: that of the default route, or loopback.
+/// The address by which this host reaches others: that of the default route; without one, an
+/// interface's, of the older kind first; or loopback.
 pub(super) fn outward() -> IpAddr {
     // Connecting a datagram socket sends nothing. No host has these addresses (RFC 5737, 3849).
     let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
@@ -80,8 +81,14 @@ pub(super) fn outward() -> IpAddr {
         socket.connect(other).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
-    let mut found = routes.into_iter().filter_map(route);
-    let usable = found.find(|own| !own.is_unspecified() && !is_link_local(*own));
+    let by_route = routes.into_iter().filter_map(route);
+    let mut own = interfaces::addresses().unwrap_or_default();
+    own.sort_by_key(|(_, address)| address.is_ipv6());
+    let of_interfaces = own.into_iter().map(|(_, address)| address);
+    let is_usable = |address: &IpAddr| {
+        !address.is_unspecified() && !address.is_loopback() && !is_link_local(*address)
+    };
+    let usable = by_route.chain(of_interfaces).find(is_usable);
     usable.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 

@@ -61,7 +61,7 @@ impl UniqueId {
     pub const BYTES: usize = SUMMED_BYTES + 8;
 
     /// A new id, with a free port of the address by which this host reaches others: that of the
-    /// default route, or loopback where there is none.
+    /// default route; without one, an interface's; or loopback.
     ///
     /// # Errors
     /// [`Error::system`](Error::io) if the system has no port, or no random numbers.
