@@ -9,7 +9,7 @@ use crate::error::Result;
 use std::time::Duration;
 
 /// How long a better cause may arrive after the first failure.
-const CAUSE_GRACE: Duration = Duration::from_millis(30);
+const CAUSE_GRACE: Duration = Duration::from_millis(100);
 /// The same after one that another rank's end has led to: that rank ends soon.
 const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const FAILURE_GRACE: Duration = Duration::from_millis(900);
 /// After a rank's own failure the others are not signalled for so long: each may be about to say
 /// what it knows.
-const LAST_WORDS_GRACE: Duration = Duration::from_millis(30);
+const LAST_WORDS_GRACE: Duration = Duration::from_millis(100);
 /// The same where a rank's words blame another one, which is still ending: unwinding, for instance.
 const BLAMED_GRACE: Duration = Duration::from_secs(1);
 /// After a signal to the launcher its ranks have this long, for instance to write a checkpoint.
