@@ -416,7 +416,7 @@ mod tests {
         }
         assert_eq!(tick(&mut engine, 59_990), at(10));
         assert!(take(&mut engine, ticket).is_none());
-        // Nobody answers the deadline's report: that is waited for, too.
+        // No peer answers the deadline's report: the engine waits for the answers, too.
         assert_eq!(tick(&mut engine, 60_000), IDLE_SLEEP);
     }
 

@@ -11,8 +11,7 @@ use crate::work::{Work, duration};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use ringtree::{Collective, Dtype, Error, with_element};
-use ringtree_foreign::Operation;
+use ringtree::{Collective, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -89,7 +88,7 @@ impl Communicator {
 
     /// Runs `act` without the interpreter's lock, and raises its error, or what Ctrl-C has raised.
     /// Calls may take `timeout`, or the communicator's.
-    fn detached<R: Send>(
+    pub(crate) fn detached<R: Send>(
         &self,
         py: Python<'_>,
         timeout: Option<Duration>,
@@ -172,42 +171,6 @@ impl Communicator {
             counts,
         };
         self.run(py, [call], None)
-    }
-
-    /// Starts a message from `buffer`, or one into it.
-    fn buffer_message(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        end: (usize, u32),
-        dtype: Option<&str>,
-        is_sent: bool,
-    ) -> PyResult<Work> {
-        let mut buffers = Buffers::of(dtype)?;
-        let memory = buffers.take(buffer, !is_sent)?;
-        self.message(buffer.py(), (buffers.dtype(), memory), end, is_sent)
-    }
-
-    /// Starts a message from or to `memory`.
-    fn message(
-        &self,
-        py: Python<'_>,
-        (dtype, memory): (Dtype, Memory),
-        (peer, tag): (usize, u32),
-        is_sent: bool,
-    ) -> PyResult<Work> {
-        self.detached(py, None, |lane, timeout| {
-            lane.post(timeout, |comm| {
-                let comm = comm.with_tag(tag);
-                with_element!(dtype, T => {
-                    let held = memory.held::<T>()?;
-                    let started: Box<dyn Operation> = match is_sent {
-                        true => Box::new(comm.send_async(held, peer)?),
-                        false => Box::new(comm.recv_async(held, peer)?),
-                    };
-                    Ok(started)
-                })
-            })
-        })
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `arguments` | what Python passes to a call, as values |
 //! | `call` | one collective as a value, for any element type |
 //! | `lane` | the order of calls, and the thread for those that the caller does not wait for |
+//! | `message` | messages between two ranks |
 //! | `work` | calls under way |
 //! | `interrupt` | Ctrl-C while a call waits |
 //! | `command` | the command `ringtree` |
@@ -27,6 +28,7 @@ mod communicator;
 mod error;
 mod interrupt;
 mod lane;
+mod message;
 mod start;
 mod sys;
 mod work;

@@ -1,0 +1,47 @@
+//! Messages between two ranks, by whichever way Python names their memory.
+
+use crate::arguments::Buffers;
+use crate::communicator::Communicator;
+use crate::sys::Memory;
+use crate::work::Work;
+use pyo3::prelude::*;
+use ringtree::{Dtype, with_element};
+use ringtree_foreign::Operation;
+
+impl Communicator {
+    /// Starts a message from `buffer`, or one into it.
+    pub(crate) fn buffer_message(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        end: (usize, u32),
+        dtype: Option<&str>,
+        is_sent: bool,
+    ) -> PyResult<Work> {
+        let mut buffers = Buffers::of(dtype)?;
+        let memory = buffers.take(buffer, !is_sent)?;
+        self.message(buffer.py(), (buffers.dtype(), memory), end, is_sent)
+    }
+
+    /// Starts a message from or to `memory`.
+    pub(crate) fn message(
+        &self,
+        py: Python<'_>,
+        (dtype, memory): (Dtype, Memory),
+        (peer, tag): (usize, u32),
+        is_sent: bool,
+    ) -> PyResult<Work> {
+        self.detached(py, None, |lane, timeout| {
+            lane.post(timeout, |comm| {
+                let comm = comm.with_tag(tag);
+                with_element!(dtype, T => {
+                    let held = memory.held::<T>()?;
+                    let started: Box<dyn Operation> = match is_sent {
+                        true => Box::new(comm.send_async(held, peer)?),
+                        false => Box::new(comm.recv_async(held, peer)?),
+                    };
+                    Ok(started)
+                })
+            })
+        })
+    }
+}
