@@ -17,7 +17,12 @@
  * Threads. Any thread may call any function, several of them at once. Calls on one communicator
  * begin in the order in which they are made, which must be the same on all ranks; threads that
  * share a communicator see to that themselves. The last error is each thread's own. No function may
- * be called in a signal handler, nor, after fork(), in the child.
+ * be called in a signal handler.
+ *
+ * Children. A process that calls fork() goes on as before. In its child every call on what it has
+ * inherited is refused with RINGTREE_USAGE and reaches no other rank, and to destroy or to free it does
+ * nothing. A child that was made without the C library's fork(), by a bare clone(), is not recognized
+ * and must make no calls.
  */
 
 #ifndef RINGTREE_H
@@ -363,7 +368,8 @@ ringtree_result_t ringtree_comm_abort(ringtree_comm_t *comm, const char *reason)
  * Leaves, and destroys the handle: what was sent is delivered, then the other ranks are told. Calls
  * of other threads and work under way go on to their ends, and the other ranks are told after the
  * last of them; work stays to be waited for and freed. A program that ends without it looks to the
- * other ranks like one that died. NULL is ignored.
+ * other ranks like one that died. NULL is ignored, and so is all in a child that was forked from
+ * the process that joined.
  */
 ringtree_result_t ringtree_comm_destroy(ringtree_comm_t *comm);
 
@@ -637,7 +643,8 @@ ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *has_ended);
 
 /**
  * Destroys the handle of a call that has ended, which is all that this frees. RINGTREE_USAGE if it
- * is still under way: its buffers are in use, and nothing would say until when. NULL is ignored.
+ * is still under way: its buffers are in use, and nothing would say until when. NULL is ignored, and
+ * so is all in a child that was forked from the process that started it.
  */
 ringtree_result_t ringtree_work_free(ringtree_work_t *work);
 

@@ -1,7 +1,7 @@
 //! The error type: which rank, in which call, why, and what the caller can do next.
 //! It may import the base files and `plan`, for the names of the collectives.
 
-use crate::limits::PLACES_MAX;
+use crate::limits::{ERROR_BYTES_MAX, PLACES_MAX};
 use crate::plan::spec::Collective;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,9 +17,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// After any error but [`ErrorKind::Usage`] the communicator is unusable: every later call on it
 /// returns the same first error, and the contents of the buffers are unspecified.
 ///
-/// The line (by `Display`) names the ranks, the call, the cause and what to do next. The fields
-/// hold what of this is known; ranks are numbers of the communicator that the error comes from.
-/// All ranks get the first error with the same line and the same fields.
+/// The line (by `Display`) names the ranks, the call, the cause and what to do next. `Debug` is the
+/// same line, so that a `main` which returns the error shows it; `{:#?}` shows kind and fields. The
+/// fields hold what of this is known; ranks are numbers of the communicator that the error comes
+/// from. All ranks get the first error with the same line and the same fields. Of a text of more
+/// than 4 KiB the middle is cut out, and the line says so.
 ///
 /// ```
 /// use ringtree::{Collective, sim::simulate::{World, sleep}};
@@ -44,7 +46,7 @@ pub struct Error(Box<Details>);
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Details {
     kind: ErrorKind,
-    text: String,
+    text: Text,
     collective: Option<Collective>,
     sequence: Option<u64>,
     rank: Option<usize>,
@@ -52,8 +54,35 @@ struct Details {
     /// At most [`PLACES_MAX`].
     missing: Vec<usize>,
     elapsed: Option<Duration>,
+    /// The failure of another communicator that this one comes from; the line ends with it.
+    origin: Option<Text>,
     #[serde(skip)]
     source: Source,
+}
+
+/// What an error says: at most [`ERROR_BYTES_MAX`], whether it is made here or comes from a peer.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
+struct Text(String);
+
+/// Stands where the middle of a text was.
+const CUT: &str = " [... cut ...] ";
+
+impl From<String> for Text {
+    /// A long text keeps its beginning, which says what failed, and its end, which has the advice
+    /// or a traceback's last line.
+    fn from(mut text: String) -> Self {
+        if text.len() > ERROR_BYTES_MAX {
+            let kept = (ERROR_BYTES_MAX - CUT.len()) / 2;
+            let is_boundary = |at: &usize| text.is_char_boundary(*at);
+            let start = (0..=kept).rev().find(is_boundary).unwrap_or(0);
+            let end = (text.len() - kept..)
+                .find(is_boundary)
+                .unwrap_or(text.len());
+            text.replace_range(start..end, CUT);
+        }
+        Self(text)
+    }
 }
 
 /// What an error comes from, in this process. It does not travel, and it does not count when
@@ -132,13 +161,14 @@ impl Error {
     fn new(kind: ErrorKind, text: String) -> Self {
         Self(Box::new(Details {
             kind,
-            text,
+            text: text.into(),
             collective: None,
             sequence: None,
             rank: None,
             peer: None,
             missing: Vec::new(),
             elapsed: None,
+            origin: None,
             source: Source::default(),
         }))
     }
@@ -201,7 +231,8 @@ impl Error {
     }
 
     /// The other rank that it is about: the one that is lost, that made another call (of the two
-    /// the higher one), or that sent what it must not.
+    /// the higher one), or that sent what it must not. `None` where it has no number in this
+    /// communicator: a group hears of the death of a rank outside of it.
     #[must_use]
     pub fn peer(&self) -> Option<usize> {
         self.0.peer
@@ -267,6 +298,14 @@ impl Error {
         self
     }
 
+    /// The same error, which comes from `cause`, the failure of another communicator. Of causes
+    /// that were handed from one to the next the first is told.
+    pub(crate) fn with_origin(mut self, cause: &Error) -> Self {
+        let Details { text, origin, .. } = &*cause.0;
+        self.0.origin = Some(origin.as_ref().unwrap_or(text).clone());
+        self
+    }
+
     fn ranks(&self) -> impl Iterator<Item = usize> {
         let Details { rank, peer, .. } = *self.0;
         rank.into_iter()
@@ -287,7 +326,7 @@ impl Error {
         note: &str,
     ) -> Self {
         let details = &mut *self.0;
-        details.text.push_str(note);
+        details.text = Text::from(format!("{}{note}", details.text.0));
         details.rank = details.rank.and_then(&number);
         details.peer = details.peer.and_then(&number);
         let missing = details.missing.iter();
@@ -325,16 +364,24 @@ impl fmt::Display for Printable<'_> {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Printable(&self.0.text).fmt(formatter)
+        Printable(&self.0.text.0).fmt(formatter)?;
+        match &self.0.origin {
+            Some(origin) => write!(formatter, ": {}", Printable(&origin.0)),
+            None => Ok(()),
+        }
     }
 }
 
-/// The kind, the text, and the fields that are known; no source, as equal errors look equal.
+/// The text, as `fn main() -> ringtree::Result<()>` shows it. With `{:#?}` the kind, the text and
+/// the fields that are known; no source, as equal errors look equal.
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !formatter.alternate() {
+            return fmt::Display::fmt(self, formatter);
+        }
         let details = &*self.0;
         let mut fields = formatter.debug_struct(&format!("{:?}", details.kind));
-        fields.field("text", &details.text);
+        fields.field("text", &details.text.0);
         let mut known = |name, value: Option<&dyn fmt::Debug>| {
             if let Some(value) = value {
                 fields.field(name, value);
@@ -350,6 +397,8 @@ impl fmt::Debug for Error {
         let missing = Some(&details.missing).filter(|missing| !missing.is_empty());
         known("missing", missing.map(|one| one as _));
         known("elapsed", details.elapsed.as_ref().map(|one| one as _));
+        let origin = details.origin.as_ref().map(|origin| &origin.0);
+        known("origin", origin.map(|one| one as _));
         fields.finish()
     }
 }
@@ -370,7 +419,9 @@ mod tests {
         let error = Error::join("host \u{1b}]0;x\u{7}é\n\u{9b}2J is héron");
         let line = error.to_string();
         assert_eq!(line, "host \\u{1b}]0;x\\u{7}é\\n\\u{9b}2J is héron");
-        assert!(!format!("{error:?}").contains(char::is_control));
+        assert_eq!(format!("{error:?}"), line, "as a program's end shows it");
+        let fields = format!("{error:#?}");
+        assert!(fields.starts_with("Join {") && !fields.contains(['\u{1b}', '\u{7}']));
     }
 
     #[test]
@@ -386,13 +437,32 @@ mod tests {
             .with_rank(3)
             .with_peer(1)
             .with_missing(0..100)
-            .with_elapsed(Duration::from_millis(1500));
+            .with_elapsed(Duration::from_millis(1500))
+            .with_origin(&Error::system("another"));
         let bytes = postcard::to_stdvec(&error).unwrap();
         let told: Error = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(told, error);
         assert_eq!(told.missing(), [0, 1, 2, 3, 4, 5, 6, 7]);
         use std::error::Error as _;
         assert!(told.source().is_none() && error.source().is_some());
+    }
+
+    #[test]
+    fn of_a_long_text_both_ends_are_kept_here_and_where_it_comes_from_a_peer() {
+        for filling in ["a", "é", "💾", "aé", "\n"] {
+            let long = format!("first {} last", filling.repeat(50_000));
+            // A peer's encoder may cut nothing.
+            let by_peer = postcard::to_stdvec(&long).unwrap();
+            let by_peer: Text = postcard::from_bytes(&by_peer).unwrap();
+            let own = Error::system(long).0.text;
+            assert_eq!(own.0, by_peer.0);
+            assert!((ERROR_BYTES_MAX - 8..=ERROR_BYTES_MAX).contains(&own.0.len()));
+            assert!(own.0.starts_with("first ") && own.0.ends_with(" last"));
+            assert!(own.0.contains(CUT));
+            assert_eq!(Text::from(own.0.clone()).0, own.0);
+        }
+        let fits = "a".repeat(ERROR_BYTES_MAX);
+        assert_eq!(Error::system(&*fits).to_string(), fits);
     }
 
     #[test]

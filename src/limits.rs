@@ -19,31 +19,23 @@ pub const NOTICES_DOUBLED_MAX: u32 = 10;
 pub const PEERS_ASKED_MAX: usize = 8;
 /// Questions a rank may leave unanswered before its last answer is forgotten.
 pub const ANSWERS_MISSED_MAX: u32 = 2;
-/// Two looks at ranks that may wait for each other in different communicators are so far apart.
-pub const SNAPSHOTS_APART: Duration = Duration::from_secs(1);
-/// How long rank 0 waits for what these ranks answer at the second look.
-pub const ANSWERS_AWAITED: Duration = Duration::from_secs(2);
-/// Blocked threads, and the communicators that they alone call, that a process tells rank 0 of.
-pub const WAITS_STATED_MAX: usize = 8;
-/// See [`WAITS_STATED_MAX`].
-pub const CALLERS_STATED_MAX: usize = 256;
 /// Bytes of a communicator's name: it is shown in one line beside another one.
 pub const COMMUNICATOR_NAME_BYTES_MAX: usize = 64;
 /// A rank that has waited this long says on standard error for which ranks, and where they are.
-pub const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(30);
-/// Looks at the threads of a process that is asked whether it is settled, and the pause between
-/// them: a thread that wakes to look at its deadline sleeps again at one of them.
-pub const THREAD_LOOKS: u32 = 5;
-/// See [`THREAD_LOOKS`].
-pub const THREAD_LOOKS_APART: Duration = Duration::from_millis(1);
-/// Ranks that a waiting rank says it is held up by.
+pub const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(10);
+/// Ranks that a waiting rank says it is held up by, and ranks whose waits it tells of.
 pub const PLACES_MAX: usize = 8;
 /// How long a rank that reported an error waits for the first error before it takes its own.
 pub const FIRST_ERROR_GRACE: Duration = Duration::from_millis(800);
+/// A connection that a rank had made before it left may still be on its way for so long.
+pub const LINK_GRACE: Duration = Duration::from_secs(1);
 /// How long rank 0, once it knows of a failure, waits for the marks of the ranks it has not lost.
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
 /// A caller that waits while another thread polls sleeps this long at most before it looks again.
 pub const POLLER_SLEEP: Duration = Duration::from_millis(20);
+/// A thread that waits in a call asks at most so often whether the program's user has interrupted
+/// it.
+pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 /// A message of so many bytes that lies where its readers can read it is exposed, not copied.
 pub const EXPOSED_BYTES_MIN: usize = 16 << 10;
 /// In smaller buffers nothing is exposed that the same call overwrites: they stay in the core's own
@@ -81,6 +73,12 @@ pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
 pub const DESCRIPTORS_GRACE: Duration = Duration::from_millis(250);
 /// The longest control message; a world's address table is sent in pieces below it.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of an error's text, whose middle is cut out of a longer one: a page of a traceback. An
+/// error with two such texts takes an eighth of a control message.
+pub const ERROR_BYTES_MAX: usize = 4 << 10;
+/// Lengths of blocks that a rank tells another one whose call has others: with ten bytes each they
+/// fit a control message.
+pub const COUNTS_TOLD_MAX: usize = 4096;
 /// Control messages queued for one rank that does not read them; above it the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Control messages taken in a row before the control thread sees to its other duties.
@@ -206,8 +204,11 @@ pub const GROUP_SEGMENTS_BYTES: usize = 768 << 10;
 /// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
 /// shorter than what a peer on the same core would be held up for.
 pub const SPIN_PASSES: u32 = 20;
-/// Fruitless passes in which a waiting rank lets others run before it sleeps.
-pub const YIELD_PASSES: u32 = 1_000;
+/// Fruitless passes in which a waiting rank lets others run before it sleeps. Where each rank is in
+/// a session or control group of its own, the scheduler lets a rank that yields go on for its share
+/// of the core beside one that computes; so they are few, and 4 ranks on 2 cores over TCP still
+/// take no longer than with three times as many.
+pub const YIELD_PASSES: u32 = 300;
 /// Passes over operations under way that the control thread makes before it sees to its
 /// connections again.
 pub const BACKGROUND_PASSES: u32 = 64;
@@ -250,7 +251,8 @@ pub const DIALS_ASKED_MAX: usize = 4096;
 pub const FORGOTTEN_MAX: usize = 1024;
 /// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
-/// How often a rank that waits for others' memory makes sure that they are still there.
+/// How often a rank that waits for others' memory makes sure that they are still there, and that
+/// the group has not failed.
 pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are

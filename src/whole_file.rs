@@ -15,7 +15,7 @@ pub(crate) const PARTIAL_SUFFIX: &str = ".partial";
 /// user can guess that name, and no link of that name would be followed.
 ///
 /// # Errors
-/// The system's; then the file is as it was.
+/// The system's; then the file is as it was, or whole and new but perhaps not on the disk.
 pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     // Two writers, though there should be one, must not write into one file.
     let mark =

@@ -8,7 +8,7 @@ use ringtree::limits::TRACE_SPANS_MAX;
 use ringtree::plan::algorithms::{self, entry};
 use ringtree::plan::{Hosts, Request};
 use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Algorithm, Collective, ReduceOp};
+use ringtree::{Algorithm, Collective, Layout, ReduceOp};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -193,9 +193,9 @@ fn calls_outside_of_it_and_those_beyond_the_room_are_not_recorded() {
 fn a_call_by_counts_is_measured_and_says_why_it_is_not_predicted() {
     let timelines = ringtree::simulate(2, |comm| {
         let trace = Trace::new(comm)?;
-        let (input, mut output) = ([1u8; 4], [0u8; 4]);
+        let (input, mut output) = ([1u8; 2], [0u8; 4]);
         trace.messages(comm, || {
-            comm.all_to_all_into(&input, &[2, 2][..], &mut output, &[2, 2][..])
+            comm.all_gather_into(&input, &mut Layout::Counts(&[2, 2]).of(&mut output))
         })?;
         trace.collect()
     });

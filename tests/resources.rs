@@ -112,7 +112,7 @@ fn assert_named(said: &[String], rank: usize, limit: u64) {
     for text in said {
         assert_eq!(*text, said[0]);
         for part in [
-            "System {".to_owned(),
+            "ulimit".to_owned(),
             format!("rank {rank} "),
             format!("`ulimit -n` is {limit}"),
             format!("hard limit {limit}"),

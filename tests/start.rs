@@ -29,6 +29,8 @@ fn child_entry() {
         Ok("by id") => exit(by_id()),
         Ok("abandoned") => exit(abandoned()),
         Ok("two worlds") => exit(two_worlds()),
+        Ok("local") => exit(local()),
+        Ok("misspelt") => exit(misspelt()),
         Ok("cancelling") => exit(cancelling()),
         Ok(other) => panic!("no role is called {other}"),
         Err(_) => {}
@@ -132,6 +134,43 @@ fn two_processes_are_two_worlds_at_once_each_first_in_one_of_them() {
     for links in ALL_LINKS {
         assert_eq!(run("two worlds", links, 2), ["both"; 2], "{links:?}");
     }
+}
+
+/// Given their ranks alone, the processes find their places on two hosts.
+fn local() -> Result<String> {
+    let id = handed_on("id", number("RANK"));
+    let builder = Communicator::builder().rank(number("RANK"));
+    let comm = builder.world_size(4).unique_id(&id).connect()?;
+    let sum = comm.all_gather_value(&comm.local_rank())?;
+    comm.barrier()?;
+    Ok(format!("{sum:?} over {}", comm.transport()))
+}
+
+#[test]
+fn a_builder_finds_the_local_rank_and_heeds_the_environment() {
+    for (links, found) in [
+        (Links::Tcp, "[0, 1, 2, 3] over tcp"),
+        (Links::Both, "[0, 1, 0, 1] over shm+tcp"),
+    ] {
+        assert_eq!(run("local", links, 4), [found; 4], "{links:?}");
+    }
+}
+
+/// A builder that says nothing wrong is refused for what the environment says.
+fn misspelt() -> Result<String> {
+    let error = Communicator::builder().connect().unwrap_err();
+    assert!(error.is_configuration());
+    Ok(error.to_string())
+}
+
+#[test]
+fn a_builder_refuses_what_is_misspelt() {
+    let wrong = [("RINGTREE_TRANSPROT", "tcp")];
+    let (said, _) = Ranks::start(Links::Tcp, "misspelt", 1, &wrong).hear(&[0]);
+    assert!(
+        said[0].contains("the nearest is RINGTREE_TRANSPORT"),
+        "{said:?}"
+    );
 }
 
 fn builder(rank: usize, world_size: usize) -> Builder {
@@ -400,35 +439,52 @@ fn a_dropped_start_leaves_no_thread_and_no_descriptor() {
     }
 }
 
-/// What is asked while a call waits ends it, and the other rank hears who gave up.
-#[test]
-fn an_interrupt_ends_a_call_that_waits() {
+/// Rank 0 waits for rank 1, which does not come, and is interrupted there: what rank 0 was told,
+/// and what rank 1 is told afterwards.
+fn interrupted_in(waits: fn(Communicator) -> Option<Error>) -> (Option<Error>, Result<()>) {
     let id = UniqueId::on("127.0.0.1").unwrap();
     let rank = |rank: usize| {
         let builder = Communicator::builder().rank(rank).world_size(2);
-        builder.unique_id(&id).timeout(PATIENCE)
+        builder.unique_id(&id).timeout(10 * PATIENCE)
     };
-    let (waits, asked) = std::sync::mpsc::channel();
+    let (asks, asked) = std::sync::mpsc::channel();
     let is_due = Arc::new(AtomicBool::new(false));
     let due = Arc::clone(&is_due);
-    let first = rank(0).interrupt(move || due.load(Ordering::Acquire) && waits.send(()).is_ok());
-    let first = thread::spawn(move || {
-        let comm = first.connect()?;
-        comm.barrier()?;
+    let first = rank(0).interrupt(move || due.load(Ordering::Acquire) && asks.send(()).is_ok());
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let comm = first.connect().unwrap();
+        comm.barrier().unwrap();
         is_due.store(true, Ordering::Release);
-        let end = comm.barrier();
-        Ok::<_, Error>((comm, end))
+        tell.send(waits(comm))
     });
     let comm = rank(1).connect().unwrap();
     comm.barrier().unwrap();
-    asked.recv_timeout(PATIENCE).unwrap();
-    let (kept, end) = first.join().unwrap().unwrap();
-    let error = end.unwrap_err();
-    assert!(
-        error.to_string().starts_with("rank 0 was interrupted"),
-        "{error}"
-    );
+    asked.recv_timeout(PATIENCE).expect("it asks");
+    let end = told.recv_timeout(PATIENCE).expect("it waits no longer");
     // The barrier's message may have come before.
-    assert_eq!(comm.barrier().and_then(|()| comm.barrier()), Err(error));
-    drop(kept);
+    (end, comm.barrier().and_then(|()| comm.barrier()))
+}
+
+/// What is asked while a rank waits ends it, whatever it waits in, and the other rank hears who
+/// gave up.
+#[test]
+fn an_interrupt_ends_what_waits() {
+    let in_a_call = |comm: Communicator| comm.barrier().err();
+    let in_a_patient_call = |comm: Communicator| comm.patient().barrier().err();
+    let for_a_group = |comm: Communicator| comm.subgroup(&[1, 0]).err();
+    let in_leaving = |comm: Communicator| {
+        let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum);
+        drop((work, comm));
+        None
+    };
+    let forms: [fn(Communicator) -> Option<Error>; 4] =
+        [in_a_call, in_a_patient_call, for_a_group, in_leaving];
+    for (form, waits) in forms.into_iter().enumerate() {
+        let (own, others) = interrupted_in(waits);
+        for error in own.into_iter().chain(others.err()) {
+            let line = error.to_string();
+            assert!(line.starts_with("rank 0 was interrupted"), "{form}: {line}");
+        }
+    }
 }

@@ -48,7 +48,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "comm", "runtime", "engine", "link", "reduce", "sys", "plan", "protocol",
         ],
     ),
-    ("ddp", &["comm", "plan", "reduce"]),
+    ("ddp", &["comm", "plan", "reduce", "sys"]),
     ("launch", &["bootstrap", "control", "sys", "protocol"]),
     (
         "command",

@@ -179,6 +179,8 @@ def parse(arguments):
         "more ranks than cores]")
     add("--python", default=sys.executable, metavar="PATH",
         help="an interpreter that has PyTorch, for Gloo [default: this one]")
+    add("--sessions", action="store_true",
+        help="each process in a session of its own, as torchrun, containers and services do")
     add("--limit", type=int, default=120, metavar="SECONDS",
         help="what one program may take for one round [default: 120]")
     add("--format", choices=("text", "markdown", "csv"), default="text", metavar="NAME",
@@ -217,7 +219,7 @@ def ringtree(options):
     sizes = ",".join(map(str, options.sizes))
     command = [options.ringtree, "bench", options.op, "--ranks", str(options.ranks), "--in-place",
                "--transport", options.transport, "--sizes", sizes, "--format", "csv"]
-    return Program("ringtree", command)
+    return Program("ringtree", command + ["--sessions"] * options.sessions)
 
 
 def compiled_mpi(brand, folder):
@@ -238,7 +240,11 @@ def compiled_mpi(brand, folder):
     code, _, errors = run(command, COMPILE_LIMIT_S)
     if code != 0:
         raise Trouble(f"{compiler} does not compile mpi.c: {last_line(errors)}")
-    return launcher, program
+    return launcher, [*in_session(options), program]
+
+
+def in_session(options):
+    return ["setsid", "--wait"] * options.sessions
 
 
 def openmpi(options, folder, name):
@@ -250,13 +256,13 @@ def openmpi(options, folder, name):
     variables = {}
     if os.geteuid() == 0:
         variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command += ["-np", str(options.ranks), program, *task(options)]
+    command += ["-np", str(options.ranks), *program, *task(options)]
     return Program(name, command, variables)
 
 
 def mpich(options, folder, name):
     launcher, program = compiled_mpi("mpich", folder)
-    command = [launcher, "-launcher", "fork", "-np", str(options.ranks), program, *task(options)]
+    command = [launcher, "-launcher", "fork", "-np", str(options.ranks), *program, *task(options)]
     return Program(name, command, MPICH_TCP if options.transport == "tcp" else {})
 
 
@@ -272,7 +278,10 @@ def gloo(options, _folder, name):
         raise Trouble(f"{python} has no PyTorch: left out (--python PATH names another)")
     script = os.path.join(HERE, "gloo.py")
     command = [python, script, str(options.ranks), options.op, *map(str, options.sizes)]
-    return Program(name, command, {"OMP_NUM_THREADS": "1"})
+    variables = {"OMP_NUM_THREADS": "1"}
+    if options.sessions:
+        variables["SESSIONS"] = "1"
+    return Program(name, command, variables)
 
 
 def found_programs(options, folder):

@@ -197,6 +197,8 @@ def main(arguments):
         for rank in range(ranks):
             process = os.fork()
             if process == 0:
+                if os.environ.get("SESSIONS"):
+                    os.setsid()
                 guarded_rank(rank, ranks, os.path.join(folder, "meeting"), collective, sizes)
             processes.append(process)
         codes = []

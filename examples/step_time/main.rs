@@ -3,13 +3,15 @@
 //! ```text
 //! cargo run --release --example step_time -- measure            # two ranks on this host
 //! cargo run --release --example step_time -- compare            # beside bare all-reduces
+//! cargo run --release --example step_time -- overlap --ranks 4  # what overlap gains or costs
 //! cargo run --release --example step_time -- plot docs/buckets.csv docs/buckets.svg
 //! cargo run --release --example step_time -- losses docs/local_steps.csv docs/local_steps.svg
 //! ```
 //!
 //! The model is synthetic: forward and backward sleep to a fixed timetable, so that everything else
-//! in a step is communication. There is no optimizer. Every average is checked, outside the time
-//! measured. `benches/peers/step.sh` runs this and the same model in PyTorch on given hosts.
+//! in a step is communication; in `overlap` backward computes. There is no optimizer. Every average
+//! is checked, outside the time measured. `benches/peers/step.sh` runs this and the same model in
+//! PyTorch on given hosts.
 
 mod compare;
 #[path = "../drawing/mod.rs"]
@@ -18,6 +20,7 @@ mod losses;
 mod measure;
 mod model;
 mod options;
+mod overlap;
 mod picture;
 mod rows;
 
@@ -46,6 +49,9 @@ fn main() -> ExitCode {
         Command::Measure(measure) if measure.simulated => simulated(measure),
         Command::Measure(measure) => ranks(&measure.job, |comm| measure::measure(comm, measure)),
         Command::Compare(job) => ranks(job, |comm| compare::compare(comm, job)),
+        Command::Overlap { job, backward_ms } => {
+            ranks(job, |comm| overlap::overlap(comm, job, *backward_ms))
+        }
         Command::Header => {
             println!("{}", measure::HEADER);
             Ok(0)

@@ -19,6 +19,14 @@ pub(crate) enum Command {
     Measure(Measure),
     /// The data-parallel layer beside bare all-reduces of the same bytes, without any backward
     Compare(Job),
+    /// Steps whose backward computes, with gradients reported as it makes them and at its end
+    Overlap {
+        #[command(flatten)]
+        job: Job,
+        /// How long backward takes where the rank has a core to itself
+        #[arg(long, value_name = "MS", default_value_t = 40.0)]
+        backward_ms: f64,
+    },
     /// Prints the header of those lines
     Header,
     /// Prints medians of such lines, as a table

@@ -48,7 +48,7 @@ pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<V
 
 /// What to add to a message when the rendezvous can be reached from one host only.
 pub(super) fn loopback_hint(settings: &Settings, address: IpAddr) -> String {
-    if address.is_loopback() && settings.local_world_size < settings.world_size {
+    if address.is_loopback() && settings.local_world_size_at_most() < settings.world_size {
         let host = settings.rendezvous.rsplit_once(':');
         let host = host.map_or(settings.rendezvous.as_str(), |(host, _)| host);
         format!(
@@ -234,7 +234,7 @@ mod tests {
         let mut settings = Settings::new(0, 4, "node1:29500");
         let loopback = IpAddr::from([127, 0, 1, 1]);
         assert_eq!(loopback_hint(&settings, loopback), "");
-        settings.local_world_size = 2;
+        settings.local_world_size = Some(2);
         assert!(loopback_hint(&settings, loopback).contains("node1 is 127.0.1.1"));
         assert_eq!(loopback_hint(&settings, IpAddr::from([10, 0, 0, 1])), "");
     }

@@ -83,7 +83,6 @@ pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -
         place,
         pid: std::process::id(),
         process: sharing::own_process(),
-        local_rank: settings.local_rank,
     }
 }
 

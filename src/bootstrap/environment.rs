@@ -1,7 +1,9 @@
 //! The environment variables that ringtree reads.
 
 use crate::error::{Error, Result};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 
 /// What ringtree's own variables begin with.
 const PREFIX: &str = "RINGTREE_";
@@ -38,12 +40,12 @@ pub const VARIABLES: &[Variable] = &[
     variable("WORLD_SIZE", "", "the number of processes"),
     variable(
         "LOCAL_RANK",
-        "RANK",
+        "found by the join",
         "this process's number on its host, from 0",
     ),
     variable(
         "LOCAL_WORLD_SIZE",
-        "WORLD_SIZE",
+        "found by the join",
         "the number of processes on this host",
     ),
     variable("MASTER_ADDR", "", "the address of rank 0's host"),
@@ -74,7 +76,7 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "RINGTREE_STALL_WARNING_S",
-        "30",
+        "10",
         "after how many seconds a call that waits is told of on standard error; 0: never",
     ),
     variable(
@@ -194,6 +196,37 @@ pub fn listed() -> String {
         format!("  {:width$}  {}{default}\n", one.name, one.meaning)
     };
     VARIABLES.iter().map(line).collect()
+}
+
+/// Variables and their values, among them secrets.
+#[derive(Default)]
+pub(crate) struct Environment(pub(crate) BTreeMap<String, String>);
+
+impl Environment {
+    /// This process's, as it is now.
+    pub(crate) fn current() -> Self {
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self(std::env::vars_os().filter_map(text).collect())
+    }
+
+    /// The value of a variable.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        self.0.get(name).cloned()
+    }
+
+    /// # Errors
+    /// [`Error::configuration`] names a variable of the library's that there is not.
+    pub(crate) fn check_names(&self) -> Result<()> {
+        check_names(self.0.keys().map(OsString::from))
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} variables", self.0.len())
+    }
 }
 
 #[cfg(test)]

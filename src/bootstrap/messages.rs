@@ -113,7 +113,6 @@ mod tests {
                 space: "c/4026531836".into(),
                 started: 1 << 40,
             }),
-            local_rank: 3,
         }
     }
 

@@ -125,10 +125,10 @@ pub struct Settings {
     pub rank: usize,
     /// How many processes there are.
     pub world_size: usize,
-    /// This process among those of its host.
-    pub local_rank: usize,
-    /// How many processes its host has.
-    pub local_world_size: usize,
+    /// This process among those of its host, if that was said; the join finds it.
+    pub local_rank: Option<usize>,
+    /// How many processes its host has, likewise.
+    pub local_world_size: Option<usize>,
     /// Where rank 0 waits for the others: `host:port`.
     pub rendezvous: String,
     /// Whether another service may hold the rendezvous port, so that the next one is tried too.
@@ -179,15 +179,15 @@ impl Settings {
     /// ```
     /// use ringtree::bootstrap::settings::Settings;
     /// let settings = Settings::new(0, 2, "127.0.0.1:29500");
-    /// assert_eq!(settings.local_world_size, 2);
+    /// assert_eq!((settings.world_size, settings.local_rank), (2, None));
     /// ```
     #[must_use]
     pub fn new(rank: usize, world_size: usize, rendezvous: &str) -> Self {
         Self {
             rank,
             world_size,
-            local_rank: rank,
-            local_world_size: world_size,
+            local_rank: None,
+            local_world_size: None,
             rendezvous: rendezvous.to_owned(),
             next_port_too: false,
             secret: None,
@@ -236,9 +236,8 @@ impl Settings {
         let mut settings = Self::new(rank, world_size, &rendezvous);
         settings.next_port_too = next_port_too;
         let local = "a number, from 0";
-        settings.local_rank = optional(&set, "LOCAL_RANK", local)?.unwrap_or(rank);
-        settings.local_world_size =
-            optional(&set, "LOCAL_WORLD_SIZE", local)?.unwrap_or(world_size);
+        settings.local_rank = optional(&set, "LOCAL_RANK", local)?;
+        settings.local_world_size = optional(&set, "LOCAL_WORLD_SIZE", local)?;
         settings.secret = secret(&set)?;
         settings.timeout = timeout(&set)?;
         let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "seconds, or 0")?;
@@ -335,6 +334,11 @@ impl Settings {
         })
     }
 
+    /// How many processes its host may have, before the join has found out.
+    pub(super) fn local_world_size_at_most(&self) -> usize {
+        self.local_world_size.unwrap_or(self.world_size)
+    }
+
     /// When a join that begins now has taken too long.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout.min(TIMEOUT_MAX)
@@ -357,11 +361,9 @@ impl Settings {
     /// [`Error::configuration`] names the one that does not.
     pub fn check(&self) -> Result<()> {
         let Self {
-            rank,
-            world_size,
-            local_world_size,
-            ..
+            rank, world_size, ..
         } = *self;
+        let local_world_size = self.local_world_size_at_most();
         if world_size == 0 || world_size > WORLD_SIZE_MAX {
             let message = format!("WORLD_SIZE is {world_size}; it must be 1 to {WORLD_SIZE_MAX}");
             return Err(Error::configuration(message));

@@ -137,10 +137,12 @@ pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
     if settings.transport == TransportChoice::Tcp {
         return (Err("RINGTREE_TRANSPORT is tcp".to_owned()), None);
     }
-    match Findings::here(settings.local_world_size).place() {
+    match Findings::here(settings.local_world_size_at_most()).place() {
         Ok((place, socket)) => (Ok(place), Some(socket)),
         Err(why) => {
-            if settings.transport == TransportChoice::Auto && settings.local_world_size > 1 {
+            if settings.transport == TransportChoice::Auto
+                && settings.local_world_size_at_most() > 1
+            {
                 let rank = settings.rank;
                 let line = format!("ringtree: rank {rank} uses TCP on its own host too: {why}\n");
                 // A standard error that is closed must not end the join.

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::buffer::BufferMut;
-use super::collectives::{call_on, forced};
+use super::collectives::forced;
 use crate::dtype::Dtype;
 use crate::engine::bind::Placement;
 use crate::engine::cache::Key;
@@ -42,7 +42,7 @@ impl Communicator {
         if collective == Collective::Barrier {
             return self.barrier();
         }
-        let call = call_on(collective, buffer);
+        let call = Call::new(collective, 0);
         let root = if collective.is_rooted() { root } else { 0 };
         let op = call.op.map(|_| op);
         self.in_place(Call { op, root, ..call }, buffer)
@@ -75,7 +75,7 @@ impl Communicator {
     ) -> Result<(Algorithm, f64)> {
         self.check_peer("root", root)?;
         let call = call_of(collective, count, dtype, root);
-        let issued = &mut *self.enter();
+        let issued = &mut *self.enter()?;
         let key = Key {
             call: Call {
                 algorithm: forced(issued.algorithm, call),
@@ -115,7 +115,7 @@ impl Communicator {
     ) -> Result<String> {
         self.check_peer("root", root)?;
         let call = call_of(collective, count, dtype, root);
-        let issued = self.enter();
+        let issued = self.enter()?;
         let algorithm = forced(issued.algorithm, call);
         let choice = issued.cache.choice(Call { algorithm, ..call })?;
         drop(issued);

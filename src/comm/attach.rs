@@ -80,7 +80,7 @@ impl Communicator {
             }
         }
         let attached = Attached::new(device, self.find_path(device)?)?;
-        self.enter().attached = Some(attached);
+        self.enter()?.attached = Some(attached);
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Communicator {
         stream: &Stream,
         count: usize,
     ) -> Result<DeviceBuffer<T>> {
-        let issued = self.enter();
+        let issued = self.enter()?;
         let attached = issued.attached.as_ref();
         let device = attached.map(|attached| attached.device().clone());
         drop(issued);

@@ -4,26 +4,30 @@
 //! layout as well.
 
 use super::Communicator;
-use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::buffer::{Buffer, BufferMut, Memory, MemoryMut, written_on_host};
 use super::collectives::check_length;
 use super::work::{Failed, Work};
-use crate::engine::bind::Lengths;
+use crate::dtype::{Dtype, Element};
+use crate::engine::bind::{Lengths, Placement};
+use crate::engine::group;
 use crate::error::{Error, Result};
 use crate::plan::layout::Layout;
 use crate::plan::spec::Collective;
-use crate::protocol::call::{Call, Split};
+use crate::protocol::call::{Call, Split, hash};
+use crate::sys::memory::lend;
 
 /// A buffer that is split into blocks by a layout of its own, see [`Layout::of`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Blocks<'a, B> {
     buffer: B,
-    layout: Layout<'a>,
+    layout: Kept<'a>,
 }
 
 impl<'a> Layout<'a> {
-    /// `buffer`, a reference, split by this layout, for the whole buffer of a call: the output of
-    /// an all-gather or gather, the input of a reduce-scatter or scatter, or the buffer of a call
-    /// in place. All ranks give the same layout. Calls without blocks do not look at it.
+    /// `buffer`, or what a reference to it leads to, split by this layout, for the whole buffer of
+    /// a call: the output of an all-gather or gather, the input of a reduce-scatter or scatter, or
+    /// the buffer of a call in place. All ranks give the same layout. Calls without blocks do not
+    /// look at it.
     ///
     /// ```
     /// use ringtree::Layout;
@@ -37,12 +41,39 @@ impl<'a> Layout<'a> {
     pub fn of<B>(self, buffer: B) -> Blocks<'a, B> {
         Blocks {
             buffer,
-            layout: self,
+            layout: Kept::Lent(self),
         }
     }
 }
 
-impl<B: Buffer + ?Sized> Buffer for Blocks<'_, &B> {
+impl<B> Blocks<'_, B> {
+    /// The same with counts of its own, for calls that go on while the caller does.
+    ///
+    /// ```
+    /// use ringtree::Layout;
+    /// let gathered = ringtree::simulate(3, |comm| {
+    ///     let counts: Vec<usize> = (0..comm.world_size()).collect();
+    ///     let blocks = Layout::Counts(&counts).of(vec![comm.rank() as u8; 3]).into_owned();
+    ///     Ok::<_, ringtree::Error>(comm.all_gather_async(blocks)?.wait()?.into_inner())
+    /// });
+    /// assert_eq!(gathered, vec![Ok(vec![1, 2, 2]); 3]);
+    /// ```
+    #[must_use]
+    pub fn into_owned(self) -> Blocks<'static, B> {
+        Blocks {
+            layout: Kept::of(self.layout.layout()),
+            buffer: self.buffer,
+        }
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub fn into_inner(self) -> B {
+        self.buffer
+    }
+}
+
+impl<B: Buffer> Buffer for Blocks<'_, B> {
     type Element = B::Element;
 
     fn memory(&self) -> Memory<'_, B::Element> {
@@ -50,29 +81,13 @@ impl<B: Buffer + ?Sized> Buffer for Blocks<'_, &B> {
     }
 
     fn layout(&self) -> Layout<'_> {
-        self.layout
+        self.layout.layout()
     }
 }
 
-impl<B: Buffer + ?Sized> Buffer for Blocks<'_, &mut B> {
-    type Element = B::Element;
-
-    fn memory(&self) -> Memory<'_, B::Element> {
-        self.buffer.memory()
-    }
-
-    fn layout(&self) -> Layout<'_> {
-        self.layout
-    }
-}
-
-impl<B: BufferMut + ?Sized> BufferMut for Blocks<'_, &mut B> {
+impl<B: BufferMut> BufferMut for Blocks<'_, B> {
     fn memory_mut(&mut self) -> MemoryMut<'_, B::Element> {
         self.buffer.memory_mut()
-    }
-
-    fn laid_mut(&mut self) -> (Layout<'_>, MemoryMut<'_, B::Element>) {
-        (self.layout, self.buffer.memory_mut())
     }
 }
 
@@ -94,8 +109,7 @@ impl Communicator {
     #[doc(alias = "MPI_Gather")]
     #[doc(alias = "MPI_Gatherv")]
     pub fn gather<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
-        let call = Call::new(Collective::Gather, buffer.memory().count());
-        self.in_place(call.root(root), buffer)
+        self.in_place(Call::new(Collective::Gather, 0).root(root), buffer)
     }
 
     /// The root's `output` becomes all ranks' `input`s, in rank order. The others' outputs are not
@@ -124,8 +138,9 @@ impl Communicator {
         O: BufferMut<Element = I::Element> + ?Sized,
     {
         self.check_peer("root", root)?;
-        let (layout, output) = output.laid_mut();
-        let (input, output) = (input.memory().on_host()?, output.on_host()?);
+        let layout = Kept::of(output.layout());
+        let layout = layout.layout();
+        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
         let count = self.count_of_blocks("input", input.len(), layout)?;
         let call = Call::new(Collective::Gather, count).root(root);
         if self.rank() == root {
@@ -155,8 +170,7 @@ impl Communicator {
     #[doc(alias = "MPI_Scatter")]
     #[doc(alias = "MPI_Scatterv")]
     pub fn scatter<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
-        let call = Call::new(Collective::Scatter, buffer.memory().count());
-        self.in_place(call.root(root), buffer)
+        self.in_place(Call::new(Collective::Scatter, 0).root(root), buffer)
     }
 
     /// Every rank's `output` becomes its block of the root's `input`. The others' inputs are not
@@ -182,7 +196,7 @@ impl Communicator {
         self.check_peer("root", root)?;
         let layout = input.layout();
         let input = input.memory().on_host()?;
-        let output = output.memory_mut().on_host()?;
+        let output = written_on_host(output)?;
         let count = self.count_of_blocks("output", output.len(), layout)?;
         let call = Call::new(Collective::Scatter, count).root(root);
         if self.rank() == root {
@@ -207,15 +221,16 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::usage`] if the ranks do not divide the length.
     #[doc(alias = "MPI_Alltoall")]
     pub fn all_to_all<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
-        let call = Call::new(Collective::AllToAll, buffer.memory().count());
-        self.in_place(call, buffer)
+        self.in_place(Call::new(Collective::AllToAll, 0), buffer)
     }
 
     /// As [`Communicator::all_to_all`], from `input` into `output`, with blocks of any lengths: the
     /// block for rank j has `send[j]` elements, and the one from rank i `receive[i]`. A rank knows
     /// its own numbers only. If those of two ranks disagree, all ranks get an error that names
-    /// both: in this call or, where it had ended before that was seen, in the next one. With
-    /// [`Layout::Even`] twice all blocks are equally long.
+    /// both, and no block is sent. With [`Layout::Even`] twice all blocks are equally long.
+    ///
+    /// By counts, the ranks agree on them first, by an all-reduce of one number, which is a call of
+    /// its own: it has a number before that of the all-to-all.
     ///
     /// ```
     /// // Rank 0 has three elements for rank 1 and keeps none; rank 1 has one for each.
@@ -246,7 +261,7 @@ impl Communicator {
         O: BufferMut<Element = I::Element> + ?Sized,
     {
         let (send, receive) = (send.into(), receive.into());
-        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
         let call = Call::new(Collective::AllToAll, input.len());
         let (Layout::Counts(sent), Layout::Counts(received)) = (send, receive) else {
             if send != receive {
@@ -277,10 +292,53 @@ impl Communicator {
         };
         let call = Call {
             count: 0,
-            split: Split::Counts,
+            split: Split::Counts(0),
             ..call
         };
+        if self.world_size() > 1 {
+            self.agree_on_counts(call.dtype(I::Element::DTYPE), sent, received)?;
+        }
         self.run_into(call, input, output, lengths)
+    }
+
+    /// An error on every rank unless each two of them count alike what one sends the other, before
+    /// anything of the all-to-all `call` is sent.
+    ///
+    /// Every rank adds a hash of each number that it sends and subtracts that of each which it
+    /// receives. The sum over all ranks is 0 if they agree, and else but for one chance in 2⁶⁴ not.
+    fn agree_on_counts(&self, call: Call, sent: &[usize], received: &[usize]) -> Result<()> {
+        let rank = self.rank();
+        let mut sum = [0u64];
+        for (peer, (sent, received)) in sent.iter().zip(received).enumerate() {
+            let (to, from) = ([rank, peer, *sent], [peer, rank, *received]);
+            sum[0] = sum[0].wrapping_add(hash(to)).wrapping_sub(hash(from));
+        }
+        let all_reduce = Call::new(Collective::AllReduce, 1).dtype(Dtype::U64);
+        let number = lend(&mut sum, |region| {
+            let mut memory = group::Memory::in_place(region);
+            let how = (Placement::InPlace, Lengths::from(1));
+            let end = self.run(all_reduce.agreeing(), how, &mut memory);
+            (memory.output, end)
+        })?;
+        if sum == [0] {
+            return Ok(());
+        }
+        let mut theirs: Vec<u64> = received.iter().map(|count| *count as u64).collect();
+        self.in_place(Call::new(Collective::AllToAll, 0).agreeing(), &mut theirs)?;
+        let mut both = sent.iter().map(|sent| *sent as u64).zip(theirs).enumerate();
+        let Some((peer, (sent, received))) = both.find(|(_, (sent, theirs))| sent != theirs) else {
+            // The rank that finds a difference ends this with its error.
+            self.barrier()?;
+            return Err(Error::protocol(
+                "the ranks' counts differ, but not for any two of them",
+            ));
+        };
+        let call = call.numbered(number);
+        let error = Error::mismatch(format!(
+            "rank {rank} sends {sent} elements to rank {peer} in {call}, but rank {peer} receives \
+             {received} of it; the counts of two ranks must agree"
+        ));
+        Err(self.first_cause(call.mark(error.with_rank(rank).with_peer(peer))))
     }
 
     /// How many elements all blocks have together, if this rank's has `own`.
@@ -329,9 +387,9 @@ impl Communicator {
             Layout::Counts(_) if moves_blocks => Err(Error::usage(
                 "an all-to-all by counts is not in place: use all_to_all_into",
             )),
-            Layout::Counts(_) => {
+            Layout::Counts(counts) => {
                 check_length("the buffer", call.count, self.total(layout, call.count)?)?;
-                Ok(Split::Counts)
+                Ok(Split::by(counts))
             }
             Layout::Ceil if !moves_blocks => Ok(Split::Ceil),
             // The blocks of an all-to-all are equally long.
@@ -400,23 +458,27 @@ impl Communicator {
 }
 
 /// A layout apart from the buffer that it comes with.
-pub(super) enum Kept {
-    Plain(Layout<'static>),
+#[derive(Clone, Debug)]
+pub(super) enum Kept<'a> {
+    Lent(Layout<'a>),
     Counts(Vec<usize>),
 }
 
-impl Kept {
-    pub(super) fn of(layout: Layout) -> Self {
+impl Kept<'_> {
+    /// A layout that outlives the borrow of its buffer. Only counts are copied.
+    #[inline]
+    pub(super) fn of(layout: Layout) -> Kept<'static> {
         match layout {
-            Layout::Even => Kept::Plain(Layout::Even),
-            Layout::Ceil => Kept::Plain(Layout::Ceil),
+            Layout::Even => Kept::Lent(Layout::Even),
+            Layout::Ceil => Kept::Lent(Layout::Ceil),
             Layout::Counts(counts) => Kept::Counts(counts.to_vec()),
         }
     }
 
+    #[inline]
     pub(super) fn layout(&self) -> Layout<'_> {
         match self {
-            Kept::Plain(layout) => *layout,
+            Kept::Lent(layout) => *layout,
             Kept::Counts(counts) => Layout::Counts(counts),
         }
     }

@@ -57,6 +57,15 @@ impl<'a, T> Memory<'a, T> {
 }
 
 impl<'a, T> MemoryMut<'a, T> {
+    /// How many elements there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Host(slice) => slice.len(),
+            Self::Device(memory) => memory.count,
+        }
+    }
+
     /// The slice, for calls that know no other memory.
     pub(super) fn on_host(self) -> Result<&'a mut [T]> {
         match self {
@@ -80,7 +89,7 @@ fn refused() -> Error {
 ///
 /// ```
 /// use ringtree::comm::buffer::Memory;
-/// use ringtree::Buffer;
+/// use ringtree::{Buffer, Layout};
 /// use std::sync::Arc;
 ///
 /// /// Part of memory that others read too.
@@ -90,6 +99,9 @@ fn refused() -> Error {
 ///     type Element = f32;
 ///     fn memory(&self) -> Memory<'_, f32> {
 ///         Memory::Host(&self.0[self.1.clone()])
+///     }
+///     fn layout(&self) -> Layout<'_> {
+///         Layout::Even
 ///     }
 /// }
 ///
@@ -110,21 +122,48 @@ pub trait Buffer {
     /// Its memory.
     fn memory(&self) -> Memory<'_, Self::Element>;
 
-    /// How it is split where a call works on one block a rank.
-    fn layout(&self) -> Layout<'_> {
-        Layout::Even
-    }
+    /// How it is split where a call works on one block a rank: [`Layout::Even`], if it has nothing
+    /// to say about that.
+    fn layout(&self) -> Layout<'_>;
 }
 
 /// A buffer whose elements can be read and written.
 pub trait BufferMut: Buffer {
-    /// Its memory.
+    /// Its memory: the same that [`Buffer::memory`] returns. A call refuses a buffer of which the
+    /// two are not equally long, or not both the host's or a device's.
     fn memory_mut(&mut self) -> MemoryMut<'_, Self::Element>;
+}
 
-    /// Its [layout](Buffer::layout), and its memory.
-    fn laid_mut(&mut self) -> (Layout<'_>, MemoryMut<'_, Self::Element>) {
-        (Layout::Even, self.memory_mut())
+const HOST: &str = "of the host";
+const DEVICE: &str = "of a device";
+
+/// The memory of a buffer that is to be written. Every call asks for it here.
+pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
+    let read = match buffer.memory() {
+        Memory::Host(slice) => (slice.len(), HOST),
+        Memory::Device(memory) => (memory.count, DEVICE),
+    };
+    let memory = buffer.memory_mut();
+    let written = match &memory {
+        MemoryMut::Host(slice) => (slice.len(), HOST),
+        MemoryMut::Device(memory) => (memory.count, DEVICE),
+    };
+    if read == written {
+        return Ok(memory);
     }
+    Err(Error::usage(format!(
+        "the buffer's Buffer::memory is {} elements {}, its BufferMut::memory_mut {} elements {}: \
+         they must be the same",
+        read.0, read.1, written.0, written.1
+    )))
+}
+
+/// The same, for calls that know the host's memory alone.
+pub(super) fn written_on_host<B>(buffer: &mut B) -> Result<&mut [B::Element]>
+where
+    B: BufferMut + ?Sized,
+{
+    written(buffer)?.on_host()
 }
 
 impl<T: Element> Buffer for [T] {
@@ -132,6 +171,10 @@ impl<T: Element> Buffer for [T] {
 
     fn memory(&self) -> Memory<'_, T> {
         Memory::Host(self)
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
     }
 }
 
@@ -149,6 +192,10 @@ macro_rules! pointers {
 
             fn memory(&self) -> Memory<'_, B::Element> {
                 (**self).memory()
+            }
+
+            fn layout(&self) -> Layout<'_> {
+                (**self).layout()
             }
         }
 
@@ -173,6 +220,10 @@ impl<T: Element> Buffer for Vec<T> {
     fn memory(&self) -> Memory<'_, T> {
         Memory::Host(self)
     }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
+    }
 }
 
 impl<T: Element> BufferMut for Vec<T> {
@@ -186,6 +237,10 @@ impl<T: Element, const N: usize> Buffer for [T; N] {
 
     fn memory(&self) -> Memory<'_, T> {
         Memory::Host(self)
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
     }
 }
 

@@ -4,7 +4,7 @@ use super::joining::Joining;
 use super::tuning::{self, TuningOrigin};
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
-use crate::bootstrap::environment::check_names;
+use crate::bootstrap::environment::Environment;
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
 use crate::bootstrap::store::Store;
@@ -20,9 +20,11 @@ use crate::plan::spec::Algorithm;
 use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::handshake::Secret;
 use crate::protocol::members::Members;
-use crate::runtime::Runtime;
 use crate::runtime::local::LocalRanks;
+use crate::runtime::own::OwnRuntime;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
+use crate::sys::generation::count_forks;
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,10 +51,75 @@ pub(super) const MEASURING: u32 = FIRST_MADE - 1;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
+    /// All but the place is as it will be.
     settings: Settings,
+    /// What the program says of its place, by the variables that say it; what is empty here is
+    /// said by no variable.
+    place: BTreeMap<&'static str, String>,
+    /// The environment when the builder was made: what the program does to its own afterwards, as
+    /// taking away what its children are not to inherit, changes nothing here.
+    environment: Arc<Environment>,
 }
 
 impl Builder {
+    /// What the environment says of all but the place. What it says wrongly, [`Builder::placed`]
+    /// tells.
+    fn begun(environment: Environment) -> Self {
+        let settings = Settings::for_rank(0, 1, |name| environment.get(name));
+        let nothing = |_| Settings::new(0, 1, "127.0.0.1:0");
+        Self {
+            settings: settings.unwrap_or_else(nothing),
+            place: BTreeMap::new(),
+            environment: Arc::new(environment),
+        }
+    }
+
+    /// What this process's environment says, if `settings` can be made of it.
+    fn made_of(settings: impl FnOnce(&Environment) -> Result<Settings>) -> Result<Self> {
+        let environment = Environment::current();
+        environment.check_names()?;
+        Ok(Self {
+            settings: settings(&environment)?,
+            place: BTreeMap::new(),
+            environment: Arc::new(environment),
+        })
+    }
+
+    /// The settings, with the place as the program says, and as far as it does not, the
+    /// environment.
+    fn placed(&self) -> Result<Settings> {
+        let lookup = |name: &str| self.environment.get(name);
+        let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
+        let place = Settings::from_env_or_alone(said)?;
+        // The launcher's socket and file are for the rank that it has made of this process.
+        let as_launched = |name: &str| {
+            let said = self.place.get(name);
+            said.is_none_or(|said| lookup(name).as_ref() == Some(said))
+        };
+        let is_launched = as_launched("RANK") && as_launched("WORLD_SIZE");
+        Ok(Settings {
+            rank: place.rank,
+            world_size: place.world_size,
+            local_rank: place.local_rank,
+            local_world_size: place.local_world_size,
+            rendezvous: place.rendezvous,
+            next_port_too: place.next_port_too,
+            listener_fd: place.listener_fd.filter(|_| is_launched),
+            tuning_fd: place.tuning_fd.filter(|_| is_launched),
+            ..self.settings.clone()
+        })
+    }
+
+    /// The ranks meet there, and not where the environment says.
+    fn meet_at(&mut self, host_and_port: &str) {
+        self.place
+            .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
+        // The launcher's socket and file are of the meeting that does not take place.
+        for name in ["RINGTREE_LISTENER_FD", "RINGTREE_TUNING_FD"] {
+            self.place.insert(name, String::new());
+        }
+    }
+
     /// What the environment says, to be changed in places.
     ///
     /// ```no_run
@@ -65,9 +132,7 @@ impl Builder {
     /// # Errors
     /// [`Error::configuration`] names the variable.
     pub fn from_env() -> Result<Self> {
-        check_names(std::env::vars_os().map(|(name, _)| name))?;
-        let settings = Settings::from_env(|name| std::env::var(name).ok())?;
-        Ok(Self { settings })
+        Self::made_of(|all| Settings::from_env(|name| all.get(name)))
     }
 
     /// The same; or, in a program that no launcher has started, one rank alone. The other settings
@@ -84,14 +149,12 @@ impl Builder {
     /// # Errors
     /// [`Error::configuration`], as for [`Communicator::from_env_or_alone`].
     pub fn from_env_or_alone() -> Result<Self> {
-        check_names(std::env::vars_os().map(|(name, _)| name))?;
-        let settings = Settings::from_env_or_alone(|name| std::env::var(name).ok())?;
-        Ok(Self { settings })
+        Self::made_of(|all| Settings::from_env_or_alone(|name| all.get(name)))
     }
 
-    /// What the environment says besides, for a program that knows its rank: `RINGTREE_` settings
-    /// count, and the variables that say which process this is and where the ranks meet do not. So
-    /// [`Builder::store`], [`Builder::unique_id`] or [`Builder::rendezvous`] follows.
+    /// What the environment says besides, for a program that knows its rank: the variables that say
+    /// which process this is do not count. [`Builder::store`], [`Builder::unique_id`] or
+    /// [`Builder::rendezvous`] says where the ranks meet, or else the environment.
     ///
     /// ```
     /// let comm = ringtree::Builder::for_rank(0, 1)?.connect()?;
@@ -102,32 +165,34 @@ impl Builder {
     /// # Errors
     /// [`Error::configuration`] names the variable.
     pub fn for_rank(rank: usize, world_size: usize) -> Result<Self> {
-        check_names(std::env::vars_os().map(|(name, _)| name))?;
-        let settings = Settings::for_rank(rank, world_size, |name| std::env::var(name).ok())?;
-        Ok(Self { settings })
+        let lookup = |all: &Environment| Settings::for_rank(rank, world_size, |name| all.get(name));
+        Ok(Self::made_of(lookup)?.rank(rank).world_size(world_size))
     }
 
-    /// This process's number among all, from 0.
+    /// This process's number among all, from 0. Its number on its host is found by the join, unless
+    /// [`Builder::local`] says it: the ranks of a host are numbered in their order.
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
-        self.settings.rank = rank;
-        self.settings.local_rank = rank;
+        self.place.insert("RANK", rank.to_string());
+        self.place.entry("LOCAL_RANK").or_default();
         self
     }
 
     /// How many processes there are.
     #[must_use]
     pub fn world_size(mut self, world_size: usize) -> Self {
-        self.settings.world_size = world_size;
-        self.settings.local_world_size = world_size;
+        self.place.insert("WORLD_SIZE", world_size.to_string());
+        self.place.entry("LOCAL_WORLD_SIZE").or_default();
         self
     }
 
-    /// This process's number on its host, and how many its host has, where there are several.
+    /// This process's number on its host, and how many its host has: what the join would find,
+    /// unless ranks in containers of one host are to be numbered together.
     #[must_use]
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Self {
-        self.settings.local_rank = local_rank;
-        self.settings.local_world_size = local_world_size;
+        let (rank, count) = (local_rank.to_string(), local_world_size.to_string());
+        self.place.insert("LOCAL_RANK", rank);
+        self.place.insert("LOCAL_WORLD_SIZE", count);
         self
     }
 
@@ -136,6 +201,7 @@ impl Builder {
     /// [`UniqueId`] has an example.
     #[must_use]
     pub fn unique_id(mut self, id: &UniqueId) -> Self {
+        self.meet_at(&id.address().to_string());
         self.settings.use_id(id);
         self.settings.start.store = None;
         self
@@ -146,6 +212,8 @@ impl Builder {
     /// [`Builder::unique_id`]. [`Store`] has an example.
     #[must_use]
     pub fn store(mut self, store: impl Store + 'static) -> Self {
+        // Where they meet is in the store.
+        self.meet_at("127.0.0.1:0");
         self.settings.start.store = Some(Arc::new(store));
         self
     }
@@ -176,7 +244,7 @@ impl Builder {
     /// Where rank 0 waits for the others, as `host:port`.
     #[must_use]
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
-        self.settings.rendezvous = host_and_port.to_owned();
+        self.meet_at(host_and_port);
         self
     }
 
@@ -196,8 +264,8 @@ impl Builder {
     }
 
     /// How long a call waits before this rank says on standard error, in one line, for which ranks
-    /// it waits and where they are: `RINGTREE_STALL_WARNING_S`, 30 s if not set; zero means never.
-    /// A patient call says nothing.
+    /// it waits and where they are: `RINGTREE_STALL_WARNING_S`, 10 s if not set; zero means never.
+    /// A patient call says so only if ranks wait for each other.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -211,12 +279,13 @@ impl Builder {
         self
     }
 
-    /// Asks `is_interrupted` whether to go on waiting, on each thread that waits in a call, each
-    /// time it wakes from a sleep: every 50 ms or so, less often in a patient call. Once it says
-    /// yes, all that is under way in this process ends, and so do its communicators, on all ranks,
-    /// with an error that names this rank: a buffer is the program's again only when its call has
-    /// ended. It is for a language whose signals come to be seen only when it is asked, and does
-    /// not count while ranks join; there is [`Joining::cancel`] for that.
+    /// Asks `is_interrupted` whether to go on waiting, on each thread that waits in a call, for a
+    /// group or in leaving, each time it wakes from a sleep: every 50 ms or so, less often in a
+    /// patient call. Once it says yes, all that is under way in this process ends, and so do its
+    /// communicators, on all ranks, with an error that names this rank: a buffer is the program's
+    /// again only when its call has ended. It is for a language whose signals come to be seen only
+    /// when it is asked, and does not count while ranks join; there is [`Joining::cancel`] for
+    /// that.
     ///
     /// ```
     /// let builder = ringtree::Communicator::builder();
@@ -328,7 +397,8 @@ impl Builder {
     /// # Errors
     /// [`Error::configuration`] or [`Error::join`]: one line that says what is wrong.
     pub fn connect(self) -> Result<Communicator> {
-        connect(&self.settings)
+        self.environment.check_names()?;
+        connect(&self.placed()?)
     }
 }
 
@@ -369,16 +439,25 @@ impl Communicator {
         Builder::from_env_or_alone()?.connect()
     }
 
-    /// Builds a communicator without the environment.
+    /// Builds a communicator: what the program says counts, and as far as it says nothing, what the
+    /// environment says, as for [`Builder::from_env_or_alone`]. What is wrong there,
+    /// [`Builder::connect`] tells.
+    ///
+    /// ```no_run
+    /// # fn main() -> ringtree::Result<()> {
+    /// let builder = ringtree::Communicator::builder();
+    /// // RINGTREE_TRANSPORT counts, RINGTREE_REPRODUCIBLE does not.
+    /// let comm = builder.reproducible(true).connect()?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn builder() -> Builder {
-        Builder {
-            settings: Settings::new(0, 1, "127.0.0.1:29500"),
-        }
+        Builder::begun(Environment::current())
     }
 }
 
 fn connect(settings: &Settings) -> Result<Communicator> {
+    count_forks().map_err(|error| Error::io("telling forked children from this one", &error))?;
     let table = tuning::Start::of(settings)?;
     let algorithm = settings
         .algorithm
@@ -394,8 +473,11 @@ fn connect(settings: &Settings) -> Result<Communicator> {
     let (rank, world_size) = (membership.rank, membership.world_size);
     let local = local_ranks(&membership, &reactor)?;
     let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
-    let host = host_of(settings, &shared, rank);
-    let runtime = Arc::new(Runtime::new(Box::new(host)));
+    let (local_rank, local_count) = membership.place_on_host();
+    let local_count = settings.local_world_size.unwrap_or(local_count);
+    let host = host_of(settings, &shared, rank, local_count);
+    let own = OwnRuntime::new(rank, Box::new(host));
+    let runtime = own.get()?;
     runtime.warn_after(settings.stall_warning);
     shared.set_control(membership.control.clone());
     let members = Members::everyone(world_size);
@@ -408,19 +490,19 @@ fn connect(settings: &Settings) -> Result<Communicator> {
         runtime.add_group(MEASURING, rank, &members, false, at_most)?;
     }
     let callbacks = Callbacks {
-        runtime: Arc::downgrade(&runtime),
+        runtime: own.downgrade(),
         shared: Arc::clone(&shared),
     };
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
-    end_when_cancelled(settings, &runtime);
+    end_when_cancelled(settings, &own);
     let mut parts = Parts {
         rank,
         hosts: hosts.into(),
         sites: sites.into(),
         members,
-        local_rank: settings.local_rank,
+        local_rank: settings.local_rank.unwrap_or(local_rank),
         group: WORLD,
-        runtime,
+        runtime: own,
         transport_name: transport_name(membership.local_ranks().len(), world_size),
         timeout: settings.timeout,
         device_path: settings.device_path,
@@ -445,20 +527,26 @@ fn connect(settings: &Settings) -> Result<Communicator> {
 }
 
 /// What the runtime of rank `rank` lives on.
-fn host_of(settings: &Settings, shared: &Arc<Shared>, rank: usize) -> ProcessHost {
+fn host_of(
+    settings: &Settings,
+    shared: &Arc<Shared>,
+    rank: usize,
+    local_count: usize,
+) -> ProcessHost {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     ProcessHost {
         shared: Arc::clone(shared),
         start: Instant::now(),
-        has_own_core: settings.local_world_size <= cores,
+        has_own_core: local_count <= cores,
         rank,
         interrupt: settings.start.interrupt.clone(),
+        is_warning: Arc::default(),
     }
 }
 
 /// Once the control thread runs, cancelling the start fails what the ranks do together.
-fn end_when_cancelled(settings: &Settings, runtime: &Arc<Runtime>) {
-    let (runtime, cause) = (Arc::downgrade(runtime), settings.cancelled());
+fn end_when_cancelled(settings: &Settings, runtime: &OwnRuntime) {
+    let (runtime, cause) = (runtime.downgrade(), settings.cancelled());
     settings.start.cancel.on_cancel(move || {
         if let Some(runtime) = runtime.upgrade() {
             runtime.give_up(&cause);
@@ -489,3 +577,6 @@ pub(super) fn transport_name(local: usize, count: usize) -> &'static str {
         _ => "shm+tcp",
     }
 }
+
+#[cfg(test)]
+mod tests;

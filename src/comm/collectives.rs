@@ -5,7 +5,7 @@
 //! timeout; after an error other than [`Error::usage`] buffers are unspecified.
 
 use super::blocks::Kept;
-use super::buffer::{Buffer, BufferMut, MemoryMut};
+use super::buffer::{Buffer, BufferMut, MemoryMut, written, written_on_host};
 use super::work::{Failed, Work, release};
 use super::{Communicator, Issued};
 use crate::dtype::Element;
@@ -37,7 +37,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn all_reduce<B: BufferMut + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
-        self.in_place(call_on(Collective::AllReduce, buffer).op(op), buffer)
+        self.in_place(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
     /// As [`Communicator::all_reduce`], from `input`, which stays as it is, into `output`.
@@ -58,7 +58,7 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
         check_length("output", output.len(), input.len())?;
         self.into(
             Call::new(Collective::AllReduce, input.len()).op(op),
@@ -81,7 +81,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn broadcast<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
-        self.in_place(call_on(Collective::Broadcast, buffer).root(root), buffer)
+        self.in_place(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
     /// The root's `buffer` becomes the reduction of all of them; the others' are unspecified.
@@ -101,10 +101,7 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        self.in_place(
-            call_on(Collective::Reduce, buffer).op(op).root(root),
-            buffer,
-        )
+        self.in_place(Call::new(Collective::Reduce, 0).op(op).root(root), buffer)
     }
 
     /// As [`Communicator::reduce`], from `input` into `output`, which is unspecified but on the
@@ -132,7 +129,7 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut<Element = I::Element> + ?Sized,
     {
-        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
         check_length("output", output.len(), input.len())?;
         let call = Call::new(Collective::Reduce, input.len());
         self.into(call.op(op).root(root), input, output, Layout::Even)
@@ -157,7 +154,7 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        self.in_place(call_on(Collective::ReduceScatter, buffer).op(op), buffer)
+        self.in_place(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
     /// As [`Communicator::reduce_scatter`], from the whole `input` into `output`, which is as long
@@ -181,7 +178,7 @@ impl Communicator {
     {
         let layout = input.layout();
         let input = input.memory().on_host()?;
-        let output = output.memory_mut().on_host()?;
+        let output = written_on_host(output)?;
         let block = layout.block(self.rank(), self.world_size(), input.len());
         check_length("output", output.len(), block.len())?;
         if op.factor().is_some() {
@@ -209,7 +206,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`].
     pub fn all_gather<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
-        self.in_place(call_on(Collective::AllGather, buffer), buffer)
+        self.in_place(Call::new(Collective::AllGather, 0), buffer)
     }
 
     /// `output` becomes all ranks' `input`s, in rank order.
@@ -231,8 +228,9 @@ impl Communicator {
         O: BufferMut<Element = I::Element> + ?Sized,
     {
         let input = input.memory().on_host()?;
-        let (layout, output) = output.laid_mut();
-        let output = output.on_host()?;
+        let layout = Kept::of(output.layout());
+        let layout = layout.layout();
+        let output = written_on_host(output)?;
         let block = layout.block(self.rank(), self.world_size(), output.len());
         check_length("input", input.len(), block.len())?;
         let call = Call::new(Collective::AllGather, output.len());
@@ -362,25 +360,30 @@ impl Communicator {
 
 /// Issuing.
 impl Communicator {
-    /// Runs a collective on `buffer` to its end.
+    /// Runs a collective on all elements of `buffer` to its end.
     pub(super) fn in_place<B>(&self, call: Call, buffer: &mut B) -> Result<()>
     where
         B: BufferMut + ?Sized,
     {
-        let call = call.dtype(B::Element::DTYPE);
-        let (layout, memory) = buffer.laid_mut();
+        let layout = Kept::of(buffer.layout());
+        let layout = layout.layout();
+        let memory = written(buffer)?;
+        let call = Call {
+            count: memory.count(),
+            ..call.dtype(B::Element::DTYPE)
+        };
         let call = self.laid(call, layout)?;
         match memory {
             MemoryMut::Host(slice) => lend(slice, |region| {
                 let mut memory = Memory::in_place(region);
                 let how = (Placement::InPlace, of_blocks(&call, layout));
                 let end = self.run(call, how, &mut memory);
-                (memory.output, end)
+                (memory.output, end.map(drop))
             }),
             MemoryMut::Device(_) if call.split != Split::Even => Err(Error::usage(
                 "buffers of a device are split evenly; use host memory for another layout",
             )),
-            MemoryMut::Device(memory) => self.on_device(&mut self.enter(), call, memory),
+            MemoryMut::Device(memory) => self.on_device(&mut *self.enter()?, call, memory),
         }
     }
 
@@ -418,14 +421,22 @@ impl Communicator {
                 output: Some(output),
             };
             let end = self.run(call, (Placement::Into, lengths), &mut memory);
-            (memory.input, memory.output, end)
+            (memory.input, memory.output, end.map(drop))
         })
     }
 
+    /// Returns the call's number.
     #[inline]
-    fn run(&self, call: Call, how: (Placement, Lengths), memory: &mut Memory) -> Result<()> {
+    pub(super) fn run(
+        &self,
+        call: Call,
+        how: (Placement, Lengths),
+        memory: &mut Memory,
+    ) -> Result<u64> {
         let parts = &self.0.parts;
-        let mut issued = self.enter();
+        let runtime = parts.runtime.get()?;
+        let quiet = runtime.keep_quiet();
+        let mut issued = self.enter()?;
         let (sequence, prepared) = self.issue(&mut issued, call, how, memory)?;
         memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
@@ -435,17 +446,18 @@ impl Communicator {
             timeout: self.1,
             gate: None,
         };
-        let begun = parts.runtime.begin(parts.group, &mut start);
+        let begun = runtime.begin(parts.group, &mut start);
         drop(issued);
+        drop(quiet);
         match begun? {
-            Some(ticket) => self.finish(ticket, memory),
-            None => Ok(()),
+            Some(ticket) => self.finish(ticket, memory).map(|()| sequence),
+            None => Ok(sequence),
         }
     }
 
     /// Waits for an operation; its memory is in `memory` then.
     pub(super) fn finish(&self, ticket: Ticket, memory: &mut Memory) -> Result<()> {
-        let (given_back, end) = self.0.parts.runtime.wait(ticket);
+        let (given_back, end) = self.0.parts.runtime.get()?.wait(ticket);
         *memory = given_back;
         end
     }
@@ -455,11 +467,11 @@ impl Communicator {
         B: BufferMut + Send + 'static,
     {
         let layout = Kept::of(buffer.layout());
-        let held = Region::hold(buffer, |held: &mut B| held.memory_mut().on_host());
-        let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        let held = Region::hold(buffer, written_on_host);
+        let (region, claim) = held.map_err(|(error, buffer)| Failed { error, buffer })?;
         let mut memory = Memory::in_place(region);
         match self.post_collective(call, layout.layout(), &mut memory) {
-            Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
+            Ok(ticket) => Ok(Work::new(self.0.clone(), ticket, claim)),
             Err(error) => Err(Failed {
                 error,
                 buffer: release(memory.output),
@@ -484,7 +496,9 @@ impl Communicator {
         let call = self.laid(call, layout)?;
         let how = (Placement::InPlace, of_blocks(&call, layout));
         let parts = &self.0.parts;
-        let mut issued = self.enter();
+        let runtime = parts.runtime.get()?;
+        let _quiet = runtime.keep_quiet();
+        let mut issued = self.enter()?;
         let (sequence, prepared) = self.issue(&mut issued, call, how, memory)?;
         memory.scale(call.op.and_then(ReduceOp::factor));
         let mut start = Start {
@@ -494,9 +508,7 @@ impl Communicator {
             timeout: self.1,
             gate: None,
         };
-        parts
-            .runtime
-            .post(parts.group, Order::Collectives, &mut start)
+        runtime.post(parts.group, Order::Collectives, &mut start)
     }
 
     /// The next call of the group's order: its number, and its program.
@@ -528,18 +540,13 @@ impl Communicator {
 fn of_blocks<'a>(call: &Call, layout: Layout<'a>) -> Lengths<'a> {
     let layout = match call.split {
         Split::Even => Layout::Even,
-        Split::Ceil | Split::Counts => layout,
+        Split::Ceil | Split::Counts(_) => layout,
     };
     Lengths {
         count: call.count,
         input: layout,
         output: layout,
     }
-}
-
-/// A call on all elements of a buffer.
-pub(super) fn call_on<B: Buffer + ?Sized>(collective: Collective, buffer: &B) -> Call {
-    Call::new(collective, buffer.memory().count())
 }
 
 /// A forced algorithm holds where it can carry out the collective; the rest is chosen.

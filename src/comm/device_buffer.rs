@@ -5,6 +5,7 @@ use crate::device::{self, Device, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::limits::BUFFER_AREAS_MAX;
+use crate::plan::layout::Layout;
 use crate::sys::cuda::{Pinned, Rows};
 use std::fmt;
 use std::marker::PhantomData;
@@ -235,6 +236,10 @@ impl<T: Element> Buffer for DeviceBuffer<T> {
 
     fn memory(&self) -> Memory<'_, T> {
         Memory::Device(self.part())
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
     }
 }
 

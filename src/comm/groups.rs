@@ -94,7 +94,8 @@ impl Communicator {
     /// [`Error::usage`] if the list has a rank twice, one that there is not, or not the caller's;
     /// [`Error::peer_lost`] if a member is gone, [`Error::deadline`] with the members that did not
     /// come in time: then all members that came get the same error, and this communicator is as it
-    /// was.
+    /// was. Where the user [interrupted](super::builder::Builder::interrupt) this process, its
+    /// error says so.
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Self> {
         self.make_group(ranks, false)
     }
@@ -108,7 +109,7 @@ impl Communicator {
     /// What a group of `ranks` is made of; see [`Communicator::make_group`].
     fn parts_of_group(&self, ranks: &[usize], ends_with: bool) -> Result<Parts> {
         let rank = self.place_in(ranks)?;
-        let algorithm = self.enter().algorithm;
+        let algorithm = self.enter()?.algorithm;
         let Parts {
             runtime,
             members,
@@ -119,6 +120,7 @@ impl Communicator {
             transport_name: parents_transport,
             ..
         } = &self.0.parts;
+        let runtime = runtime.get()?;
         let of_members = |all: &[usize]| ranks.iter().map(|one| all[*one]).collect();
         let (hosts, sites) = (of_members(hosts), of_members(sites));
         let members = members.part(ranks);

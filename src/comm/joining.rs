@@ -3,6 +3,7 @@
 use super::Communicator;
 use crate::control::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::sys::generation::{Generation, count_forks};
 use std::fmt;
 use std::thread::JoinHandle;
 
@@ -36,6 +37,7 @@ pub struct Joining {
     /// None once its result was taken.
     thread: Option<Result<Thread>>,
     cancel: Cancel,
+    made_in: Generation,
 }
 
 impl Joining {
@@ -44,11 +46,12 @@ impl Joining {
         connect: impl FnOnce() -> Result<Communicator> + Send + 'static,
     ) -> Self {
         let builder = std::thread::Builder::new().name("ringtree-join".to_owned());
-        let thread = builder.spawn(connect);
+        let thread = count_forks().and_then(|()| builder.spawn(connect));
         let thread = thread.map_err(|error| Error::io("starting the joining thread", &error));
         Self {
             thread: Some(thread),
             cancel,
+            made_in: Generation::current(),
         }
     }
 
@@ -56,7 +59,8 @@ impl Joining {
     /// [`Joining::wait`] waits.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !matches!(&self.thread, Some(Ok(thread)) if !thread.is_finished())
+        let goes_on = matches!(&self.thread, Some(Ok(thread)) if !thread.is_finished());
+        !(goes_on && self.made_in.is_current())
     }
 
     /// The communicator or why there is none, once the start has ended; `None` while it goes on,
@@ -96,11 +100,19 @@ impl Joining {
     /// the other ranks end at once with one line that says which rank cancelled; else they miss
     /// this rank at the end of their timeout.
     pub fn cancel(&self) {
-        self.cancel.cancel();
+        if self.made_in.is_current() {
+            self.cancel.cancel();
+        }
     }
 
     fn take(&mut self) -> Option<Result<Communicator>> {
         let end = self.thread.take()?.and_then(|thread| {
+            if !self.made_in.is_current() {
+                return Err(Error::usage(
+                    "this process was forked from one that joins; the start is its parent's: a \
+                     child that is to be a rank starts by itself",
+                ));
+            }
             let panicked = |_| Err(Error::system("the thread of a start panicked"));
             thread.join().unwrap_or_else(panicked)
         });
@@ -111,7 +123,7 @@ impl Joining {
 impl Drop for Joining {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.cancel.cancel();
+            self.cancel();
             drop(self.take());
         }
     }

@@ -45,10 +45,11 @@ use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
 use crate::protocol::members::Members;
 use crate::runtime::Runtime;
+use crate::runtime::own::OwnRuntime;
 use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
 use on_device::Attached;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,7 +68,7 @@ pub(crate) struct Parts {
     pub(crate) sites: Arc<[usize]>,
     /// The group's number in the engine.
     pub(crate) group: u32,
-    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) runtime: OwnRuntime,
     pub(crate) transport_name: &'static str,
     pub(crate) timeout: Duration,
     /// How buffers on devices may travel: this rank's setting, which the others' may differ from.
@@ -106,7 +107,32 @@ impl Parts {
 /// });
 /// assert!(sums.into_iter().all(|sum| sum == Ok([6.0, 4.0])));
 /// ```
-pub struct Communicator(Arc<Core>, Duration, u32);
+///
+/// A process that forks goes on as before. Its child holds a copy that makes no calls: each is
+/// refused with [`Error::usage`] and reaches no other rank, and dropping the copy does nothing.
+/// (A child that is made by a bare `clone`, without the C library's `fork`, is not recognized.)
+pub struct Communicator(Handle, Duration, u32);
+
+/// A communicator's core. A forked child drops none: what it holds is its parent's to close.
+#[derive(Clone)]
+struct Handle(Arc<Core>);
+
+impl Deref for Handle {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.parts.runtime.is_forked() {
+            std::mem::forget(Arc::clone(&self.0));
+        }
+    }
+}
 
 /// A communicator without its face: operations under way keep it alive.
 struct Core {
@@ -146,7 +172,9 @@ impl Issued {
 
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let (topology, local) = (parts.topology(), parts.runtime.local_ranks(&parts.members));
+        let runtime = parts.runtime.get();
+        let local = runtime.map_or_else(|_| Vec::new(), |one| one.local_ranks(&parts.members));
+        let topology = parts.topology();
         let issued = Issued {
             collectives: 0,
             cache: Cache::new(parts.rank, topology, parts.tuning, local)
@@ -164,7 +192,7 @@ impl Communicator {
             first_in_line: Mutex::default(),
             allocating: Mutex::default(),
         };
-        Self(Arc::new(core), timeout, 0)
+        Self(Handle(Arc::new(core)), timeout, 0)
     }
 
     /// This process's number in the group, from 0.
@@ -236,9 +264,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// None.
+    /// [`Error::usage`] in a forked child.
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
-        self.enter().algorithm = algorithm;
+        self.enter()?.algorithm = algorithm;
         Ok(())
     }
 
@@ -250,7 +278,9 @@ impl Communicator {
     ///
     /// See [`Communicator::agreed_mark`] for what it is good for.
     pub fn mark(&self, number: u64) {
-        self.0.parts.runtime.mark(self.0.parts.group, number);
+        if let Ok(runtime) = self.0.parts.runtime.get() {
+            runtime.mark(self.0.parts.group, number);
+        }
     }
 
     /// This rank gives up for a reason that the communicator does not know, such as the failure of
@@ -269,7 +299,9 @@ impl Communicator {
     /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
     /// ```
     pub fn fail(&self, cause: &Error) {
-        self.0.parts.runtime.fail(self.0.parts.group, cause);
+        if let Ok(runtime) = self.0.parts.runtime.get() {
+            runtime.fail(self.0.parts.group, cause);
+        }
     }
 
     /// The first error, with which every call ends from now on; `None` while this rank knows of
@@ -289,9 +321,11 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        let parts = &self.0.parts;
         let first = |group: &mut Group| group.first_error().cloned();
-        parts.runtime.with_group(parts.group, first).flatten()
+        match self.0.parts.runtime.get() {
+            Ok(runtime) => runtime.with_group(self.0.parts.group, first).flatten(),
+            Err(refusal) => Some(refusal),
+        }
     }
 
     /// After a call has failed: the mark that all survivors agree on, the least of theirs. So a
@@ -334,12 +368,12 @@ impl Communicator {
     #[must_use]
     pub fn agreed_mark(&self, at_most: Duration) -> Option<u64> {
         let Parts { runtime, group, .. } = &self.0.parts;
-        runtime.agreed_mark(*group, at_most)
+        runtime.get().ok()?.agreed_mark(*group, at_most)
     }
 
     /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
-        self.enter().algorithm
+        self.enter().ok()?.algorithm
     }
 
     /// The time on this rank's clock, which starts somewhere and never goes back. Simulated ranks
@@ -349,33 +383,43 @@ impl Communicator {
         self.0.parts.runtime.now()
     }
 
+    /// Whether this process is a child that was forked from the rank: every call is refused.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.0.parts.runtime.is_forked()
+    }
+
     pub(crate) fn pass_time(&self, time: Duration) {
-        self.0.parts.runtime.pass_time(time);
+        if let Ok(runtime) = self.0.parts.runtime.get() {
+            runtime.pass_time(time);
+        }
     }
 
     /// Entry to every collective, in the order in which threads come. The guard is not kept while
     /// the call waits for peers.
+    ///
+    /// # Errors
+    /// [`Error::usage`] in a forked child.
     #[inline]
-    fn enter(&self) -> MutexGuard<'_, Issued> {
+    fn enter(&self) -> Result<MutexGuard<'_, Issued>> {
+        let runtime = self.0.parts.runtime.get()?;
         if self.0.queued.load(Ordering::Relaxed) == 0
             && let Ok(issued) = self.0.issued.try_lock()
         {
-            return issued;
+            return Ok(issued);
         }
-        self.enter_in_line()
+        Ok(self.enter_in_line(runtime))
     }
 
     #[cold]
-    fn enter_in_line(&self) -> MutexGuard<'_, Issued> {
+    fn enter_in_line(&self, runtime: &Runtime) -> MutexGuard<'_, Issued> {
         let Core {
-            parts,
             issued,
             queued,
             first_in_line,
             ..
         } = &*self.0;
         queued.fetch_add(1, Ordering::Relaxed);
-        let room = parts.runtime.ask_for_room();
+        let room = runtime.ask_for_room();
         let first = lock(first_in_line);
         let issued = lock(issued);
         drop((first, room));
@@ -409,6 +453,7 @@ impl Drop for Core {
             timeout,
             ..
         } = &self.parts;
+        let Ok(runtime) = runtime.get() else { return };
         if std::thread::panicking() {
             let who = members.name(*rank);
             let why = format!("{who} panicked; look at its last output and restart the job");

@@ -4,7 +4,7 @@
 //! that called: the engine never runs a program's function.
 
 use super::Communicator;
-use super::buffer::BufferMut;
+use super::buffer::{BufferMut, written_on_host};
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 use crate::limits::{OPERATOR_NAME_BYTES_MAX, OPERATOR_SCRATCH_BYTES};
@@ -50,7 +50,7 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        let buffer = buffer.memory_mut().on_host()?;
+        let buffer = written_on_host(buffer)?;
         self.compare_operators(name, buffer.len(), B::Element::DTYPE)?;
         let world_size = self.world_size();
         let element_bytes = size_of::<B::Element>() * world_size;

@@ -1,14 +1,14 @@
 //! Point to point: send and receive, in one order for each directed pair of ranks.
 
 use super::Communicator;
-use super::buffer::{Buffer, BufferMut};
+use super::buffer::{Buffer, BufferMut, written_on_host};
 use super::work::{Failed, Work, release};
 use crate::dtype::Element;
 use crate::engine::Ticket;
 use crate::engine::cache::{MessageEnd, Prepared};
 use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
-use crate::sys::memory::{Region, lend, lend_both, lend_shared};
+use crate::sys::memory::{Claim, Region, lend, lend_both, lend_shared};
 use std::sync::Arc;
 
 impl Communicator {
@@ -64,7 +64,7 @@ impl Communicator {
     /// # Errors
     /// Any of [`Error`]; [`Error::mismatch`] if the peer sends something else.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
-        let slice = buffer.memory_mut().on_host()?;
+        let slice = written_on_host(buffer)?;
         lend(slice, |region| {
             let mut memory = Memory::in_place(region);
             let begun = self.begin_pair(MessageEnd::From(peer), &mut memory);
@@ -100,7 +100,7 @@ impl Communicator {
     /// Any of [`Error`]; [`Error::mismatch`] if the message is of another length or type;
     /// [`Error::usage`] if `buffer` is empty, since an empty message does not travel.
     pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
-        let slice = buffer.memory_mut().on_host()?;
+        let slice = written_on_host(buffer)?;
         if slice.is_empty() || self.world_size() == 1 {
             let why = match slice.is_empty() {
                 true => "an empty message does not travel: recv_any needs room for an element",
@@ -112,7 +112,7 @@ impl Communicator {
             let mut memory = Memory::in_place(region);
             let begun = self.begin_pair(MessageEnd::FromAny(self.world_size()), &mut memory);
             let end = begun.and_then(|ticket| {
-                let (end, sender) = self.0.parts.runtime.wait_for_sender(ticket);
+                let (end, sender) = self.0.parts.runtime.get()?.wait_for_sender(ticket);
                 memory = end.0;
                 end.1.map(|()| sender)
             });
@@ -143,7 +143,7 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut + ?Sized,
     {
-        let (input, output) = (input.memory().on_host()?, output.memory_mut().on_host()?);
+        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
         if to == self.rank() && from == to {
             let (input, output) = (
                 bytemuck::cast_slice(input),
@@ -195,8 +195,8 @@ impl Communicator {
         B: Buffer + Send + 'static,
     {
         let held = Region::hold_shared(buffer, |held: &B| held.memory().on_host());
-        let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
-        self.start_pair(MessageEnd::To(peer), sent(region))
+        let held = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        self.start_pair(MessageEnd::To(peer), sent(held.0), held.1)
     }
 
     /// Starts receiving from `peer` and returns at once; `work.wait()` gives the buffer back with
@@ -220,18 +220,19 @@ impl Communicator {
     where
         B: BufferMut + Send + 'static,
     {
-        let held = Region::hold(buffer, |held: &mut B| held.memory_mut().on_host());
-        let region = held.map_err(|(error, buffer)| Failed { error, buffer })?;
-        self.start_pair(MessageEnd::From(peer), Memory::in_place(region))
+        let held = Region::hold(buffer, written_on_host);
+        let held = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        self.start_pair(MessageEnd::From(peer), Memory::in_place(held.0), held.1)
     }
 
     fn start_pair<B: 'static>(
         &self,
         end: MessageEnd,
         mut memory: Memory,
+        claim: Claim<B>,
     ) -> Result<Work<B>, Failed<B>> {
         match self.post_pair(end, &mut memory) {
-            Ok(ticket) => Ok(Work::new(Arc::clone(&self.0), ticket)),
+            Ok(ticket) => Ok(Work::new(self.0.clone(), ticket, claim)),
             Err(error) => Err(Failed {
                 error,
                 buffer: release(memory.input.or(memory.output)),
@@ -243,7 +244,7 @@ impl Communicator {
     pub(super) fn post_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
         self.on_message(end, memory, |start| {
-            parts.runtime.post(parts.group, Order::Pairs, start)
+            parts.runtime.get()?.post(parts.group, Order::Pairs, start)
         })
     }
 
@@ -251,7 +252,7 @@ impl Communicator {
     pub(super) fn begin_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
         self.on_message(end, memory, |start| {
-            parts.runtime.begin_message(parts.group, start)
+            parts.runtime.get()?.begin_message(parts.group, start)
         })
     }
 

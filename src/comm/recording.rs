@@ -7,7 +7,6 @@ use crate::plan::Request;
 use crate::plan::cost::{Schedule, schedule};
 use crate::plan::tuning::TuningTable;
 use crate::protocol::call::{Call, Medium, Split};
-use std::sync::Arc;
 
 pub(crate) use crate::engine::log::{CallRecord, Recording, StepRecord, What};
 
@@ -34,13 +33,10 @@ impl Communicator {
     /// Runs `body`, and returns what the collectives of this communicator did meanwhile that it
     /// began. Nothing is written down of what another thread has written down already.
     pub(crate) fn recorded<R>(&self, body: impl FnOnce() -> R) -> (R, Recording) {
-        let (runtime, group) = (&self.0.parts.runtime, self.0.parts.group);
-        let is_ours = runtime.start_log(group);
+        let (runtime, group) = (self.0.parts.runtime.get(), self.0.parts.group);
+        let ours = runtime.ok().filter(|one| one.start_log(group));
         let result = body();
-        let recording = match is_ours {
-            true => runtime.take_log(group),
-            false => Recording::default(),
-        };
+        let recording = ours.map(|one| one.take_log(group)).unwrap_or_default();
         (result, recording)
     }
 
@@ -73,7 +69,7 @@ impl Communicator {
 
     /// Whether [`Communicator::clock`] is the same clock in both: they are of one world.
     pub(crate) fn has_the_clock_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0.parts.runtime, &other.0.parts.runtime)
+        self.0.parts.runtime.is(&other.0.parts.runtime)
     }
 
     /// Whether the ranks of both are the same, in the same order.

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::blocks::Kept;
-use super::buffer::{Buffer, BufferMut};
+use super::buffer::{Buffer, BufferMut, written_on_host};
 use super::pairs::sent;
 use crate::engine::Ticket;
 use crate::engine::cache::MessageEnd;
@@ -330,8 +330,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         &self,
         buffer: &'buffers mut B,
     ) -> Result<(Region, Loan<&'buffers mut B>)> {
-        self.lender
-            .lend(buffer, |whole: &mut B| whole.memory_mut().on_host())
+        self.lender.lend(buffer, written_on_host)
     }
 
     fn lend_shared<B: Buffer + ?Sized>(
@@ -364,8 +363,13 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         };
         pending.remove(at);
         drop(pending);
-        let (memory, result) = self.comm.0.parts.runtime.wait(ticket);
-        (memory.input.or(memory.output), result)
+        match self.comm.0.parts.runtime.get() {
+            Ok(runtime) => {
+                let (memory, result) = runtime.wait(ticket);
+                (memory.input.or(memory.output), result)
+            }
+            Err(refusal) => (None, Err(refusal)),
+        }
     }
 
     /// Waits for every operation that is left; returns the first error.

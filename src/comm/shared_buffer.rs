@@ -5,6 +5,8 @@ use super::{Communicator, Parts};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::link::shm::exposed::GONE;
+use crate::plan::layout::Layout;
+use crate::sys::generation::Generation;
 use crate::sys::shared::{OwnRegion, WriteWords};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +21,7 @@ pub struct SharedBuffer<T: Element> {
 /// Where the elements are.
 enum Home<T> {
     /// In memory that the host's ranks share.
-    Shared(OwnRegion),
+    Shared(OwnRegion, Generation),
     /// In this process alone: there is no rank to share with.
     Private(Vec<T>),
 }
@@ -28,7 +30,7 @@ impl<T: Element> SharedBuffer<T> {
     /// Whether the other ranks of this host read the buffer where it lies.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        matches!(self.home, Home::Shared(_))
+        matches!(self.home, Home::Shared(..))
     }
 }
 
@@ -37,7 +39,7 @@ impl<T: Element> Deref for SharedBuffer<T> {
 
     fn deref(&self) -> &[T] {
         match &self.home {
-            Home::Shared(region) => {
+            Home::Shared(region, _) => {
                 bytemuck::cast_slice(region.bytes(0, self.count * size_of::<T>()))
             }
             Home::Private(elements) => elements,
@@ -48,7 +50,7 @@ impl<T: Element> Deref for SharedBuffer<T> {
 impl<T: Element> DerefMut for SharedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.home {
-            Home::Shared(region) => {
+            Home::Shared(region, _) => {
                 bytemuck::cast_slice_mut(region.bytes_mut(0, self.count * size_of::<T>()))
             }
             Home::Private(elements) => elements,
@@ -61,6 +63,10 @@ impl<T: Element> Buffer for SharedBuffer<T> {
 
     fn memory(&self) -> Memory<'_, T> {
         Memory::Host(self)
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
     }
 }
 
@@ -79,7 +85,10 @@ impl<T: Element> fmt::Debug for SharedBuffer<T> {
 
 impl<T: Element> Drop for SharedBuffer<T> {
     fn drop(&mut self) {
-        if let Home::Shared(region) = &self.home {
+        // In a forked child it is the parent's, which still has it.
+        if let Home::Shared(region, made_in) = &self.home
+            && made_in.is_current()
+        {
             region.store(GONE, 1);
         }
     }
@@ -93,7 +102,9 @@ impl Communicator {
     ///
     /// All ranks call it with the same `count`, in the order of their calls on this communicator.
     /// The buffer is the communicator's: another one takes it for any other slice. Its memory is
-    /// free again when all ranks have dropped theirs and have allocated once more, or are gone.
+    /// free again when all ranks have dropped theirs and have allocated once more, or are gone. A
+    /// forked child has the same memory, not a copy: it may read it, as far as calls of its parent
+    /// do not write it, and had better not write.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -118,9 +129,10 @@ impl Communicator {
                 let dtype = T::DTYPE;
                 Error::usage(format!("no memory holds {count} elements of {dtype}"))
             })?;
+        self.0.parts.runtime.get()?;
         let _one_at_a_time = super::lock(&self.0.allocating);
         let home = match self.allocate(bytes) {
-            Ok(Some(region)) => Ok(Home::Shared(region)),
+            Ok(Some(region)) => Ok(Home::Shared(region, Generation::current())),
             Ok(None) => private(count).map(Home::Private),
             Err(error) => Err(error),
         };
@@ -134,7 +146,7 @@ impl Communicator {
     }
 
     /// The communicator fails because of `error`, unless something was before; what that is.
-    pub(super) fn first_cause(&self, error: Error) -> Error {
+    pub(crate) fn first_cause(&self, error: Error) -> Error {
         if error.is_usage() {
             return error;
         }
@@ -150,13 +162,13 @@ impl Communicator {
             ..
         } = &self.0.parts;
         let number = {
-            let mut issued = self.enter();
+            let mut issued = self.enter()?;
             issued.allocations += 1;
             issued.allocations
         };
-        let own = runtime.allocate(*group, number, bytes, *timeout)?;
+        let own = runtime.get()?.allocate(*group, number, bytes, *timeout)?;
         if let Some(own) = &own {
-            let mut issued = self.enter();
+            let mut issued = self.enter()?;
             issued.extents.retain(crate::sys::shared::Extent::is_there);
             issued.extents.push(own.extent());
         }

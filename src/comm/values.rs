@@ -1,8 +1,12 @@
 //! Small values, by serde: metrics, settings, lists of names.
 //!
 //! A value travels as its bytes in postcard's format, after their number. What a peer announces
-//! allocates nothing: room grows piece by piece, as the bytes come. A rank whose value cannot be
-//! encoded announces that instead, so no other rank waits for it.
+//! allocates nothing: room grows piece by piece, as the bytes come.
+//!
+//! *All ranks stay in step.* A rank whose value cannot be encoded, or is too long, announces that
+//! instead, so no other rank waits for it. All that is announced is received before any of it is
+//! decoded, so nothing is left for the next call. A rank that cannot receive it, for want of
+//! memory, ends the communicator on all ranks ([`in_step`]).
 
 use super::Communicator;
 use crate::error::{Error, Result};
@@ -14,6 +18,8 @@ use std::ops::Range;
 
 /// What a rank announces that has no value.
 const NO_VALUE: u64 = u64::MAX;
+/// What a value that the library itself sends consists of, in messages.
+const BYTES: &str = "names and settings";
 
 impl Communicator {
     /// The value that `root` passes, on every rank. What other ranks pass is dropped.
@@ -69,9 +75,7 @@ impl Communicator {
     where
         T: Serialize + DeserializeOwned,
     {
-        let parts = all_gather(self, encode(value))?;
-        let parts = parts.iter().enumerate();
-        parts.map(|(rank, part)| decode(rank, part)).collect()
+        decode_all(all_gather(self, encode(value))?)
     }
 
     /// Every rank's value, in rank order, on `root`; `None` on the others.
@@ -95,21 +99,8 @@ impl Communicator {
         T: Serialize + DeserializeOwned,
     {
         self.check_peer("root", root)?;
-        let own = encode(value);
-        let lengths = all_lengths(self, &own)?;
-        let own = own?;
-        if self.rank() != root {
-            send(self, &own, root)?;
-            return Ok(None);
-        }
-        let value = |(rank, length)| {
-            if rank == root {
-                return decode(rank, &own);
-            }
-            decode(rank, &receive(self, length, rank)?)
-        };
-        let lengths = lengths.into_iter().enumerate();
-        lengths.map(value).collect::<Result<_>>().map(Some)
+        let parts = gather(self, encode(value), root)?;
+        parts.map(decode_all).transpose()
     }
 }
 
@@ -117,14 +108,24 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     let what = type_name::<T>();
     let bytes = postcard::to_extend(value, mark::<T>().to_vec())
         .map_err(|error| Error::usage(format!("a value of {what} cannot be encoded: {error}")))?;
-    if bytes.len() > VALUE_BYTES_MAX {
-        let bytes = bytes.len();
-        return Err(Error::usage(format!(
-            "a value of {what} has {bytes} bytes, but at most {VALUE_BYTES_MAX} are sent; tensors \
+    bounded(bytes, what)
+}
+
+/// `bytes` of a value of the type `what`, unless they are too many to be sent.
+fn bounded(bytes: Vec<u8>, what: &str) -> Result<Vec<u8>> {
+    match bytes.len() {
+        ..=VALUE_BYTES_MAX => Ok(bytes),
+        long => Err(Error::usage(format!(
+            "a value of {what} has {long} bytes, but at most {VALUE_BYTES_MAX} are sent; tensors \
              travel by broadcast and all_gather"
-        )));
+        ))),
     }
-    Ok(bytes)
+}
+
+/// Every rank's value, of what all ranks have sent.
+fn decode_all<T: DeserializeOwned>(parts: Vec<Vec<u8>>) -> Result<Vec<T>> {
+    let parts = parts.iter().enumerate();
+    parts.map(|(rank, part)| decode(rank, part)).collect()
 }
 
 fn decode<T: DeserializeOwned>(rank: usize, bytes: &[u8]) -> Result<T> {
@@ -151,59 +152,100 @@ fn mark<T>() -> [u8; 4] {
 
 /// `bytes` of `root`, on every rank.
 pub(crate) fn broadcast_bytes(comm: &Communicator, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
-    broadcast(comm, Ok(bytes), root)
+    broadcast(comm, bounded(bytes, BYTES), root)
 }
 
 /// Every rank's `bytes`, on every rank.
 pub(crate) fn all_gather_bytes(comm: &Communicator, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-    all_gather(comm, Ok(bytes))
+    all_gather(comm, bounded(bytes, BYTES))
 }
 
-/// Sends `bytes`, which [`receive_bytes`] receives.
-pub(crate) fn send_bytes(comm: &Communicator, bytes: &[u8], to: usize) -> Result<()> {
-    comm.send(&[bytes.len() as u64], to)?;
-    send(comm, bytes, to)
+/// Every rank's `bytes`, on `root`.
+pub(crate) fn gather_bytes(
+    comm: &Communicator,
+    bytes: Vec<u8>,
+    root: usize,
+) -> Result<Option<Vec<Vec<u8>>>> {
+    gather(comm, bounded(bytes, BYTES), root)
+}
+
+/// Sends `bytes`, which [`receive_bytes`] receives; on both ranks an error, if they are too many.
+pub(crate) fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
+    in_step(comm, || {
+        let own = bounded(bytes, BYTES);
+        comm.send(&[announcement(&own)], to)?;
+        send(comm, &own?, to)
+    })
 }
 
 /// What `from` sends by [`send_bytes`].
 pub(crate) fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
-    let mut announced = [0];
-    comm.recv(&mut announced, from)?;
-    receive(comm, length(announced[0], from)?, from)
+    in_step(comm, || {
+        let mut announced = [0];
+        comm.recv(&mut announced, from)?;
+        receive(comm, length(announced[0], from)?, from)
+    })
+}
+
+/// Ends the communicator, on all ranks, with an error of `exchange` that they do not all have:
+/// they would wait for messages that do not come, or take those of one call for another's. An
+/// error of usage they have, or what it is about has been received.
+fn in_step<R>(comm: &Communicator, exchange: impl FnOnce() -> Result<R>) -> Result<R> {
+    exchange().map_err(|error| comm.first_cause(error))
 }
 
 fn broadcast(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Vec<u8>> {
-    let mut announced = [announcement(&own)];
-    comm.broadcast(&mut announced, root)?;
-    let mut bytes = own?;
-    if comm.rank() != root {
-        bytes.clear();
-    }
-    let length = length(announced[0], root)?;
-    for piece in pieces(length) {
-        grow(&mut bytes, piece.end)?;
-        comm.broadcast(&mut bytes[piece], root)?;
-    }
-    Ok(bytes)
+    in_step(comm, || {
+        let mut announced = [announcement(&own)];
+        comm.broadcast(&mut announced, root)?;
+        let mut bytes = match comm.rank() == root {
+            true => own?,
+            false => Vec::new(),
+        };
+        let length = length(announced[0], root)?;
+        for piece in pieces(length) {
+            grow(&mut bytes, piece.end)?;
+            comm.broadcast(&mut bytes[piece], root)?;
+        }
+        Ok(bytes)
+    })
+}
+
+fn gather(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Option<Vec<Vec<u8>>>> {
+    in_step(comm, || {
+        let lengths = all_lengths(comm, &own)?;
+        let mut own = own?;
+        if comm.rank() != root {
+            return send(comm, &own, root).map(|()| None);
+        }
+        let part = |(rank, length)| match rank == root {
+            true => Ok(std::mem::take(&mut own)),
+            false => receive(comm, length, rank),
+        };
+        let parts = lengths.into_iter().enumerate().map(part);
+        parts.collect::<Result<_>>().map(Some)
+    })
 }
 
 fn all_gather(comm: &Communicator, own: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-    let lengths = all_lengths(comm, &own)?;
-    let own = own?;
-    let longest = lengths.iter().copied().max().unwrap_or(0);
-    let mut parts = vec![Vec::new(); comm.world_size()];
-    for start in (0..longest).step_by(VALUE_PIECE_BYTES) {
-        let slot = (longest - start).min(VALUE_PIECE_BYTES);
-        let of = |length: usize| start.min(length)..(start + slot).min(length);
-        let mut slots = vec![0; slot * comm.world_size()];
-        let piece = &own[of(own.len())];
-        slots[slot * comm.rank()..][..piece.len()].copy_from_slice(piece);
-        comm.all_gather(&mut slots)?;
-        for ((part, length), slot) in parts.iter_mut().zip(&lengths).zip(slots.chunks(slot)) {
-            part.extend_from_slice(&slot[..of(*length).len()]);
+    in_step(comm, || {
+        let lengths = all_lengths(comm, &own)?;
+        let own = own?;
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let mut parts = vec![Vec::new(); comm.world_size()];
+        for start in (0..longest).step_by(VALUE_PIECE_BYTES) {
+            let slot = (longest - start).min(VALUE_PIECE_BYTES);
+            let of = |length: usize| start.min(length)..(start + slot).min(length);
+            let mut slots = vec![0; slot * comm.world_size()];
+            let piece = &own[of(own.len())];
+            slots[slot * comm.rank()..][..piece.len()].copy_from_slice(piece);
+            comm.all_gather(&mut slots)?;
+            for ((part, length), slot) in parts.iter_mut().zip(&lengths).zip(slots.chunks(slot)) {
+                part.extend_from_slice(&slot[..of(*length).len()]);
+            }
         }
-    }
-    Ok(parts)
+        Ok(parts)
+    })
 }
 
 /// The bytes that every rank has; an error on every rank if one has none.

@@ -1,15 +1,13 @@
 //! Handles of operations under way.
 
-use super::Core;
+use super::Handle;
 use crate::engine::Ticket;
 use crate::engine::group::End;
 use crate::error::{Error, Result};
-use crate::sys::memory::Region;
+use crate::sys::memory::{Claim, Region};
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -45,9 +43,9 @@ use std::time::Duration;
 /// ```
 #[must_use = "the result of the operation comes from `wait`"]
 pub struct Work<B> {
-    core: Arc<Core>,
-    ticket: Option<Ticket>,
-    buffer: PhantomData<fn() -> B>,
+    core: Handle,
+    /// Until the buffer was given back.
+    under_way: Option<(Ticket, Claim<B>)>,
 }
 
 /// An operation that failed, with the buffer that it was given, whose content is unspecified. The
@@ -84,11 +82,10 @@ impl<B> fmt::Display for Failed<B> {
     }
 }
 
-/// Without the buffer, which may be large.
+/// The error, without the buffer, which may be large.
 impl<B> fmt::Debug for Failed<B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Failed");
-        shown.field("error", &self.error).finish_non_exhaustive()
+        self.error.fmt(formatter)
     }
 }
 
@@ -100,11 +97,10 @@ impl<B> std::error::Error for Failed<B> {
 
 impl<B: 'static> Work<B> {
     /// The operation of this ticket, whose memory is a region that holds a `B`.
-    pub(super) fn new(core: Arc<Core>, ticket: Ticket) -> Self {
+    pub(super) fn new(core: Handle, ticket: Ticket, claim: Claim<B>) -> Self {
         Self {
             core,
-            ticket: Some(ticket),
-            buffer: PhantomData,
+            under_way: Some((ticket, claim)),
         }
     }
 
@@ -132,14 +128,20 @@ impl<B: 'static> Work<B> {
     /// ```
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.ticket
-            .is_none_or(|ticket| self.core.parts.runtime.has_ended(ticket))
+        let under_way = self
+            .under_way
+            .as_ref()
+            .zip(self.core.parts.runtime.get().ok());
+        under_way.is_none_or(|((ticket, _), runtime)| runtime.has_ended(*ticket))
     }
 
     /// As `wait`, with the moment of the end on the rank's clock.
     pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), Failed<B>> {
-        let ticket = self.take_ticket();
-        let runtime = &self.core.parts.runtime;
+        let (ticket, claim) = self.take();
+        let runtime = match self.core.parts.runtime.get() {
+            Ok(runtime) => runtime,
+            Err(error) => return Err(refused(claim, error)),
+        };
         runtime.forget_waker(ticket);
         let (_, ended_at) = runtime.ended(ticket);
         let end = runtime.wait(ticket);
@@ -147,10 +149,16 @@ impl<B: 'static> Work<B> {
         given_back(end).map(|buffer| (buffer, ended_at))
     }
 
-    fn take_ticket(&mut self) -> Ticket {
-        let ticket = self.ticket.take();
-        ticket.expect("a `Work` must not be polled after it was ready")
+    fn take(&mut self) -> (Ticket, Claim<B>) {
+        let under_way = self.under_way.take();
+        under_way.expect("a `Work` must not be polled after it was ready")
     }
+}
+
+/// What a forked child gets of its parent's operation.
+fn refused<B>(claim: Claim<B>, error: Error) -> Failed<B> {
+    let buffer = claim.take().expect("invariant: a forked child is refused");
+    Failed { error, buffer }
 }
 
 /// The buffer of an operation that has ended.
@@ -174,11 +182,16 @@ impl<B: 'static> Future for Work<B> {
     /// # Panics
     /// If it was ready before.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let ticket = self.take_ticket();
-        match self.core.parts.runtime.poll_for(ticket, context.waker()) {
+        let (ticket, claim) = self.take();
+        let runtime = match self.core.parts.runtime.get() {
+            Ok(runtime) => runtime,
+            Err(error) => return Poll::Ready(Err(refused(claim, error))),
+        };
+        let end = runtime.poll_for(ticket, context.waker());
+        match end {
             Some(end) => Poll::Ready(given_back(end)),
             None => {
-                self.ticket = Some(ticket);
+                self.under_way = Some((ticket, claim));
                 Poll::Pending
             }
         }
@@ -187,8 +200,10 @@ impl<B: 'static> Future for Work<B> {
 
 impl<B> Drop for Work<B> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.core.parts.runtime.abandon(ticket);
+        if let Some((ticket, _)) = self.under_way.take()
+            && let Ok(runtime) = self.core.parts.runtime.get()
+        {
+            runtime.abandon(ticket);
         }
     }
 }

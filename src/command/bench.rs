@@ -59,6 +59,9 @@ pub(crate) struct Arguments {
     /// Root of broadcast, reduce, gather and scatter
     #[arg(long, default_value_t = 0)]
     root: usize,
+    /// Spawn each rank in a session of its own, as torchrun, containers and services do
+    #[arg(long)]
+    sessions: bool,
     /// Calls a batch; without it about half a second a size
     #[arg(long)]
     iters: Option<usize>,
@@ -130,7 +133,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
         {
             return refused(&error);
         }
-        return match invocation.spawn(ranks) {
+        return match invocation.spawn(ranks, arguments.sessions) {
             Ok(code) => u8::try_from(code).unwrap_or(FAILED),
             Err(error) => refused(&error),
         };

@@ -39,12 +39,15 @@ impl Invocation {
         }
     }
 
-    /// Makes the same call as so many ranks on this host; their exit code.
+    /// Makes the same call as so many ranks on this host, maybe each in a session of its own; their
+    /// exit code.
     ///
     /// # Errors
     /// Those of [`launch::run`].
-    pub(super) fn spawn(self, ranks: usize) -> Result<i32> {
+    pub(super) fn spawn(self, ranks: usize, sessions: bool) -> Result<i32> {
         let Program { file, arguments } = self.program;
-        launch::spawn(file, [arguments, self.arguments].concat(), ranks)
+        let arguments = [arguments, self.arguments].concat();
+        let job = launch::on_this_host(file, arguments, ranks);
+        launch::run(&launch::Job { sessions, ..job })
     }
 }

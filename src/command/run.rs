@@ -109,6 +109,10 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "max_restarts", value_name = "R", default_value_t = 0)]
     max_restarts: u16,
 
+    /// Start each rank in a session of its own, as torchrun, containers and services do
+    #[arg(long)]
+    sessions: bool,
+
     /// What is shown of what the ranks write
     #[arg(long, value_name = "WHAT", value_enum, default_value = "prefixed")]
     output: Shown,
@@ -257,5 +261,6 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
             endpoint,
             node_rank: arguments.node_rank,
         }),
+        sessions: arguments.sessions,
     })
 }

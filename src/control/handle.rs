@@ -7,6 +7,7 @@ use crate::link::tcp::DataStream;
 use mio::Waker;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -29,13 +30,12 @@ pub trait Handler: Send + Sync {
     fn stream_failed(&self, group: u32, peer: usize, why: String);
     /// This process lacks what it needs to go on as a rank, and the others are to be told why.
     fn cannot_go_on(&self, cause: Error);
-    /// How long the control thread may sleep at most; `None` for as long as nothing happens.
+    /// How long the control thread may sleep at most, if operations are under way that no thread
+    /// polls: then data sockets that become ready wake it, too. Asked before each sleep;
+    /// [`ControlHandle::poke`] after it changes.
     fn wake_after(&self) -> Option<Duration>;
     /// Called after each wake-up: make progress with asynchronous operations here.
     fn awake(&self);
-    /// Whether data sockets that become ready should wake the control thread. Asked before each
-    /// sleep; [`ControlHandle::poke`] after it changes.
-    fn wants_data_events(&self) -> bool;
 }
 
 /// What a thread of this process asks the control thread to do.
@@ -68,6 +68,8 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     waker: Waker,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether data sockets that become ready wake the thread.
+    pub(super) watches_data: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -129,6 +131,7 @@ impl ControlHandle {
             queue: Mutex::default(),
             waker,
             thread: Mutex::new(None),
+            watches_data: AtomicBool::new(false),
         });
         Self { shared }
     }
@@ -167,6 +170,14 @@ impl ControlHandle {
     /// There is no such group any more: its connections that are not established are given up.
     pub fn forget(&self, group: u32) {
         self.shared.push(Command::Forget { group });
+    }
+
+    /// Whether data sockets that become ready wake the control thread. In one order with what the
+    /// thread does before it sleeps: it says that it no longer watches, and then asks
+    /// [`Handler::wake_after`].
+    #[must_use]
+    pub fn is_watching(&self) -> bool {
+        self.shared.watches_data.load(Ordering::SeqCst)
     }
 
     /// Wakes the control thread, which then calls [`Handler::awake`].

@@ -237,10 +237,11 @@ impl LocalPeers {
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let others: Vec<usize> = self.addresses.keys().copied().collect();
-        self.exchange_among(&others, channel, own, bytes, at_most)
+        self.exchange_among(&others, channel, (own, bytes), at_most, &|| true)
     }
 
-    /// The same among this rank and `others`, which are local ranks.
+    /// The same among this rank and `others`, which are local ranks. Ten times a second it is asked
+    /// whether it `goes_on`; if not, it ends as at its deadline.
     ///
     /// # Errors
     /// Those of [`LocalPeers::exchange`].
@@ -248,13 +249,13 @@ impl LocalPeers {
         &self,
         others: &[usize],
         channel: u32,
-        own: &impl AsFd,
-        bytes: Option<usize>,
+        (own, bytes): (&impl AsFd, Option<usize>),
         at_most: Duration,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let deadline = Instant::now() + at_most.min(TIMEOUT_MAX);
         let file = (own.as_fd(), bytes);
-        let handed = exchange::exchange(self, others, channel, file, deadline);
+        let handed = exchange::exchange(self, others, channel, file, deadline, goes_on);
         if handed.is_err() {
             self.lock().remove(&channel);
         }

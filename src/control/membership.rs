@@ -55,11 +55,17 @@ impl Membership {
         })
     }
 
+    /// This rank's number among those with its host id, from 0, and how many those are.
+    #[must_use]
+    pub fn place_on_host(&self) -> (usize, usize) {
+        let host_id = &self.peers[self.rank].host_id;
+        let count = |of: &[Peer]| of.iter().filter(|peer| peer.host_id == *host_id).count();
+        (count(&self.peers[..self.rank]), count(&self.peers))
+    }
+
     /// Whether this is the lowest rank with its host id, which does what is done once per host.
     #[must_use]
     pub fn is_first_of_host(&self) -> bool {
-        let host_id = &self.peers[self.rank].host_id;
-        let mut before = self.peers[..self.rank].iter();
-        before.all(|peer| peer.host_id != *host_id)
+        self.place_on_host().0 == 0
     }
 }

@@ -28,8 +28,6 @@ pub struct Peer {
     pub pid: u32,
     /// What else tells its process from others; `None` where that cannot be found out.
     pub process: Option<Process>,
-    /// Its rank among those of its host.
-    pub local_rank: usize,
 }
 
 impl Peer {
@@ -145,7 +143,6 @@ pub(crate) mod tests {
             }),
             pid: 1,
             process: None,
-            local_rank: 0,
         }
     }
 

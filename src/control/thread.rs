@@ -16,8 +16,10 @@ use super::message::{Relay, TO_ALL};
 use super::peer::Peer;
 use super::process::{self, Life};
 use super::wait::wait;
+use crate::error::Error;
 use crate::limits::{
-    CONTROL_CLOSE_MAX, CONTROL_RELAY_AFTER, DIALS_ASKED_MAX, FORGOTTEN_MAX, PROCESSES_WATCHED_MAX,
+    CONTROL_CLOSE_MAX, CONTROL_MESSAGE_BYTES_MAX, CONTROL_RELAY_AFTER, DIALS_ASKED_MAX,
+    FORGOTTEN_MAX, PROCESSES_WATCHED_MAX,
 };
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
@@ -28,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -170,8 +173,8 @@ impl ControlThread {
                     return;
                 }
             }
-            self.watch_data();
-            let timeout = self.sleep_at_most();
+            let asked = self.watch_data();
+            let timeout = self.sleep_at_most(asked);
             let until = timeout.map(|timeout| Instant::now() + timeout);
             if let Err(error) = wait(&mut self.poll, &mut events, until) {
                 let why = format!("this process cannot wait for its connections: {error}");
@@ -253,7 +256,8 @@ impl ControlThread {
         }
     }
 
-    fn sleep_at_most(&self) -> Option<Duration> {
+    /// How long the thread may sleep, if the handler has `asked` for that time.
+    fn sleep_at_most(&self, asked: Option<Duration>) -> Option<Duration> {
         let now = Instant::now();
         let left = |at: Instant| at.saturating_duration_since(now);
         let dials = self.dials.values().filter_map(|dial| dial.next_attempt);
@@ -264,10 +268,6 @@ impl ControlThread {
             .leaving_until
             .map(|_| self.relaying_until)
             .filter(|at| *at > now);
-        let asked = match self.leaving_until {
-            None => self.handler.wake_after(),
-            Some(_) => None,
-        };
         deadlines.chain(relaying).map(left).chain(asked).min()
     }
 
@@ -361,6 +361,10 @@ impl ControlThread {
     }
 
     fn send_own(&mut self, to: u32, group: u32, payload: Vec<u8>) {
+        let bytes = payload.len();
+        if bytes > CONTROL_MESSAGE_BYTES_MAX {
+            return self.cannot_send(bytes, group);
+        }
         let relay = Relay {
             from: number(self.rank),
             to,
@@ -373,6 +377,17 @@ impl ControlThread {
             self.pass_on(relay);
         } else {
             self.send(0, &relay);
+        }
+    }
+
+    /// No peer and no connection is to blame.
+    fn cannot_send(&self, bytes: usize, group: u32) {
+        if self.leaving_until.is_none() {
+            self.handler.cannot_go_on(Error::protocol(format!(
+                "rank {} has a control message of {bytes} bytes for group {group}, but at most \
+                 {CONTROL_MESSAGE_BYTES_MAX} are sent; report this as a fault of ringtree",
+                self.rank
+            )));
         }
     }
 
@@ -539,14 +554,23 @@ impl ControlThread {
         self.handler.stream_failed(group, peer, why);
     }
 
-    /// Watches the data sockets while the handler wants it, and only then.
-    fn watch_data(&mut self) {
-        let Some(descriptor) = self.data_events else {
-            return;
+    /// Watches the data sockets while operations are under way that no thread polls, and only then;
+    /// returns in which time one should. It asks once: a thread that takes the operations over and
+    /// leaves them again afterwards finds that this one watches, and for how long.
+    fn watch_data(&mut self) -> Option<Duration> {
+        let watches = &self.shared.watches_data;
+        watches.store(false, Ordering::SeqCst);
+        let asked = match self.leaving_until {
+            None => self.handler.wake_after(),
+            Some(_) => None,
         };
-        let wanted = self.leaving_until.is_none() && self.handler.wants_data_events();
+        let Some(descriptor) = self.data_events else {
+            return asked;
+        };
+        let wanted = asked.is_some();
         if wanted == self.data_watched {
-            return;
+            watches.store(wanted, Ordering::SeqCst);
+            return asked;
         }
         let registry = self.poll.registry();
         let mut source = SourceFd(&descriptor);
@@ -557,5 +581,7 @@ impl ControlThread {
         };
         // If it cannot be watched, `wake_after` alone paces the progress.
         self.data_watched = wanted && done.is_ok();
+        watches.store(self.data_watched, Ordering::SeqCst);
+        asked
     }
 }

@@ -99,6 +99,8 @@ mod tests {
                 continue;
             };
             let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            // Tests beside this one fork.
+            crate::link::tcp::keep_from_children(&far);
             let (near, theirs) = listener.accept().unwrap();
             let here = near.local_addr().unwrap();
             let ours = rustix::process::geteuid().as_raw();

@@ -16,14 +16,18 @@ pub(super) fn broadcast_entries(
         .collect();
     let names = serde_json::to_vec(&names).expect("invariant: names and numbers are valid JSON");
     let names = broadcast_bytes(comm, names, 0)?;
-    let names: Vec<(String, usize)> = serde_json::from_slice(&names)
-        .map_err(|error| Error::protocol(format!("rank 0 sent no list of states: {error}")))?;
+    // The other ranks go on with what rank 0 has sent: an error that they do not have ends all.
+    let names: Vec<(String, usize)> = serde_json::from_slice(&names).map_err(|error| {
+        comm.first_cause(Error::protocol(format!(
+            "rank 0 sent no list of states: {error}"
+        )))
+    })?;
     let mut mine = entries.into_iter().map(|(_, values)| values);
     let one = |(name, count): (String, usize)| {
         let own = mine.next().filter(|_| comm.rank() == 0);
         let mut values = match own {
             Some(own) => own,
-            None => room(&name, count)?,
+            None => room(&name, count).map_err(|error| comm.first_cause(error))?,
         };
         comm.broadcast(&mut values, 0)?;
         Ok((name, values))

@@ -209,6 +209,18 @@ impl DataParallel {
         ))
     }
 
+    /// An optimizer takes its step along the averages.
+    pub(super) fn spend(&mut self) -> Result<()> {
+        self.check_averaged()?;
+        match std::mem::replace(&mut self.is_spent, true) {
+            false => Ok(()),
+            true => Err(Error::usage(
+                "an optimizer takes one step after each `wait`: along the averages that are there \
+                 a step was taken, or `wait` was not called yet",
+            )),
+        }
+    }
+
     /// Begins a step if none has begun.
     fn begin(&mut self, parameter: usize) -> Result<()> {
         self.check_alive()?;

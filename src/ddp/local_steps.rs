@@ -93,10 +93,11 @@ impl LocalSteps {
         weights: &mut (impl Weights + ?Sized),
         outer: Outer,
     ) -> Result<Self> {
-        check(parameters, &outer)?;
         let mut lines = vec![format!("{outer:?}")];
         lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
         compare(comm, &lines)?;
+        // All ranks have the same, so all of them get the same answer.
+        check(parameters, &outer)?;
         let count = parameters.iter().map(Parameter::count).sum();
         let mut this = Self {
             comm: comm.duplicate()?.named("local steps"),
@@ -106,14 +107,20 @@ impl LocalSteps {
             velocity: vec![0.0; count],
             since: 0,
         };
-        this.visit(weights, |_, common, _, weights| {
+        let begun = this.begin(weights);
+        begun.inspect_err(|error| this.comm.fail(error))?;
+        Ok(this)
+    }
+
+    /// Takes over rank 0's weights.
+    fn begin(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
+        self.visit(weights, |_, common, _, weights| {
             common.copy_from_slice(weights)
         })?;
-        this.comm.broadcast(&mut this.common, 0)?;
-        this.visit(weights, |_, common, _, weights| {
+        self.comm.broadcast(&mut self.common, 0)?;
+        self.visit(weights, |_, common, _, weights| {
             weights.copy_from_slice(common)
-        })?;
-        Ok(this)
+        })
     }
 
     /// Counts a local step, which the program's optimizer has just taken. If it is the last before
@@ -121,13 +128,22 @@ impl LocalSteps {
     /// whether they are. All ranks call it after each of their steps.
     ///
     /// # Errors
-    /// [`Error::usage`] for weights of another length; any of the communicator's: the weights are
-    /// then this rank's own still, or already the common ones.
+    /// On every rank: [`Error::usage`] for weights of another length on one; any of the
+    /// communicator's. The weights are then this rank's own still, or already the common ones.
     pub fn step(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<bool> {
         self.since += 1;
         if self.since < self.outer.every {
             return Ok(false);
         }
+        // The others wait for this rank.
+        let met = self.meet(weights);
+        met.inspect_err(|error| self.comm.fail(error))?;
+        self.since = 0;
+        Ok(true)
+    }
+
+    /// Takes the outer step, with all ranks.
+    fn meet(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
         let mut change = vec![0.0; self.common.len()];
         self.visit(weights, |place, common, _, weights| {
             let pairs = common.iter().zip(weights.iter());
@@ -144,9 +160,7 @@ impl LocalSteps {
                 *common -= rate * (change + momentum * *velocity);
             }
             weights.copy_from_slice(common);
-        })?;
-        self.since = 0;
-        Ok(true)
+        })
     }
 
     /// Names what goes into a checkpoint beside the weights, between an outer step and the next

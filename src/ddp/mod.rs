@@ -35,23 +35,23 @@
 //! 2. For all micro-batches but the last, backward inside [`DataParallel::no_sync`]: gradients add
 //!    up on the rank. Left out, the second report of a parameter is an error.
 //! 3. Backward of the last micro-batch reports each gradient by [`DataParallel::report`] as soon as
-//!    it is there. A parameter that no rank reports is an error in `wait`, unless
-//!    [`Options::allow_unused`] says that this is meant.
+//!    it is there. A parameter that a rank with data does not report is an error in `wait`, on
+//!    all ranks, unless [`Options::allow_unused`] says that this is meant.
 //! 4. [`DataParallel::wait`] on all ranks, once. Left out on one rank, the others wait for it.
-//! 5. [`Optimizer::step`], or [`DataParallel::gradient`] and the program's own step: the same on
-//!    all ranks, from the same averages. An optimizer that draws random numbers seeds them alike on
-//!    all ranks; forward draws others on each, by [`stream_seed`].
+//! 5. [`Optimizer::step`], once, or [`DataParallel::gradient`] and the program's own step: the same
+//!    on all ranks, from the same averages. An optimizer that draws random numbers seeds them alike
+//!    on all ranks; forward draws others on each, by [`stream_seed`].
 //! 6. [`Run::save`](checkpoint::Run::save) now and then, on all ranks; it returns before the file
 //!    is written. [`Run::finish`](checkpoint::Run::finish) at the end waits for the last.
 //!
 //! All ranks make the same calls. The trainer has communicators of its own, which messages call
 //! "gradients", and [`checkpoint::Run`] has "checkpoint". Ranks may come to wait for each other in
 //! different ones, as after `if rank == 0 { comm.all_reduce(&mut loss, op)? }`, a save on one rank
-//! or a step that one rank leaves out: then all of these calls end within seconds, with one error
-//! that says which rank waits in which call of which communicator
-//! ([`Communicator::named`](crate::Communicator::named) names the program's own). A rank that is
-//! merely late is told of in one line on standard error after 30 s (`RINGTREE_STALL_WARNING_S`),
-//! and ends the call at its deadline, after five minutes unless set otherwise.
+//! or a step that one rank leaves out. Then one line on standard error says after 10 s
+//! (`RINGTREE_STALL_WARNING_S`) which rank waits for which in which call of which communicator
+//! ([`Communicator::named`](crate::Communicator::named) names the program's own), and that they
+//! wait for each other; of a rank that is merely late it says where that is. The deadline, after
+//! five minutes unless set otherwise, ends the call with the same words.
 //!
 //! Ranks that have different numbers of batches call [`DataParallel::join`] when they have run out,
 //! with [`Options::uneven_data`]. After an error in a step no average can be read on any rank; end
@@ -63,7 +63,7 @@
 // checkpoint, and knows no framework. `layout` packs gradients into buckets, `readiness` says which
 // bucket may go, `step` ends a step on all ranks or on none.
 //
-// *May import* `comm`, `plan`, `reduce` and the base files.
+// *May import* `comm`, `plan`, `reduce`, `sys` and the base files.
 
 #![forbid(unsafe_code)]
 

@@ -94,9 +94,11 @@ impl Options {
         }
     }
 
-    /// A step may leave parameters without a gradient on all ranks, which is an error otherwise.
-    /// They have no gradient then: [`DataParallel::unused`](super::DataParallel::unused) lists
-    /// them. A parameter that some ranks leave out counts as zero there, with or without this.
+    /// A step may leave parameters without a gradient, on all ranks or on some, which is an error
+    /// otherwise. Where all ranks leave a parameter out, it has no gradient:
+    /// [`DataParallel::unused`](super::DataParallel::unused) lists such ones. Where some do, it
+    /// counts as zero on these. Ranks in [`DataParallel::join`](super::DataParallel::join) leave
+    /// all out, with or without this.
     #[must_use]
     pub fn allow_unused(self) -> Self {
         Self {

@@ -84,6 +84,10 @@ pub struct DataParallel {
     pub(super) contents: Vec<Content>,
     pub(super) readiness: Readiness,
     pub(super) phase: Phase,
+    /// Whether an optimizer has taken its step along the last averages, or there are none yet.
+    pub(super) is_spent: bool,
+    /// Whether all ranks had the gradients of the last step, and a reason not to use them.
+    pub(super) is_refused: bool,
     pub(super) is_synchronising: bool,
     /// By parameter: whether a gradient came in this step; once averaged, whether on any rank.
     pub(super) is_used: Vec<bool>,
@@ -204,6 +208,8 @@ impl DataParallel {
             contents: Vec::new(),
             readiness: Readiness::default(),
             phase: Phase::Averaged,
+            is_spent: true,
+            is_refused: false,
             is_synchronising: true,
             active: None,
             steps: 0,

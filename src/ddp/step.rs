@@ -1,9 +1,9 @@
 //! The end of a step: launch the rest, wait for all buckets, agree that the step counts.
 //!
 //! A step ends with the *commit*: one small all-reduce that a rank enters when all its buckets are
-//! there, and whose result is which parameters any rank used. No rank leaves it before every rank
-//! has entered, so a rank that takes its optimizer step knows that every rank has all the gradients
-//! of this step.
+//! there, and whose result is which parameters some ranks used and some left out. No rank leaves it
+//! before every rank has entered, so a rank that takes its optimizer step knows that every rank has
+//! all the gradients of this step.
 
 use super::flight::{Flight, Landing};
 use super::options::NonFinite;
@@ -24,12 +24,13 @@ impl DataParallel {
     /// # Errors
     /// The first error; no gradient can be read then, so no parameter is updated.
     /// [`Error::usage`] on all ranks if no rank reported anything in this step, or, without
-    /// [`Options::allow_unused`](super::Options::allow_unused), nothing for some parameter.
+    /// [`Options::allow_unused`](super::Options::allow_unused), if one of them reported nothing for
+    /// some parameter.
     pub fn wait(&mut self) -> Result<()> {
         self.check_alive()?;
         let result = self.begin_step();
         let result = result.and_then(|()| self.announce());
-        let result = result.and_then(|()| self.finish());
+        let result = result.and_then(|()| self.finish(true));
         self.keep_failure(result)
     }
 
@@ -74,7 +75,7 @@ impl DataParallel {
             if active == [0] {
                 return Ok(());
             }
-            let result = self.begin_step().and_then(|()| self.finish());
+            let result = self.begin_step().and_then(|()| self.finish(false));
             self.keep_failure(result)?;
             let result = on_step(self);
             self.keep_failure(result)?;
@@ -181,8 +182,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Launches the rest, waits for everything and commits.
-    fn finish(&mut self) -> Result<()> {
+    /// Launches the rest, waits for everything and commits. A rank in `join` has no data.
+    fn finish(&mut self, has_data: bool) -> Result<()> {
         let start = self.comms[0].clock();
         let rest = self.readiness.rest();
         self.launch(rest)?;
@@ -207,12 +208,13 @@ impl DataParallel {
         }
         self.agree_on_norm()?;
         self.comms[0].mark(self.commits + 1);
-        self.commit()?;
+        self.commit(has_data)?;
         self.commits += 1;
         self.steps += 1;
         self.exposed = self.comms[0].clock().saturating_sub(start);
         self.full_at = None;
         self.phase = Phase::Averaged;
+        self.is_spent = false;
         Ok(())
     }
 
@@ -242,29 +244,72 @@ impl DataParallel {
     #[must_use]
     pub fn steps_that_count(&self, at_most: Duration) -> Option<u64> {
         let commits = self.comms[0].agreed_mark(at_most)?;
-        Some((self.steps + commits).saturating_sub(self.commits))
+        match self.is_refused {
+            // All ranks had their gradients, and the same reason not to use them.
+            true => Some(self.steps),
+            false => Some((self.steps + commits).saturating_sub(self.commits)),
+        }
     }
 
     /// Called when this rank has all its buckets; returns when all ranks have theirs. `is_used`
     /// then holds which parameters any rank used.
-    fn commit(&mut self) -> Result<()> {
-        // The last bit says that a gradient of a rank is not finite.
-        let count = self.is_used.len();
-        let mut words = vec![0u32; count / 32 + 1];
-        words[count / 32] |= u32::from(self.own_non_finite.is_some()) << (count % 32);
-        for (at, is_used) in self.is_used.iter().enumerate() {
-            words[at / 32] |= u32::from(*is_used) << (at % 32);
+    fn commit(&mut self, has_data: bool) -> Result<()> {
+        let own = self.is_used.clone();
+        let count = own.len();
+        // For each parameter, whether a rank used it; then, whether one left it out; and whether a
+        // gradient of a rank is not finite.
+        let mut words = vec![0u32; 2 * count / 32 + 1];
+        let mut set = |at: usize| words[at / 32] |= 1 << (at % 32);
+        for (at, is_used) in own.iter().enumerate() {
+            match is_used {
+                true => set(at),
+                false if has_data => set(count + at),
+                false => {}
+            }
+        }
+        if self.own_non_finite.is_some() {
+            set(2 * count);
         }
         self.comms[0].all_reduce(&mut words, ReduceOp::Bor)?;
-        for (at, is_used) in self.is_used.iter_mut().enumerate() {
-            *is_used = words[at / 32] >> (at % 32) & 1 == 1;
-        }
+        let any = |at: usize| words[at / 32] >> (at % 32) & 1 == 1;
+        self.is_used = (0..count).map(any).collect();
         self.found_non_finite = None;
-        if words[count / 32] >> (count % 32) & 1 == 1 {
+        let verdict = self.judge(&any, &own, has_data);
+        // A failure on the way says nothing about the step.
+        self.is_refused = verdict.is_err() && self.comms[0].failure().is_none();
+        verdict
+    }
+
+    /// Whether the step counts, by what all ranks have said in its commit.
+    fn judge(&mut self, any: &dyn Fn(usize) -> bool, own: &[bool], has_data: bool) -> Result<()> {
+        let count = own.len();
+        if any(2 * count) {
             return self.left_out();
         }
         self.check_used()?;
-        self.clip()
+        let forgotten = (0..count).find(|at| any(*at) && any(count + at));
+        match forgotten.filter(|_| !self.allows_unused) {
+            Some(parameter) => Err(self.forgotten(parameter, own[parameter], has_data)?),
+            None => self.clip(),
+        }
+    }
+
+    /// That some ranks have a gradient for `parameter` and others, which have data, have none.
+    fn forgotten(&self, parameter: usize, is_used: bool, has_data: bool) -> Result<Error> {
+        let comm = &self.comms[0];
+        let mut all = vec![0u8; comm.world_size()];
+        all[comm.rank()] = u8::from(has_data) + u8::from(is_used);
+        comm.all_gather(&mut all)?;
+        let [without, with] = [1, 2].map(|state| all.iter().position(|one| *one == state));
+        Ok(Error::usage(format!(
+            "rank {} reported no gradient for {} in step {}, and rank {} did; report it on every \
+             rank that has data, or say `Options::allow_unused`, with which it counts as zero \
+             where it is left out",
+            without.unwrap_or_default(),
+            self.parameters[parameter],
+            self.steps,
+            with.unwrap_or_default(),
+        )))
     }
 
     /// Finds out, with all ranks, which gradient is not finite, and leaves the step out or fails.

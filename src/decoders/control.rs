@@ -103,7 +103,6 @@ fn join_messages() -> Vec<JoinMessage> {
             space: "c/4026531836".to_owned(),
             started: 1 << 40,
         }),
-        local_rank: 3,
     };
     let peers = vec![peer(Ok(place.clone())), peer(Err("no memfd".to_owned()))];
     let agreed = vec![("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned())];

@@ -7,10 +7,9 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::limits::{DEADLINE_DEFAULT, PATIENT};
 use crate::plan::spec::Collective;
-use crate::protocol::call::{Call, Needs};
-use crate::protocol::deadlock::{Answer, Caller, Judge, Question, Standing, Wait};
+use crate::protocol::call::Call;
 use crate::protocol::founding::{Notice, Registrar};
-use crate::protocol::message::{Clock, Elsewhere, Message, PairPlace, Place};
+use crate::protocol::message::{Clock, Message, PairPlace, Place, Wait};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ pub(super) const MESSAGE: Decoder = Decoder {
     seeds: || encoded(messages()),
 };
 
-/// What ranks tell rank 0's registrar and its judge, one after another, and what these answer.
+/// What ranks tell rank 0's registrar, one after another, and what it answers.
 pub(super) const NOTICES: Decoder = Decoder {
     name: "notices",
     run: notices,
@@ -65,21 +64,6 @@ fn some_notices() -> Vec<Notice> {
         rank: 3,
         why: "reset".to_owned(),
     };
-    let question = Question {
-        round: 1,
-        group: 0,
-        sequence: 2,
-        by: 1,
-        is_message: false,
-    };
-    let answer = Answer {
-        round: 1,
-        is_absent: true,
-    };
-    let deadlock = Notice::Deadlock {
-        groups: vec![0, 2],
-        error: Error::mismatch("a circle"),
-    };
     vec![
         join(0),
         join(1),
@@ -89,65 +73,22 @@ fn some_notices() -> Vec<Notice> {
         made,
         refused,
         lost,
-        Notice::Stands(standing(0), None),
-        Notice::Stands(standing(1), Some(answer)),
-        Notice::Asks(question),
-        deadlock,
     ]
-}
-
-/// Of a rank that waits in one of two communicators and has called both.
-fn standing(group: u32) -> Standing {
-    let wait = Wait {
-        thread: 1,
-        group,
-        title: "\"loss\"".to_owned(),
-        call: call().numbered(2),
-        needs: Needs::All,
-    };
-    let caller = Caller {
-        group: 1 - group,
-        calls: 1,
-        thread: 1,
-    };
-    Standing {
-        epoch: 3,
-        waits: vec![wait],
-        callers: vec![caller],
-    }
-}
-
-/// The judge tells ranks that there are, and at most one story.
-fn judged(judge: &mut Judge, now: &mut Duration) {
-    *now += Duration::from_millis(300);
-    for (to, notice) in judge.tick(*now) {
-        let is_told = match to {
-            To::All => matches!(notice, Notice::Deadlock { .. }),
-            To::Rank(rank) => rank < WORLD_SIZE && matches!(notice, Notice::Asks(_)),
-        };
-        assert!(is_told, "{notice:?} to {to:?}");
-    }
 }
 
 fn notices(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let (mut registrar, mut judge) = (Registrar::default(), Judge::default());
-    let (mut joined, mut now) = (0, Duration::ZERO);
+    let (mut registrar, mut joined) = (Registrar::default(), 0);
     while !input.is_empty() {
         let from = usize::from(input.byte()) % WORLD_SIZE;
         let length = input.byte();
         let Some(notice) = Notice::decode(input.take(length.into())) else {
-            judge.forget(from);
             let told = registrar.lost(from, "reset");
             assert!(told.iter().all(|(to, _)| *to != from));
             continue;
         };
         assert_eq!(Notice::decode(&notice.encode()), Some(notice.clone()));
         joined += usize::from(matches!(notice, Notice::Join { .. }));
-        if let Notice::Stands(standing, answer) = &notice {
-            judge.stands(from, standing.clone(), *answer);
-        }
-        judged(&mut judge, &mut now);
         let told = registrar.receive(from, notice);
         assert!(told.len() <= joined, "more are told than have asked");
         for (to, answer) in told {
@@ -185,10 +126,13 @@ fn messages() -> Vec<Message> {
             peer: Some((rank + 1) % 4),
             sequence: 2,
         }),
-        elsewhere: Some(Box::new(Elsewhere {
-            title: "\"loss\"".to_owned(),
-            call: call(),
-        })),
+    };
+    let wait = |rank, group| Wait {
+        rank,
+        group,
+        title: "\"loss\"".to_owned(),
+        call: call(),
+        awaits: vec![1 - rank],
     };
     let clock = Clock {
         sequence: 1,
@@ -199,9 +143,11 @@ fn messages() -> Vec<Message> {
     let position = Message::Position {
         place: place(1),
         held_up_by: vec![place(2), place(3)],
+        waits: vec![wait(1, 2), wait(0, 0)],
     };
     vec![
         Message::Waiting(call()),
+        Message::Counts(call(), vec![1, 0, 5, 4]),
         Message::Waiting(Call::message(10, Dtype::F32, 2).numbered(1)),
         position,
         Message::Report(lost.clone()),
@@ -245,7 +191,7 @@ fn session(bytes: &[u8]) {
                 made += 1;
                 let call = call().numbered(made);
                 let timeout = [PATIENT, DEADLINE_DEFAULT][usize::from(input.byte() % 2)];
-                session.enter(&call, call.digest(), made, timeout);
+                session.enter((&call, None), call.digest(), made, timeout);
             }
             2 => session.waited(&call().numbered(made), &[other], made as usize),
             3 => session.idle(),
@@ -256,13 +202,14 @@ fn session(bytes: &[u8]) {
             8 => session.enter_pair(other, &pair),
             9 => session.is_patient_in(made),
             _ => {
-                let pair = PairPlace {
+                let place = PairPlace {
                     sends: made % 2 == 0,
                     // Small.
                     peer: Some(other as u32),
                     sequence: made,
                 };
-                session.stands(vec![other], Some(pair), None);
+                let waits = session.waits(&pair, &[other]);
+                session.stands(vec![other], Some(place), waits);
             }
         }
         session.tick(now);
@@ -279,11 +226,10 @@ fn session(bytes: &[u8]) {
                 .iter()
                 .all(|one| *one < WORLD_SIZE)
         );
-        for place in session.held_up_by(&[other]) {
-            assert!(session.whereabouts(&place).starts_with("rank "));
-        }
-        if let Some(circle) = session.circle_of_sends(other) {
-            assert!(circle.len() >= 2 && circle[0] == rank);
+        for call in [pair, call().numbered(made)] {
+            let story = session.story(&call, &[other]);
+            assert!(story.words.starts_with("rank"), "{story:?}");
+            assert!(story.ranks.iter().all(|one| *one < WORLD_SIZE));
         }
     }
 }

@@ -89,6 +89,7 @@ impl Program {
             }
         }
         binder.copy_what_is_left();
+        binder.fill_what_is_empty();
         let mut program = binder.program;
         program.scratch_bytes = scratch_bytes(&program.steps);
         program.order = in_order(&program.steps);
@@ -114,10 +115,9 @@ struct Places {
     output: Output,
     /// Where the plan's own scratch starts.
     scratch_start: usize,
-    /// Where ranks know the lengths of their own messages alone, the bytes in scratch that stand
-    /// for a block without elements. So each of two ranks has a message for the other, whatever it
-    /// believes of the block's length.
-    empty: Option<Piece>,
+    /// Whether a message without elements is dropped: where two ranks alone know its length, and
+    /// have agreed on it.
+    drops_empty: bool,
     element_bytes: usize,
 }
 
@@ -170,24 +170,17 @@ impl Places {
             is_input_own: matches!(collective, Collective::AllGather | Collective::Gather),
             output,
             scratch_start,
-            empty: by_counts.then_some(Piece {
-                space: Space::Scratch,
-                offset: 0,
-                bytes: element_bytes,
-            }),
+            drops_empty: by_counts,
             element_bytes,
         }
     }
 
     fn piece(&self, space: Space, starts: &[usize], chunk: usize, base: usize) -> Piece {
         let (start, end) = (starts[chunk], starts[chunk + 1]);
-        match self.empty {
-            Some(empty) if start == end && !self.block.contains(&chunk) => empty,
-            _ => Piece {
-                space,
-                offset: start - base,
-                bytes: end - start,
-            },
+        Piece {
+            space,
+            offset: start - base,
+            bytes: end - start,
         }
     }
 
@@ -219,16 +212,6 @@ impl Places {
             }
             Output::Own | Output::None => self.piece(Space::Scratch, starts, chunk, 0),
         }
-    }
-
-    /// By what the digest of a message of `pieces` is changed.
-    fn salt(&self, pieces: &[Piece]) -> u32 {
-        let Some(empty) = self.empty else {
-            return 0;
-        };
-        let filled = pieces.iter().filter(|piece| piece.space != empty.space);
-        let bytes: usize = filled.map(|piece| piece.bytes).sum();
-        (bytes / self.element_bytes) as u32 + 1
     }
 }
 
@@ -262,7 +245,7 @@ impl Binder<'_> {
     fn is_input(&self, chunk: usize) -> bool {
         self.places.placement == Placement::Into
             && chunk < self.places.chunks
-            && self.places.home(chunk).bytes > 0
+            && self.places.home(chunk).bytes + self.places.input(chunk).bytes > 0
             && self.last[chunk].write.is_none()
     }
 
@@ -351,7 +334,7 @@ impl Binder<'_> {
 
     fn send(&mut self, round: usize, peers: &[&usize], ranges: &[ChunkRange]) {
         let pieces = self.sources(ranges);
-        if pieces.is_empty() {
+        if pieces.is_empty() && self.places.drops_empty {
             return;
         }
         let index = self.program.steps.len();
@@ -374,14 +357,17 @@ impl Binder<'_> {
     ) {
         let own = sources.iter().position(|source| *source == Source::Own);
         let places = self.destinations(ranges, own.is_some());
-        if places.0.is_empty() {
-            return;
-        }
-        let index = self.program.steps.len();
         let peers = sources.iter().filter_map(|source| match source {
             Source::Own => None,
             Source::Peer(peer) => Some(*peer),
         });
+        if places.0.is_empty() {
+            if !self.places.drops_empty {
+                peers.for_each(|peer| self.receive_nothing(round, peer));
+            }
+            return;
+        }
+        let index = self.program.steps.len();
         let (lanes, of_peer) = (&mut self.program.receives, &mut self.receive_lanes);
         let from: Vec<_> = peers
             .map(|peer| endpoint(lanes, of_peer, peer, index))
@@ -400,6 +386,13 @@ impl Binder<'_> {
         self.push(round, action, places, dependencies);
     }
 
+    fn receive_nothing(&mut self, round: usize, peer: usize) {
+        let index = self.program.steps.len();
+        let (lanes, of_peer) = (&mut self.program.receives, &mut self.receive_lanes);
+        let from = endpoint(lanes, of_peer, peer, index);
+        self.push(round, Action::Store(from), Default::default(), Vec::new());
+    }
+
     fn local(&mut self, round: usize, action: Action, from: &[ChunkRange], to: ChunkRange) {
         let places = self.destinations(&[to], false);
         if places.0.is_empty() {
@@ -413,6 +406,19 @@ impl Binder<'_> {
             self.touch(index, &[*one], false, &mut dependencies);
         }
         self.push(round, action, places, dependencies);
+    }
+
+    /// A message without elements has the bytes of one, behind all else in scratch.
+    fn fill_what_is_empty(&mut self) {
+        let nothing = Piece {
+            space: Space::Scratch,
+            offset: scratch_bytes(&self.program.steps),
+            bytes: self.places.element_bytes,
+        };
+        for step in self.program.steps.iter_mut().filter(|step| step.bytes == 0) {
+            step.pieces.push(nothing);
+            step.bytes = nothing.bytes;
+        }
     }
 
     /// What the plan leaves where it was, and the caller wants in the output, is copied there.
@@ -445,13 +451,7 @@ impl Binder<'_> {
         mut dependencies: Vec<Dependency>,
     ) {
         dependencies.sort_by_key(|dependency| dependency.at);
-        let is_message = matches!(action, Action::Send { .. } | Action::Store(_));
         self.program.steps.push(ProgramStep {
-            salt: if is_message {
-                self.places.salt(&pieces)
-            } else {
-                0
-            },
             action,
             bytes: pieces.iter().map(|piece| piece.bytes).sum(),
             pieces,

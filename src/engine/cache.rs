@@ -9,10 +9,11 @@ use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_C
 use crate::op::ReduceOp;
 use crate::plan::algorithms::{REGISTRY, prove};
 use crate::plan::ir::Request;
+use crate::plan::layout::Layout;
 use crate::plan::select::{self, Choice, TuningTable};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
-use crate::protocol::call::{Call, Needs, Split};
+use crate::protocol::call::{Call, Split};
 use crate::reduce::Kernel;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Prepared {
     pub call: Call,
     /// The call's digest.
     pub digest: u32,
+    /// The lengths of its blocks, where the call gives those that all ranks know.
+    pub counts: Option<Arc<[usize]>>,
     /// What this rank does.
     pub program: Program,
     /// How it reduces.
@@ -43,17 +46,6 @@ pub enum MessageEnd {
     From(usize),
     /// It receives from the first rank of so many that sends.
     FromAny(usize),
-}
-
-impl MessageEnd {
-    /// The ranks without which it cannot end here. Links may hold what is sent.
-    #[must_use]
-    pub fn needs(self) -> Needs {
-        match self {
-            MessageEnd::From(peer) => Needs::Rank(peer),
-            MessageEnd::To(_) | MessageEnd::FromAny(_) => Needs::Unknown,
-        }
-    }
 }
 
 /// What a program depends on, beside what a communicator's cache knows.
@@ -127,7 +119,7 @@ impl Cache {
     /// [`Error::usage`] if no algorithm carries out the call, or no memory holds so much.
     #[inline]
     pub fn laid(&mut self, key: Key, lengths: Lengths) -> Result<&Arc<Prepared>> {
-        if key.call.split == Split::Counts {
+        if let Split::Counts(_) = key.call.split {
             let prepared = Arc::new(self.make(key, lengths)?);
             return Ok(self.once.insert(prepared));
         }
@@ -210,9 +202,14 @@ impl Cache {
             let overwritten_too = bytes >= EXPOSED_OVERWRITTEN_BYTES_MIN;
             program = program.exposing(EXPOSED_BYTES_MIN, overwritten_too);
         }
+        let counts = match lengths.output {
+            Layout::Counts(counts) if !call.is_counted_by_pairs() => Some(Arc::from(counts)),
+            _ => None,
+        };
         Ok(Prepared {
             digest: call.digest(),
             call,
+            counts,
             program,
             arithmetic: Arithmetic {
                 kernel,
@@ -310,6 +307,7 @@ impl Prepared {
         Ok(Self {
             digest: call.digest(),
             call,
+            counts: None,
             program: Program::message(peer, matches!(end, MessageEnd::To(_)), bytes),
             arithmetic: Arithmetic {
                 kernel: None,
@@ -330,6 +328,7 @@ impl Prepared {
             end: Some(MessageEnd::From(peer)),
             call: self.call,
             digest: self.digest,
+            counts: None,
             arithmetic: self.arithmetic,
             predicted_s: self.predicted_s,
         }

@@ -17,6 +17,8 @@ struct Asked {
     members: Members,
     /// Whether rank 0 knows that this process waits no longer.
     has_withdrawn: bool,
+    /// Why this process has given up, if it has.
+    cause: Option<Error>,
     answer: Option<Result<u32>>,
 }
 
@@ -67,6 +69,7 @@ impl Founding {
             serial,
             members: members.clone(),
             has_withdrawn: false,
+            cause: None,
             answer,
         });
         serial
@@ -75,7 +78,28 @@ impl Founding {
     /// The answer to a request, once it has come.
     pub(super) fn answer(&self, serial: u32) -> Option<Result<u32>> {
         let mut asked = self.asked.iter();
-        asked.find(|one| one.serial == serial)?.answer.clone()
+        let asked = asked.find(|one| one.serial == serial)?;
+        // Rank 0 knows that this process did not wait, but not why.
+        let why = |error| asked.cause.clone().unwrap_or(error);
+        asked.answer.clone().map(|answer| answer.map_err(why))
+    }
+
+    /// This process gives up: it waits for none of the groups that it has asked for.
+    pub(super) fn give_up(&mut self, cause: &Error) {
+        for Asked {
+            cause: own,
+            members,
+            ..
+        } in &mut self.asked
+        {
+            own.get_or_insert_with(|| members.of_the_world(cause.clone()));
+        }
+    }
+
+    /// Why this process has given up, if it has.
+    pub(super) fn cause(&self, serial: u32) -> Option<Error> {
+        let mut asked = self.asked.iter();
+        asked.find(|one| one.serial == serial)?.cause.clone()
     }
 
     /// Whether this process waits for a group.
@@ -138,7 +162,6 @@ impl Founding {
                 return None;
             }
             Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => return None,
-            Notice::Stands(..) | Notice::Asks(_) | Notice::Deadlock { .. } => return None,
         };
         let mut asked = self.asked.iter_mut();
         if let Some(asked) = asked.find(|one| one.serial == serial) {

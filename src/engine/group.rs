@@ -6,8 +6,8 @@ use super::matching::Numbers;
 use super::medium::host::Links;
 pub use super::queue::{End, Memory, Order, Start};
 use super::queue::{Queue, Slot, medium};
-use super::standing::{Alarm, Callers};
-use crate::error::Result;
+use super::waits::Alarm;
+use crate::error::{Error, Result};
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::members::Members;
 use crate::protocol::session::Session;
@@ -20,7 +20,8 @@ pub struct Group {
     pub(super) collectives: Queue,
     pub(super) pairs: Queue,
     pub(super) numbers: Numbers,
-    pub(super) callers: Callers,
+    /// The thread that made the last call; 0 before the first.
+    pub(super) caller: u64,
     pub(super) alarm: Alarm,
 }
 
@@ -41,7 +42,7 @@ impl Group {
             collectives: Queue::new(Order::Collectives, collectives, rank, count),
             pairs: Queue::new(Order::Pairs, pairs, rank, count),
             numbers: Numbers::default(),
-            callers: Callers::default(),
+            caller: 0,
             alarm: Alarm::default(),
         }
     }
@@ -56,6 +57,12 @@ impl Group {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.session.first_error().is_some()
+    }
+
+    /// The first error; or this rank's own, while it is not known which one was first.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.session.error()
     }
 
     /// This rank's number in it.
@@ -112,9 +119,9 @@ impl Group {
         }
         let prepared = start.prepared;
         if order == Order::Collectives {
-            let (call, digest) = (&prepared.call, prepared.digest);
+            let call = (&prepared.call, prepared.counts.as_ref());
             self.session
-                .enter(call, digest, start.sequence, start.timeout);
+                .enter(call, prepared.digest, start.sequence, start.timeout);
         }
         let rank = self.rank;
         let queue = self.queue(order);
@@ -165,8 +172,9 @@ impl Group {
         let means = (&mut queue.links, queue.log.as_deref_mut());
         let mut medium = medium(prepared, sequence, start.memory, scratch, means);
         let ran = run.block(&prepared.program, &mut medium, patience);
+        let call = (&prepared.call, prepared.counts.as_ref());
         self.session
-            .enter(&prepared.call, prepared.digest, sequence, start.timeout);
+            .enter(call, prepared.digest, sequence, start.timeout);
         if let Ok(true) = ran {
             self.session.idle();
             queue.free.push(index);
@@ -222,12 +230,31 @@ impl Group {
         }
     }
 
-    /// Lets an operation finish by itself; its memory is dropped then.
-    pub fn abandon(&mut self, order: Order, slot: usize) {
+    /// Lets an operation finish by itself; its memory is [let go](Group::let_go) then. One that has
+    /// ended is taken.
+    pub fn abandon(&mut self, order: Order, slot: usize) -> Option<End> {
         let queue = self.queue(order);
-        if queue.take(slot).is_none() {
-            queue.slots[slot].is_abandoned = true;
-        }
+        let end = queue.take(slot);
+        queue.slots[slot].is_abandoned = end.is_none();
+        end
+    }
+
+    /// The memory of abandoned operations that have ended.
+    pub fn let_go(&mut self) -> impl Iterator<Item = Memory> {
+        let queues = [&mut self.collectives, &mut self.pairs].into_iter();
+        queues.flat_map(|queue| queue.let_go.drain(..))
+    }
+
+    /// Whether there is some.
+    #[must_use]
+    pub fn has_let_go(&self) -> bool {
+        !self.collectives.let_go.is_empty() || !self.pairs.let_go.is_empty()
+    }
+
+    /// Whether an operation that was abandoned is under way.
+    #[must_use]
+    pub fn has_abandoned(&self) -> bool {
+        self.collectives.has_abandoned() || self.pairs.has_abandoned()
     }
 
     /// Whether an operation that was not taken yet has ended, and when, if that was noted.

@@ -22,13 +22,6 @@ pub(super) struct Numbers {
     first: usize,
 }
 
-impl Numbers {
-    /// Messages issued to `peer`.
-    pub(super) fn sent_to(&self, peer: usize) -> u64 {
-        self.sent.get(&peer).copied().unwrap_or(0)
-    }
-}
-
 impl Slot {
     /// The ranks that may send what the operation still waits to be matched with.
     pub(super) fn unmatched(&self) -> Option<usize> {

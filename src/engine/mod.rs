@@ -5,7 +5,7 @@
 //! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of
 //! ranks, [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups;
 //! [`log`] writes down what collectives do when;
-//! `watch` keeps deadlines and tells of failures, `standing` where threads are blocked.
+//! `watch` keeps deadlines and tells of failures, `waits` where threads are blocked.
 //!
 //! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
 //! dependencies, counted in bytes, are all that orders the steps of a program, so a segment is
@@ -30,7 +30,7 @@ pub mod program;
 mod queue;
 mod reservations;
 mod run;
-mod standing;
+mod waits;
 mod watch;
 
 use crate::error::{Error, Result};
@@ -40,10 +40,10 @@ use crate::protocol::members::Members;
 use crate::protocol::message::Message;
 use crate::protocol::session::To;
 use founding::Founding;
-use group::{Group, Order};
-use standing::Standings;
+use group::{Group, Memory, Order};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use waits::Waits;
 
 /// Every group of a process, polled together.
 #[derive(Default)]
@@ -54,7 +54,7 @@ pub struct Engine {
     first_failed: Option<Error>,
     /// Ranks of the world that are gone, and why: groups that come later are told.
     lost: BTreeMap<usize, String>,
-    standings: Standings,
+    waits: Waits,
 }
 
 /// Names an operation that was started and not yet taken.
@@ -79,7 +79,7 @@ impl Engine {
                 group.control_lost(peer, why);
             }
         }
-        self.standings.prepare(&mut group);
+        self.waits.prepare(number, &mut group);
         self.groups.push((number, group));
         for (_, from, payload) in self.founding.take_early(number) {
             self.control(number, from, &payload);
@@ -96,6 +96,20 @@ impl Engine {
     #[must_use]
     pub fn founded(&self, request: u32) -> Option<Result<u32>> {
         self.founding.answer(request)
+    }
+
+    /// Why this process, which waits for a group, has given up meanwhile, if it has.
+    #[must_use]
+    pub fn founding_cause(&self, request: u32) -> Option<Error> {
+        self.founding.cause(request)
+    }
+
+    /// This process cannot go on, for a reason of its own: every group gives up, and it waits for
+    /// none that there is not yet.
+    pub fn give_up(&mut self, cause: &Error) {
+        let groups = self.groups();
+        groups.for_each(|group| group.give_up(cause.clone()));
+        self.founding.give_up(cause);
     }
 
     /// Waits no longer for a group; what became of it is told all the same.
@@ -149,6 +163,29 @@ impl Engine {
         group.map_or((true, None), |group| group.ended(ticket.order, ticket.slot))
     }
 
+    /// The memory of abandoned operations that have ended, to be dropped by the caller.
+    pub fn let_go(&mut self) -> Vec<Memory> {
+        self.groups().flat_map(Group::let_go).collect()
+    }
+
+    /// Whether there is some.
+    #[must_use]
+    pub fn has_let_go(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.has_let_go())
+    }
+
+    /// Whether an operation that was abandoned is under way.
+    #[must_use]
+    pub fn has_abandoned(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.has_abandoned())
+    }
+
+    /// Whether an operation has ended since the last stamp.
+    #[must_use]
+    pub fn has_unstamped(&self) -> bool {
+        self.groups.iter().any(|(_, group)| group.has_unstamped())
+    }
+
     /// Every group.
     pub fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
         self.groups.iter_mut().map(|(_, group)| group)
@@ -178,7 +215,7 @@ impl Engine {
     /// How long a thread may sleep before it looks at the clock, which says `now`, and ticks.
     #[must_use]
     pub fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
-        if self.founding.is_awaited() || self.suspects_deadlock() {
+        if self.founding.is_awaited() {
             return IDLE_SLEEP;
         }
         let groups = self.groups.iter();
@@ -195,7 +232,7 @@ impl Engine {
 
     /// Notes `now` as the end of every operation that has ended since the last call.
     pub fn stamp(&mut self, now: impl Fn() -> Duration) {
-        if self.groups.iter().any(|(_, group)| group.has_unstamped()) {
+        if self.has_unstamped() {
             let now = now();
             self.groups().for_each(|group| group.stamp(now));
         }
@@ -204,7 +241,7 @@ impl Engine {
     /// Lets time pass: notices, deadlines, pending errors that stand. `now` never goes back.
     pub fn tick(&mut self, now: Duration) {
         self.groups().for_each(|group| group.tick(now));
-        self.look_at_waits(now);
+        self.look_at_alarms();
     }
 
     /// A control message came for a group from a rank of the world.
@@ -213,7 +250,6 @@ impl Engine {
             let Some(notice) = Notice::decode(payload) else {
                 return;
             };
-            self.noticed(from, notice.clone());
             let lost = self.founding.receive(from, notice);
             if let Some((rank, why)) = lost {
                 let why = format!("rank {RELAY} of the world says: {why}");
@@ -223,13 +259,13 @@ impl Engine {
             }
             return;
         }
-        let elsewhere = self.elsewhere(number);
+        let waits = self.waits(number);
         let Some(group) = self.group(number) else {
             return self.founding.keep(number, from, payload);
         };
         let from = group.members().rank_of(from);
         if let (Some(from), Some(message)) = (from, Message::decode(payload)) {
-            group.control(from, message, elsewhere);
+            group.control(from, message, waits);
         }
     }
 
@@ -246,7 +282,6 @@ impl Engine {
 
     fn lost(&mut self, rank: usize, why: &str) {
         self.lost.insert(rank, why.to_owned());
-        self.forget_standing(rank);
         self.with_member(rank, |group, peer| group.control_lost(peer, why));
     }
 
@@ -310,7 +345,7 @@ mod tests {
     use crate::sys::memory::Region;
     use bind::Placement;
     use cache::{Cache, Key};
-    use group::{Memory, Start};
+    use group::Start;
     use medium::host::Links;
 
     /// A link that never opens.

@@ -3,8 +3,10 @@
 //! Every step is a stream of bytes: its ranges, one after another. A [`Dependency`] says that
 //! byte `at + i` of a step's stream waits for byte `from + i` of an earlier step's. They come from
 //! the chunks the steps have in common: what a step reads must have been written, and what it
-//! overwrites must have been read, in plan order. Steps and messages that turn out empty are
-//! dropped; both ends drop the same ones.
+//! overwrites must have been read, in plan order. Local steps that turn out empty are dropped. A
+//! message without elements has the bytes of one, from scratch into scratch: so its receiver learns
+//! whether its sender makes the same call. In an all-to-all by counts, on which the ranks have
+//! agreed before, both ends drop it.
 
 /// Where bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,9 +153,6 @@ pub struct ProgramStep {
     pub bytes: usize,
     /// The plan's round.
     pub round: usize,
-    /// What the digest of the message is changed by. Where two ranks alone know how long a message
-    /// is, it is one more than its elements, so that the receiver finds out if the ranks disagree.
-    pub salt: u32,
     /// What the bytes wait for, by increasing `at`.
     pub dependencies: Vec<Dependency>,
 }
@@ -238,7 +237,6 @@ impl Program {
             own: Vec::new(),
             bytes,
             round: 0,
-            salt: 0,
             dependencies: Vec::new(),
         });
         program.order.push(0);

@@ -125,10 +125,6 @@ impl Slot {
         Some(prepared.call.numbered(self.sequence))
     }
 
-    pub(super) fn prepared(&self) -> Option<&Prepared> {
-        self.prepared.as_deref()
-    }
-
     pub(super) fn program(&self) -> Option<&Program> {
         self.prepared.as_ref().map(|prepared| &prepared.program)
     }
@@ -218,6 +214,8 @@ pub(super) struct Queue {
     pub(super) log: Option<Box<Log>>,
     /// Whether a send that its link does not take holds up only later ones to the same peer.
     is_by_peer: bool,
+    /// Memory of abandoned operations that have ended: dropping it may run a program's code.
+    pub(super) let_go: Vec<Memory>,
 }
 
 impl Queue {
@@ -236,6 +234,7 @@ impl Queue {
             reservations: Reservations::new(world_size),
             log: None,
             is_by_peer: order == Order::Pairs,
+            let_go: Vec::new(),
         }
     }
 
@@ -340,8 +339,10 @@ impl Queue {
         }
         slot.result = Some(result);
         self.unstamped += 1;
-        if slot.is_abandoned {
-            self.take(index);
+        if slot.is_abandoned
+            && let Some((memory, _)) = self.take(index)
+        {
+            self.let_go.push(memory);
         }
     }
 
@@ -352,6 +353,11 @@ impl Queue {
             self.finish(index, Err(error.clone()));
         }
         ended
+    }
+
+    /// Whether an operation that was abandoned is under way.
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.operations().any(|slot| slot.is_abandoned)
     }
 
     pub(super) fn take(&mut self, index: usize) -> Option<End> {

@@ -220,7 +220,6 @@ fn part_of(step: &ProgramStep, offset: usize) -> Part {
     Part {
         message_bytes: step.bytes,
         offset,
-        salt: step.salt,
     }
 }
 

@@ -5,28 +5,28 @@ use super::cache::MessageEnd;
 use super::group::{Group, Order};
 use super::medium::Broken;
 use super::queue::{Queue, Slot};
-use super::standing::Alarm;
+use super::waits::Alarm;
 use crate::error::Error;
 use crate::limits::{
-    IDLE_SLEEP, NOTICES_DOUBLED_MAX, PATIENT, PATIENT_SLEEP, PEERS_ASKED_MAX, SHARED_SEGMENT_BYTES,
+    IDLE_SLEEP, LINK_GRACE, NOTICES_DOUBLED_MAX, PATIENT, PATIENT_SLEEP, PEERS_ASKED_MAX,
     WAITING_NOTICE_AFTER,
 };
 use crate::link::LinkError;
-use crate::link::frame::Header;
 use crate::protocol::call::Call;
-use crate::protocol::members::Name;
-use crate::protocol::message::{Clock, Elsewhere, Message, PairPlace};
-use crate::protocol::session::{Agreement, Session, To};
+use crate::protocol::message::{Clock, Message, PairPlace, Wait};
+use crate::protocol::session::{Agreement, Session, Story, To};
 use std::time::Duration;
 
 /// Two looks at the clock are at least so far apart, however much is overdue.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Group {
-    /// Lets time pass: notices, deadlines, pending errors that stand. `now` never goes back.
+    /// Lets time pass, after the group was polled: notices, deadlines, pending errors that stand.
+    /// `now` never goes back.
     pub fn tick(&mut self, now: Duration) {
         self.session.tick(now);
         self.miss_the_departed();
+        self.miss_the_silent(now);
         if self.session.has_error() {
             self.settle();
             return;
@@ -52,25 +52,15 @@ impl Group {
     }
 
     pub(super) fn broken(&mut self, order: Order, slot: usize, Broken { peer, error }: Broken) {
-        let rank = self.rank;
-        let names = [peer, rank].map(|one| self.session.name(one));
-        let slot = &self.queue(order).slots[slot];
         // Every started operation has a call.
-        let Some(call) = slot.call() else {
+        let Some(call) = self.queue(order).slots[slot].call() else {
             return;
-        };
-        let disagreement = match &error {
-            LinkError::Unexpected(header) => {
-                counts_disagree(rank, (peer, names), slot, &call, header)
-            }
-            _ => None,
         };
         match error {
             LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
-            LinkError::Unexpected(header) => match disagreement {
-                Some(error) => self.session.failed(call.mark(error)),
-                None => self.session.mismatched(peer, &call, header.sequence),
-            },
+            LinkError::Unexpected(header) => {
+                self.session.mismatched(peer, &call, header.sequence);
+            }
             LinkError::Garbage(why) => {
                 let error = Error::protocol(format!(
                     "{} got bytes from {} during {} that are no frame: {why}; is the library the \
@@ -119,12 +109,6 @@ impl Group {
         self.settle();
     }
 
-    /// This rank fails with an error that says more than one of its own.
-    pub(super) fn explain(&mut self, cause: Error) {
-        self.session.explained(cause);
-        self.settle();
-    }
-
     /// This rank has completed everything up to `number`; see [`Session::mark`].
     pub fn mark(&mut self, number: u64) {
         self.session.mark(number);
@@ -142,16 +126,33 @@ impl Group {
         self.session.agreement()
     }
 
-    pub(super) fn control(&mut self, from: usize, message: Message, elsewhere: Option<Elsewhere>) {
-        self.tell_session_where_we_are(elsewhere);
+    pub(super) fn control(&mut self, from: usize, message: Message, waits: Vec<Wait>) {
+        let asked = match &message {
+            Message::Waiting(call) if call.is_pair() => Some((from, *call)),
+            _ => None,
+        };
+        self.tell_session_where_we_are(asked, waits);
         self.session.receive(from, message);
         self.miss_the_departed();
         self.settle();
     }
 
-    /// So that the session can answer where this rank is.
-    fn tell_session_where_we_are(&mut self, elsewhere: Option<Elsewhere>) {
-        let oldest = [&self.collectives, &self.pairs].map(|queue| queue.operations().next());
+    /// So that the session can answer where this rank is: in the other end of the message that a
+    /// rank waits in, if that is under way, or else in its oldest send or receive.
+    fn tell_session_where_we_are(&mut self, asked: Option<(usize, Call)>, waits: Vec<Wait>) {
+        let is_asked = |slot: &&Slot| {
+            let (Some((from, theirs)), Some(own)) = (asked, slot.call()) else {
+                return false;
+            };
+            let peer = match slot.message_end() {
+                Some(MessageEnd::To(peer) | MessageEnd::From(peer)) => Some(peer),
+                _ => None,
+            };
+            (peer, own.sequence, own.root) == (Some(from), theirs.sequence, theirs.root)
+        };
+        let pair = self.pairs.operations().find(is_asked);
+        let pair = pair.or_else(|| self.pairs.operations().next());
+        let oldest = [self.collectives.operations().next(), pair];
         let session = &self.session;
         let awaited = oldest.iter().flatten();
         let awaited = awaited.flat_map(|slot| slot.awaited(session)).collect();
@@ -168,7 +169,7 @@ impl Group {
                 sequence: call.sequence,
             })
         });
-        self.session.stands(awaited, pair, elsewhere);
+        self.session.stands(awaited, pair, waits);
     }
 
     /// Fails the oldest call if it waits for a rank that left before making it.
@@ -183,7 +184,45 @@ impl Group {
             return;
         };
         for peer in awaited {
-            self.session.left_before(peer, &call);
+            self.session.miss_if_left_before(peer, &call);
+        }
+    }
+
+    /// Fails the oldest message that waits for ranks which have all left, once it is certain that
+    /// nothing of them comes any more. The links were polled after their goodbyes had come.
+    fn miss_the_silent(&mut self, now: Duration) {
+        if !self.session.has_departures() {
+            return;
+        }
+        let (session, queue) = (&mut self.session, &mut self.pairs);
+        let mut is_silent = |peer: usize, sends: bool| {
+            let Some(left) = session.has_left_for(peer, now) else {
+                return false;
+            };
+            let Some(link) = queue.links.link(peer) else {
+                return left >= LINK_GRACE;
+            };
+            match link.has_arrived() {
+                Ok(true) if !sends => false,
+                Err(_) if !sends => true,
+                _ => link.is_silent_after().is_some_and(|time| left >= time),
+            }
+        };
+        let missed = queue.order.iter().find_map(|index| {
+            let slot = &queue.slots[*index];
+            let (sends, peers) = match slot.message_end()? {
+                MessageEnd::To(peer) => (true, peer..peer + 1),
+                MessageEnd::From(peer) => (false, peer..peer + 1),
+                MessageEnd::FromAny(count) => (false, 0..count),
+            };
+            let mut peers = peers.filter(|peer| *peer != self.rank);
+            let last = peers.clone().next_back()?;
+            peers
+                .all(|peer| is_silent(peer, sends))
+                .then_some((last, slot.call()?))
+        });
+        if let Some((peer, call)) = missed {
+            self.session.miss(peer, &call);
         }
     }
 
@@ -250,38 +289,6 @@ impl Group {
     pub(super) fn next_control(&mut self) -> Option<(To, Message)> {
         self.session.next_message()
     }
-}
-
-/// The error of a call by counts, if what came from `peer` is its message in the same call, as long
-/// as the peer says and not as this rank expects.
-fn counts_disagree(
-    rank: usize,
-    (peer, names): (usize, [Name; 2]),
-    slot: &Slot,
-    call: &Call,
-    header: &Header,
-) -> Option<Error> {
-    let prepared = slot.prepared()?;
-    if !call.is_counted_by_pairs() || header.sequence != call.sequence {
-        return None;
-    }
-    let lanes = &prepared.program.receives;
-    let lane = lanes.iter().find(|lane| lane.peer == peer)?;
-    let expected = &prepared.program.steps[*lane.steps.get(header.message as usize)?];
-    // The digest of the same call, changed by another number of elements.
-    let sent = (header.digest ^ prepared.digest).checked_sub(1)? as usize;
-    let (bytes, segment) = (sent.max(1) * call.dtype.size(), header.bytes as usize);
-    let is_full = segment.is_multiple_of(SHARED_SEGMENT_BYTES);
-    let is_its_length = segment == bytes || (segment < bytes && is_full);
-    let expected = expected.salt.checked_sub(1)?;
-    let [from, to] = names;
-    is_its_length.then(|| {
-        let error = Error::mismatch(format!(
-            "{from} sends {sent} elements to {to} in {call}, but {to} receives {expected} of it; \
-             the counts of two ranks must agree"
-        ));
-        error.with_rank(rank).with_peer(peer)
-    })
 }
 
 impl Slot {
@@ -376,14 +383,11 @@ fn look_at_the_clock(
         if slot.timeout == PATIENT && !call.is_pair() {
             session.is_patient_in(call.sequence);
         }
-        if slot.timeout != PATIENT {
-            alarm.is_due = true;
-            // The peers that were asked before have answered.
-            let is_late = !alarm.after.is_zero() && waited >= alarm.after && slot.notices > 0;
-            if is_late && place == 0 && !slot.is_warned_of {
-                slot.is_warned_of = true;
-                alarm.line = Some(stalled(rank, &call, slot, (&awaited, waited), session));
-            }
+        // The peers that were asked before have answered.
+        let is_late = !alarm.after.is_zero() && waited >= alarm.after && slot.notices > 0;
+        if is_late && place == 0 && !slot.is_warned_of {
+            alarm.line = stalled(rank, &call, slot, (&awaited, waited), session);
+            slot.is_warned_of = alarm.line.is_some();
         }
         session.waited(&call, &awaited, slot.notices as usize);
         slot.notices += 1;
@@ -401,65 +405,49 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
             session.name(other as usize)
         ),
     };
-    let is_send = call.is_pair() && call.root != rank;
-    let circle = is_send.then(|| session.circle_of_sends(call.root));
-    let (why, missing) = match circle.flatten() {
-        Some(ranks) => {
-            let why = format!("{}; use sendrecv or group", in_send(&ranks, session));
-            (why, ranks[1..].to_vec())
-        }
-        None => {
-            let (who, ranks) = held_up(slot, awaited, session);
-            let advice = "look there, or raise the timeout if it is merely slow";
-            (format!("{who}; {advice}"), ranks)
-        }
+    let story = held_up(slot, call, awaited, session);
+    let advice = match story.is_circle {
+        true => "make calls in one order on all ranks, and exchange messages by sendrecv or group",
+        false => "look there, or raise the timeout if it is merely slow",
     };
-    let name = session.name(rank);
-    let on = session.on();
-    let error = Error::deadline(format!("{name} gave up on {call}{on} {deadline}: {why}"));
-    call.mark(error.with_missing(missing).with_rank(rank))
+    let (name, on, who) = (session.name(rank), session.on(), story.words);
+    let error = format!("{name} gave up on {call}{on} {deadline}: {who}; {advice}");
+    let error = Error::deadline(error).with_missing(story.ranks);
+    call.mark(error.with_rank(rank))
 }
 
-/// The warning of an operation that has waited for long: which ranks are missing, and where.
+/// The warning of an operation that has waited for long: which ranks are missing, and where. One
+/// without a deadline is warned of only if ranks wait for each other.
 fn stalled(
     rank: usize,
     call: &Call,
     slot: &Slot,
     (awaited, waited): (&[usize], Duration),
     session: &Session,
-) -> String {
-    let (who, _) = held_up(slot, awaited, session);
-    format!(
-        "{} has waited {:.0} s in {call}{}: {who}; its timeout is {:.0} s",
+) -> Option<String> {
+    let story = held_up(slot, call, awaited, session);
+    let limit = match slot.timeout {
+        PATIENT if !story.is_circle => return None,
+        PATIENT => "it has no timeout".to_owned(),
+        timeout => format!("its timeout is {:.0} s", timeout.as_secs_f64()),
+    };
+    Some(format!(
+        "{} has waited {:.0} s in {call}{}: {}; {limit}",
         session.name(rank),
         waited.as_secs_f64(),
         session.on(),
-        slot.timeout.as_secs_f64()
-    )
+        story.words
+    ))
 }
 
-fn in_send(circle: &[usize], session: &Session) -> String {
-    let names = circle.iter().map(|rank| session.name(*rank).to_string());
-    match names.collect::<Vec<_>>().as_slice() {
-        [one, other] => format!("both {one} and {other} are in send to each other"),
-        names => format!(
-            "{} are each in send to the next, and the last to the first",
-            names.join(", ")
-        ),
+/// What holds an operation up.
+fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> Story {
+    if slot.has_come() {
+        return session.story(call, awaited);
     }
-}
-
-/// What holds an operation up, in words, and which ranks that are.
-fn held_up(slot: &Slot, awaited: &[usize], session: &Session) -> (String, Vec<usize>) {
-    if !slot.has_come() {
-        let stream = "the buffer's stream has not come to it, held up by earlier work";
-        return (stream.to_owned(), Vec::new());
+    Story {
+        words: "the buffer's stream has not come to it, held up by earlier work".to_owned(),
+        ranks: Vec::new(),
+        is_circle: false,
     }
-    let places = session.held_up_by(awaited);
-    let who: Vec<_> = places.iter().map(|one| session.whereabouts(one)).collect();
-    let words = match who.is_empty() {
-        true => "no rank holds it up".to_owned(),
-        false => who.join(", "),
-    };
-    (words, places.iter().map(|one| one.rank as usize).collect())
 }

@@ -53,4 +53,7 @@ pub struct Job {
     pub log_folder: Option<PathBuf>,
     /// The other hosts; nothing for a job of this host alone.
     pub meeting: Option<Meeting>,
+    /// Whether each rank has a session of its own, as torchrun, containers and services start them:
+    /// Linux then shares the cores among ranks as among strangers.
+    pub sessions: bool,
 }

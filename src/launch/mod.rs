@@ -32,6 +32,7 @@ mod tuning;
 mod words;
 
 pub use job::{Job, Meeting, Output};
+pub(crate) use run::on_this_host;
 pub use run::{run, spawn, spawn_self};
 pub use streams::tell;
 

@@ -53,6 +53,7 @@ use std::sync::Arc;
 ///     output: Output::Prefixed,
 ///     log_folder: Some("logs".into()),
 ///     meeting: None,
+///     sessions: false,
 /// };
 /// std::process::exit(run(&job)?);
 /// # Ok::<(), ringtree::Error>(())
@@ -147,7 +148,12 @@ pub fn spawn_self(ranks: usize) -> Result<i32> {
 /// # Errors
 /// As [`run`].
 pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result<i32> {
-    run(&Job {
+    run(&on_this_host(program, arguments, ranks))
+}
+
+/// The job of [`spawn`].
+pub(crate) fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {
+    Job {
         program: program.into_os_string(),
         arguments,
         ranks,
@@ -156,7 +162,8 @@ pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result
         output: Output::Plain,
         log_folder: None,
         meeting: None,
-    })
+        sessions: false,
+    }
 }
 
 /// A setting of the environment, unless it is empty.
@@ -171,7 +178,7 @@ fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<
         mut attempt,
         peers,
     } = met;
-    let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events)?;
+    let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events, job.sessions)?;
     let logs = match Log::open_all(job.log_folder.as_deref(), &placement, job.ranks) {
         Ok(logs) => logs,
         Err(error) => {

@@ -66,6 +66,8 @@ pub(super) struct Supervisor {
     ranks: Vec<Rank>,
     echoes: Echoes,
     watchdog: Watchdog,
+    /// Whether each rank has a session of its own.
+    sessions: bool,
     sender: Sender<Event>,
     events: Receiver<Event>,
     signals: Handle,
@@ -135,6 +137,7 @@ impl Supervisor {
         name: String,
         peers: Box<dyn Peers>,
         (sender, events): Events,
+        sessions: bool,
     ) -> Result<Self> {
         let watchdog = Watchdog::start()
             .map_err(|error| Error::io("cannot start the launcher's watchdog", &error))?;
@@ -155,6 +158,7 @@ impl Supervisor {
             ranks: Vec::new(),
             echoes: Echoes::default(),
             watchdog,
+            sessions,
             sender,
             events,
             signals: handle,
@@ -175,9 +179,12 @@ impl Supervisor {
         route: Route,
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = self.watchdog.spawn(command, inherited).map_err(|error| {
-            Error::configuration(format!("cannot start the program '{program}': {error}"))
-        })?;
+        let mut child = self
+            .watchdog
+            .spawn(command, inherited, self.sessions)
+            .map_err(|error| {
+                Error::configuration(format!("cannot start the program '{program}': {error}"))
+            })?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
         let output = Passing::start((number, &mut child), route, &self.echoes);

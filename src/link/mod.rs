@@ -18,8 +18,28 @@ pub mod stream;
 pub mod tcp;
 mod window;
 
+use crate::dtype::Dtype;
+use crate::limits::{SEGMENT_BYTES, SHARED_SEGMENT_BYTES};
 use frame::Header;
 use shm::exposed::Locator;
+use shm::layout::SMALL_SEGMENT_BYTES_MIN;
+use std::time::Duration;
+
+/// Bytes of the longest element. A receiver folds whole elements of what is visible, so no link
+/// cuts a message within one: the receiver would wait for the rest of it for ever. Segments of
+/// shared memory have lengths from the small one to the large one, all powers of two.
+const ELEMENT_BYTES_MAX: usize = {
+    let (mut longest, mut at) = (0, 0);
+    while at < Dtype::ALL.len() {
+        let bytes = Dtype::ALL[at].size();
+        assert!(SEGMENT_BYTES.is_multiple_of(bytes));
+        assert!(SHARED_SEGMENT_BYTES.is_multiple_of(bytes));
+        assert!(SMALL_SEGMENT_BYTES_MIN.is_multiple_of(bytes));
+        longest = if bytes > longest { bytes } else { longest };
+        at += 1;
+    }
+    longest
+};
 
 /// A message as both ends know it from their plans, before a byte has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +79,8 @@ pub enum LinkError {
     Unexpected(Header),
     /// The bytes are no frame at all.
     Garbage(String),
-    /// This process lacks what it needs to make the link; the text says what.
+    /// This process lacks what it needs to make the link, or the link cannot carry what it was
+    /// given; the text says what.
     Refused(String),
 }
 
@@ -132,6 +153,12 @@ pub trait Link: Send {
     /// The link is broken.
     fn has_arrived(&mut self) -> Result<bool, LinkError> {
         Ok(self.is_ready())
+    }
+
+    /// How long after the peer has left in peace it is certain that nothing of it comes any more,
+    /// and that it takes nothing more. `None` where the link says so itself, as a broken one.
+    fn is_silent_after(&self) -> Option<Duration> {
+        None
     }
 
     /// Up to how many bytes a message is taken whole, given that the messages before it have been

@@ -8,16 +8,14 @@
 //! the link's buffer, a long one straight into place, with the next header behind it.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
-use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, SEGMENT_BYTES};
+use super::{ELEMENT_BYTES_MAX, Link, LinkError, Message, PARTS_AT_ONCE, Payload};
+use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, LINK_GRACE, SEGMENT_BYTES};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::time::Duration;
 
 /// What a link's buffer holds at first: a few small messages, so that thousands of links in one
 /// process stay cheap. It grows with the messages that pass.
 const READ_AHEAD_BYTES: usize = 512;
-
-/// Bytes of the longest element.
-const ELEMENT_BYTES_MAX: usize = 8;
 
 /// Where a link's stream comes from: `None` as long as it has not been made. The stream is ordered,
 /// reliable and non-blocking: `WouldBlock` when nothing can move now, a read of 0 bytes when the
@@ -44,7 +42,8 @@ impl<S: Read + Write> StreamLink<S> {
         }
     }
 
-    /// The header of the frame that starts at `offset` of `message`, as both ends know it.
+    /// The header of the frame that starts at `offset` of `message`, as both ends know it. Within a
+    /// frame it is not looked at, and its length is no frame's.
     fn header(&self, message: &Message, offset: usize) -> Header {
         let (group, epoch) = self.channel;
         Header {
@@ -78,9 +77,9 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
         offset: usize,
         payload: Payload<'_>,
     ) -> Result<usize, LinkError> {
-        // Only links to the same host are given other payloads.
         let Payload::Bytes(parts) = payload else {
-            return Ok(0);
+            let why = "the link to it is a byte stream, which carries no memory";
+            return Err(LinkError::Refused(why.into()));
         };
         let offered: usize = parts.iter().map(|part| part.len()).sum();
         let mut taken = 0;
@@ -143,6 +142,11 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
             Some(open) => open.has_header(true),
             None => Ok(false),
         }
+    }
+
+    fn is_silent_after(&self) -> Option<Duration> {
+        // The end of an open stream comes behind all that was sent.
+        self.open.is_none().then_some(LINK_GRACE)
     }
 
     fn view(&self, bytes: usize) -> &[u8] {
@@ -431,4 +435,33 @@ fn ended() -> LinkError {
 
 fn is_not_now(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::shm::exposed::Locator;
+    use std::io::Cursor;
+
+    /// Nothing taken would mean that it is full: the call would wait until its deadline.
+    #[test]
+    fn what_a_stream_cannot_carry_is_an_error() {
+        let source = Box::new(|| Some(Cursor::new(Vec::new())));
+        let mut link = StreamLink::new((0, 0), source);
+        let message = Message {
+            sequence: 1,
+            digest: 0,
+            number: 0,
+            bytes: 8,
+        };
+        let exposed = Payload::Exposed(Locator {
+            number: 1,
+            start: 0,
+            bytes: 8,
+        });
+        let sent = link.send(&message, 0, exposed);
+        assert!(matches!(sent, Err(LinkError::Refused(_))), "{sent:?}");
+        let sent = link.send(&message, 0, Payload::Bytes(&[&[0; 8]]));
+        assert_eq!(sent, Ok(8));
+    }
 }

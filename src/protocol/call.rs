@@ -15,6 +15,8 @@ pub enum Kind {
     Collective(Collective),
     /// One message from one rank to another.
     SendRecv,
+    /// A collective by which the ranks agree on the counts of an all-to-all.
+    Agreement(Collective),
 }
 
 impl Kind {
@@ -23,6 +25,7 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Collective(collective) => collective.name(),
+            Kind::Agreement(_) => Collective::AllToAll.name(),
             Kind::SendRecv => "send-recv",
         }
     }
@@ -52,19 +55,28 @@ pub enum Split {
     Even,
     /// Blocks of equal length, the last ones shorter or empty.
     Ceil,
-    /// By counts that the caller gives.
-    Counts,
+    /// By counts that the caller gives, which have this hash; in an all-to-all, of which no rank
+    /// knows all counts, it is 0.
+    Counts(u64),
 }
 
-/// The ranks without which a call cannot end on a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Needs {
-    /// Each of the others.
-    All,
-    /// This one, and maybe others.
-    Rank(usize),
-    /// That depends on what the links hold, or on the lengths of blocks.
-    Unknown,
+impl Split {
+    /// The split by these counts.
+    #[must_use]
+    pub fn by(counts: &[usize]) -> Self {
+        Split::Counts(hash(counts.iter().copied()))
+    }
+}
+
+/// A hash of `numbers`. Different ones have different hashes but for one chance in 2⁶⁴.
+pub fn hash(numbers: impl IntoIterator<Item = usize>) -> u64 {
+    numbers.into_iter().fold(0, |hash, number| {
+        // The finalizer of splitmix64.
+        let mut mixed = (hash ^ number as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
 }
 
 /// A call, as far as all ranks must agree on it.
@@ -190,6 +202,16 @@ impl Call {
         }
     }
 
+    /// The same, as part of the agreement on the counts of an all-to-all.
+    #[must_use]
+    pub fn agreeing(self) -> Self {
+        let collective = self.collective();
+        Self {
+            kind: collective.map_or(self.kind, Kind::Agreement),
+            ..self
+        }
+    }
+
     /// The same under its number.
     #[must_use]
     pub fn numbered(self, sequence: u64) -> Self {
@@ -212,7 +234,7 @@ impl Call {
     #[must_use]
     pub fn collective(&self) -> Option<Collective> {
         match self.kind {
-            Kind::Collective(collective) => Some(collective),
+            Kind::Collective(collective) | Kind::Agreement(collective) => Some(collective),
             Kind::SendRecv => None,
         }
     }
@@ -223,39 +245,38 @@ impl Call {
         self.kind == Kind::SendRecv
     }
 
-    /// The ranks without which the collective cannot end on `rank` of `ranks`, whatever else has
-    /// come: it needs something from them that they cannot have sent before they make the call.
-    /// A rank that only sends needs none, because links hold some of what is sent.
+    /// Whether `other` is the same call by other counts, which may have another sum.
     #[must_use]
-    pub fn needs(&self, rank: usize, ranks: usize) -> Needs {
-        let is_root = rank == self.root;
-        // Without that, some blocks may be empty.
-        let has_all_blocks = self.split == Split::Even && self.count >= ranks;
-        match self.collective() {
-            _ if self.medium == Medium::Device => Needs::Unknown,
-            Some(Collective::AllReduce | Collective::Barrier) => Needs::All,
-            Some(Collective::Broadcast | Collective::Scatter) if !is_root => Needs::Rank(self.root),
-            Some(Collective::Reduce) if is_root => Needs::All,
-            Some(Collective::Gather) if is_root && has_all_blocks => Needs::All,
-            Some(Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll)
-                if has_all_blocks =>
-            {
-                Needs::All
-            }
-            _ => Needs::Unknown,
-        }
+    pub fn differs_in_counts(&self, other: &Self) -> bool {
+        let rest = |call: &Self| Self {
+            count: 0,
+            split: Split::Even,
+            algorithm: None,
+            pieces: 0,
+            ..*call
+        };
+        let are_counted = matches!(
+            (self.split, other.split),
+            (Split::Counts(one), Split::Counts(other)) if one != other
+        );
+        are_counted && rest(self) == rest(other)
     }
 
     /// Whether two ranks alone know how much one of them sends the other.
     #[must_use]
     pub fn is_counted_by_pairs(&self) -> bool {
-        self.split == Split::Counts && self.collective().is_some_and(Collective::moves_blocks)
+        let moves_blocks = self.collective().is_some_and(Collective::moves_blocks);
+        moves_blocks && matches!(self.split, Split::Counts(_))
     }
 
     /// `error`, which was seen in this call.
     #[must_use]
     pub fn mark(&self, error: Error) -> Error {
-        error.with_call(self.collective(), self.sequence)
+        let collective = match self.kind {
+            Kind::Agreement(_) => Some(Collective::AllToAll),
+            _ => self.collective(),
+        };
+        error.with_call(collective, self.sequence)
     }
 
     /// The short name, such as `all-reduce #12`. A receive from any rank has no number before a
@@ -284,6 +305,9 @@ impl fmt::Display for Call {
             medium,
             tag,
         } = self;
+        if let Kind::Agreement(_) = kind {
+            return write!(formatter, "{} by counts (agreeing on them)", self.name());
+        }
         write!(formatter, "{} #{sequence} of ", kind.name())?;
         if !self.is_counted_by_pairs() {
             write!(formatter, "{count} ")?;
@@ -292,7 +316,7 @@ impl fmt::Display for Call {
         match split {
             Split::Even => {}
             Split::Ceil => write!(formatter, " in blocks rounded up")?,
-            Split::Counts => write!(formatter, " by counts")?,
+            Split::Counts(_) => write!(formatter, " by counts")?,
         }
         let collective = self.collective();
         if let Some(op) = op.filter(|_| collective != Some(Collective::Barrier)) {

@@ -10,7 +10,6 @@
 //! A group does not come about if a member dies or leaves, or once one waits no longer. Then all
 //! that have come are told the same error.
 
-use super::deadlock::{Answer, Question, Standing};
 use super::members::{Members, Name};
 use crate::error::Error;
 use crate::limits::{GROUPS_MAX, JOINS_OPEN_MAX, RANKS_LISTED_MAX};
@@ -69,17 +68,6 @@ pub enum Notice {
     },
     /// "My process leaves in peace: all its groups have said goodbye."
     Left,
-    /// To rank 0: "my threads are blocked here", unasked or as an answer.
-    Stands(Standing, Option<Answer>),
-    /// From rank 0: "are you absent from this call?"
-    Asks(Question),
-    /// From rank 0: "ranks wait for each other in these groups, whose calls cannot end."
-    Deadlock {
-        /// The numbers of the groups.
-        groups: Vec<u32>,
-        /// Says of each rank of the circle in which call of which group it waits.
-        error: Error,
-    },
 }
 
 impl Notice {
@@ -188,8 +176,6 @@ impl Registrar {
             Notice::Left => self.absent(from, Absence::Left),
             // What rank 0 itself says, to others.
             Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => Vec::new(),
-            // For the judge.
-            Notice::Stands(..) | Notice::Asks(_) | Notice::Deadlock { .. } => Vec::new(),
         }
     }
 

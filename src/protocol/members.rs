@@ -59,6 +59,12 @@ impl Members {
         self.count
     }
 
+    /// How many ranks the world has.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
     /// Whether every rank of the world is in the group.
     #[must_use]
     pub fn are_everyone(&self) -> bool {

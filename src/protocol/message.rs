@@ -1,8 +1,9 @@
 //! What ranks tell each other about a group, as values and as bytes.
 
 use super::call::Call;
+use super::members::Members;
 use crate::error::Error;
-use crate::limits::PLACES_MAX;
+use crate::limits::{COUNTS_TOLD_MAX, PLACES_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -20,23 +21,21 @@ pub struct Place {
     pub pair_calls: u64,
     /// The oldest of them that is still under way.
     pub pair: Option<PairPlace>,
-    /// The call of another group in which a thread of the rank is blocked.
-    pub elsewhere: Option<Box<Elsewhere>>,
 }
 
-/// A call of another group. Ranks have the world's numbers.
+/// A call of any group in which a thread of a rank is blocked. Ranks have the world's numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct Wait {
+    /// The rank.
+    pub rank: u32,
+    /// The group's number.
+    pub group: u32,
     /// The communicator, in words.
     pub title: String,
     /// The call.
     pub call: Call,
-}
-
-impl fmt::Display for Elsewhere {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}, on {}", self.call, self.title)
-    }
+    /// Ranks for which it waits and which have told the rank that they have not made the call.
+    pub awaits: Vec<u32>,
 }
 
 /// A send or a receive that is under way.
@@ -89,12 +88,15 @@ impl Place {
 pub enum Message {
     /// "I am waiting for you in this call."
     Waiting(Call),
-    /// "I am here, and these ranks hold me up."
+    /// "I am here, these ranks hold me up, and my thread that calls this group is blocked."
     Position {
         /// Where the sender is.
         place: Place,
         /// The ranks that it waits for, directly or not, and where they are; not all of many.
         held_up_by: Vec<Place>,
+        /// In which call of which group the thread is blocked; then, of the ranks for which it
+        /// waits, what these have told of themselves, and so on.
+        waits: Vec<Wait>,
     },
     /// To the coordinator: "this is my pending error."
     Report(Error),
@@ -126,18 +128,28 @@ pub enum Message {
     Posted(Call),
     /// To all, where calls are checked: whether a receive from any rank waits for a message.
     PostedAny(bool),
+    /// "In this call of mine, which differs from yours, the blocks have these lengths." Of many
+    /// blocks, the first ones.
+    Counts(Call, Vec<u64>),
 }
 
 impl Message {
-    /// Whether `from` can have sent it in a world of `world_size`: what it says is printed.
+    /// Whether `from`, one of the group's `members`, can have sent it: what it says is printed.
     #[must_use]
-    pub fn is_possible(&self, from: usize, world_size: usize) -> bool {
-        let is_rank = |rank: usize| rank < world_size;
+    pub fn is_possible(&self, from: usize, members: &Members) -> bool {
+        let is_rank = |rank: usize| rank < members.count();
         match self {
             Message::Waiting(call) => is_rank(call.root),
             Message::Entered(call) => is_rank(call.root) && !call.is_pair(),
+            Message::Counts(call, counts) => {
+                is_rank(call.root) && !call.is_pair() && counts.len() <= COUNTS_TOLD_MAX
+            }
             Message::Posted(call) => call.root == from && call.is_pair(),
-            Message::Position { place, held_up_by } => {
+            Message::Position {
+                place,
+                held_up_by,
+                waits,
+            } => {
                 let is_place = |one: &Place| {
                     is_rank(one.rank as usize)
                         && one
@@ -145,12 +157,25 @@ impl Message {
                             .and_then(|pair| pair.peer)
                             .is_none_or(|peer| is_rank(peer as usize))
                 };
+                let is_of_world = |rank: &u32| (*rank as usize) < members.world_size();
+                let is_wait = |one: &Wait| {
+                    is_of_world(&one.rank)
+                        && one.call.root < members.world_size()
+                        && one.awaits.len() <= PLACES_MAX
+                        && one.awaits.iter().all(is_of_world)
+                };
+                let first = waits.first();
                 place.rank as usize == from
                     && is_place(place)
                     && held_up_by.len() <= PLACES_MAX
                     && held_up_by.iter().all(is_place)
+                    && waits.len() <= PLACES_MAX
+                    && waits.iter().all(is_wait)
+                    && first.is_none_or(|one| one.rank as usize == members.world_rank(from))
             }
-            Message::Report(error) | Message::FirstError(error) => error.is_possible(world_size),
+            Message::Report(error) | Message::FirstError(error) => {
+                error.is_possible(members.count())
+            }
             Message::Ended(rank) => is_rank(*rank as usize),
             Message::Clock(clock) => is_rank(clock.rank as usize),
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
@@ -174,10 +199,9 @@ impl Message {
     ///     inside: true,
     ///     pair_calls: 0,
     ///     pair: None,
-    ///     elsewhere: None,
     /// };
-    /// let held_up_by = vec![place.clone(); 2];
-    /// let message = Message::Position { place, held_up_by };
+    /// let (held_up_by, waits) = (vec![place.clone(); 2], Vec::new());
+    /// let message = Message::Position { place, held_up_by, waits };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
     /// let failed_beside = Some(ringtree::Error::system("the disk is full"));
     /// let goodbye = Message::Goodbye { calls: 1 << 40, failed_beside };

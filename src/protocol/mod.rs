@@ -5,8 +5,7 @@
 //! [`hand_over`] is the message with which ranks of one host pass descriptors; [`call`]
 //! is what a rank says it is doing; [`session`] finds the first error when ranks disagree,
 //! leave or die, and how far all of them had come by then. [`members`] are the ranks of a group,
-//! and by [`founding`] they agree on its number; [`deadlock`] finds ranks that wait for each other
-//! in different groups.
+//! and by [`founding`] they agree on its number.
 //!
 //! *Invariants.* No clock: time comes in as a value. No I/O: what must be sent comes out as a
 //! value. Any input, however malformed, ends in a state or an error, never in a panic, and before
@@ -17,7 +16,6 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
-pub mod deadlock;
 pub mod founding;
 pub mod hand_over;
 pub mod handshake;

@@ -6,11 +6,12 @@ mod clock;
 mod ended;
 mod marks;
 mod places;
+mod waits;
 
 use super::call::Call;
 use super::founding::RELAY;
 use super::members::{Members, Name};
-use super::message::{Clock, Elsewhere, Message, PairPlace};
+use super::message::{Clock, Message, PairPlace, Wait};
 use crate::error::Error;
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
@@ -21,6 +22,7 @@ use marks::Marks;
 use places::Position;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+pub use waits::Story;
 
 /// The rank that decides which error was first, and which mark is agreed.
 const COORDINATOR: usize = 0;
@@ -45,14 +47,13 @@ struct Pending {
     reported: bool,
 }
 
-/// What is said of a rank that left although another needed it, before the other group's error.
-const FAILED_BESIDE: &str = "another group of its process had failed: ";
-
 /// What a rank said when it left.
 #[derive(Debug)]
 struct Departed {
     calls: u64,
     failed_beside: Option<Error>,
+    /// When time first passed over it.
+    since: Option<Duration>,
 }
 
 /// One rank's view of a group: which ranks left, which calls were made, which error was first, and
@@ -72,6 +73,8 @@ struct Departed {
 pub struct Session {
     rank: usize,
     members: Members,
+    /// The group's number.
+    group: u32,
     calls: Made,
     /// Sends and receives made, each with its peer.
     pair_calls: VecDeque<(usize, Call)>,
@@ -80,10 +83,10 @@ pub struct Session {
     inside: bool,
     /// The ranks that this rank waits for.
     awaited: Vec<usize>,
-    /// The oldest send or receive under way.
+    /// A send or receive under way.
     pair: Option<PairPlace>,
-    /// The call of another group in which a thread of this rank is blocked.
-    elsewhere: Option<Box<Elsewhere>>,
+    /// The wait of the thread that calls this group, and those that it hangs on.
+    waits: Vec<Wait>,
     /// What the program calls the communicator.
     name: Option<String>,
     /// The calls that peers said they wait in and that this rank has not made yet.
@@ -125,6 +128,7 @@ impl Session {
         Self {
             rank,
             members,
+            group: 0,
             calls: Made::default(),
             pair_calls: VecDeque::new(),
             pairs_made: 0,
@@ -132,7 +136,7 @@ impl Session {
             inside: false,
             awaited: Vec::new(),
             pair: None,
-            elsewhere: None,
+            waits: Vec::new(),
             name: None,
             announced: BTreeMap::new(),
             announced_pairs: Vec::new(),
@@ -161,7 +165,14 @@ impl Session {
     /// Whether this rank has the first error or a pending one: then it moves no more data.
     #[must_use]
     pub fn has_error(&self) -> bool {
-        self.first_error.is_some() || self.pending.is_some()
+        self.error().is_some()
+    }
+
+    /// That error.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        let pending = self.pending.as_ref().map(|pending| &pending.error);
+        self.first_error.as_ref().or(pending)
     }
 
     /// The next message to send, if any.
@@ -177,7 +188,7 @@ impl Session {
 
     /// A message came from `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
-        if !message.is_possible(from, self.members.count()) {
+        if !message.is_possible(from, &self.members) {
             // From a rank that holds the secret: its own errors do not count any more either.
             let what = format!(
                 "{} sent a message about ranks that there are not",
@@ -189,10 +200,15 @@ impl Session {
         }
         match message {
             Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
-            Message::Waiting(call) => self.compare(from, call),
-            Message::Position { place, held_up_by } => {
-                self.positions
-                    .insert(from, Position::new(place, held_up_by));
+            Message::Waiting(call) => self.compare(from, call, None),
+            Message::Counts(call, counts) => self.compare(from, call, Some(&counts)),
+            Message::Position {
+                place,
+                held_up_by,
+                waits,
+            } => {
+                let position = Position::new(place, held_up_by, waits);
+                self.positions.insert(from, position);
             }
             Message::Goodbye {
                 calls,
@@ -202,6 +218,7 @@ impl Session {
                 Departed {
                     calls,
                     failed_beside,
+                    since: None,
                 },
             ),
             Message::Report(error) if self.rank == COORDINATOR => self.broadcast(error),
@@ -220,17 +237,12 @@ impl Session {
         }
     }
 
-    /// What this rank would say of itself: the ranks that it waits for, its oldest send or receive
-    /// under way, and the call of another group in which one of its threads is blocked.
-    pub fn stands(
-        &mut self,
-        awaited: Vec<usize>,
-        pair: Option<PairPlace>,
-        elsewhere: Option<Elsewhere>,
-    ) {
+    /// What this rank would say of itself: the ranks that it waits for, a send or receive under
+    /// way, and the wait of the thread that calls this group, before those that it hangs on.
+    pub fn stands(&mut self, awaited: Vec<usize>, pair: Option<PairPlace>, waits: Vec<Wait>) {
         self.awaited = awaited;
         self.pair = pair;
-        self.elsewhere = elsewhere.map(Box::new);
+        self.waits = waits;
     }
 
     /// From now on messages call the communicator so.
@@ -260,7 +272,7 @@ impl Session {
     /// The link to `peer` is gone, which `call` still needs.
     pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
         let error = match self.departed.get(&peer) {
-            Some(departed) => self.left_too_early(peer, departed, call),
+            Some(departed) => self.error_without(peer, departed, call),
             None => self.gone(peer, Some(call), why),
         };
         self.set_pending(error, Some((peer, *call)));
@@ -373,20 +385,17 @@ impl Session {
         }
     }
 
-    fn left_too_early(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
-        let calls = departed.calls;
-        let why = match (&departed.failed_beside, call.is_pair()) {
-            (Some(error), _) => {
-                let text = error.to_string();
-                // Of causes that were handed from group to group the first is told.
-                let first = text.rsplit_once(FAILED_BESIDE);
-                format!(
-                    "{FAILED_BESIDE}{}",
-                    first.map_or(&*text, |(_, first)| first)
-                )
-            }
-            (None, true) => "every send needs its receive, and every receive its send".to_owned(),
-            (None, false) => "all ranks must make the same calls".to_owned(),
+    /// The error of `call`, which needs `peer`, which has left.
+    fn error_without(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
+        let Departed {
+            calls,
+            failed_beside,
+            ..
+        } = departed;
+        let why = match (failed_beside, call.is_pair()) {
+            (Some(_), _) => "another group of its process had failed",
+            (None, true) => "every send needs its receive, and every receive its send",
+            (None, false) => "all ranks must make the same calls",
         };
         let message = format!(
             "{} left after call #{calls}, but {} still needs it for {}; {why}",
@@ -394,12 +403,17 @@ impl Session {
             self.name(self.rank),
             call.name()
         );
-        call.mark(Error::peer_lost(peer, message).with_rank(self.rank))
+        let error = call.mark(Error::peer_lost(peer, message).with_rank(self.rank));
+        match failed_beside {
+            Some(cause) => error.with_origin(cause),
+            None => error,
+        }
     }
 
-    fn left_before_end(&mut self, peer: usize, call: &Call) {
+    /// Fails if `peer`, which `call` needs, has left.
+    pub fn miss(&mut self, peer: usize, call: &Call) {
         if let Some(departed) = self.departed.get(&peer) {
-            let error = self.left_too_early(peer, departed, call);
+            let error = self.error_without(peer, departed, call);
             self.failed(error);
         }
     }
@@ -443,7 +457,7 @@ impl Session {
             _ => return,
         };
         self.pending = None;
-        self.left_before_end(peer, &call);
+        self.miss(peer, &call);
     }
 
     /// Coordinator: the first error that comes here is the group's.
@@ -482,11 +496,17 @@ impl Session {
         !self.departed.is_empty()
     }
 
-    /// Whether `peer` left before the call number `sequence`, which it is awaited in.
-    pub fn left_before(&mut self, peer: usize, call: &Call) {
+    /// For how long it has been known that `peer` has left in peace.
+    pub fn has_left_for(&mut self, peer: usize, now: Duration) -> Option<Duration> {
+        let departed = self.departed.get_mut(&peer)?;
+        Some(now.saturating_sub(*departed.since.get_or_insert(now)))
+    }
+
+    /// Fails if `peer`, which is awaited in the collective `call`, left before making it.
+    pub fn miss_if_left_before(&mut self, peer: usize, call: &Call) {
         match self.departed.get(&peer) {
             Some(departed) if departed.calls < call.sequence && !call.is_pair() => {
-                self.left_before_end(peer, call);
+                self.miss(peer, call);
             }
             _ => {}
         }
@@ -496,7 +516,33 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use crate::plan::spec::Collective;
+
+    #[test]
+    fn what_is_told_of_causes_of_many_pages_fits_a_control_message() {
+        let long = |what| Error::system(format!("{what}: {}", "é".repeat(100_000)));
+        let goodbye = |cause| Message::Goodbye {
+            calls: 3,
+            failed_beside: Some(cause),
+        };
+        for (rank, cause) in [(0, long("one")), (1, long("other"))] {
+            // It reports, or tells all, what another group's failure came from.
+            let mut session = Session::new(rank, 3);
+            session.receive(2, goodbye(cause));
+            session.miss_if_left_before(2, &Call::new(Collective::Barrier, 0).numbered(9));
+            session.tick(Duration::ZERO);
+            session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
+            session.leave(session.first_error().cloned());
+            let said: Vec<_> = std::iter::from_fn(|| session.next_message()).collect();
+            assert!(said.len() >= 2);
+            for (_, message) in said {
+                let bytes = message.encode();
+                assert!(bytes.len() <= CONTROL_MESSAGE_BYTES_MAX / 4);
+                assert_eq!(Message::decode(&bytes), Some(message));
+            }
+        }
+    }
 
     #[test]
     fn of_causes_handed_from_group_to_group_the_first_is_told() {
@@ -508,7 +554,7 @@ mod tests {
                 failed_beside: Some(cause),
             };
             session.receive(1, goodbye);
-            session.left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
+            session.miss_if_left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
             session.tick(Duration::ZERO);
             session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
             cause = session.first_error().expect("it needs rank 1").clone();

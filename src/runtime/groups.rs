@@ -41,10 +41,12 @@ impl Runtime {
 
     /// Makes a group of `members`, of which this is `rank`, from the group `parent`: with the other
     /// members, which do the same; returns its number. Nothing of other groups waits for it. A
-    /// request that `ends_with_parent` is given up when that group fails.
+    /// request that `ends_with_parent` is given up when that group fails, and every request when
+    /// this process gives up.
     ///
     /// # Errors
-    /// A member does not come: it is gone, or not there within `at_most`.
+    /// A member does not come: it is gone, or not there within `at_most`. Or why this process has
+    /// given up.
     pub(crate) fn make_group(
         &self,
         (parent, ends_with_parent): (u32, bool),
@@ -79,19 +81,21 @@ impl Runtime {
         self.wait_for(|engine| {
             let now = self.host.now();
             let answer = engine.founded(request);
+            let cause = engine.founding_cause(request);
             let parent = ends_with.and_then(|parent| engine.group(parent));
-            if parent.is_some_and(|group| group.has_failed()) {
+            if cause.is_some() || parent.is_some_and(|group| group.has_failed()) {
                 end = end.min(now);
             }
             if answer.is_none() && now >= end {
                 // Rank 0 answers all that wait with the same error.
                 engine.give_up_founding(request, now - start);
                 if now >= end.saturating_add(FIRST_ERROR_GRACE) {
-                    return Some(Err(Error::deadline(format!(
+                    let late = Error::deadline(format!(
                         "rank 0 of the world, which gives groups their numbers, has not answered \
                          within {:.1} s; look there",
                         (now - start).as_secs_f64()
-                    ))));
+                    ));
+                    return Some(Err(cause.unwrap_or(late)));
                 }
             }
             answer
@@ -159,23 +163,31 @@ impl Runtime {
     /// in the group, ascending: see [`Host::exchange`].
     ///
     /// # Errors
-    /// Those of [`Host::exchange`].
+    /// The group's, once it fails meanwhile; those of [`Host::exchange`].
     pub(crate) fn exchange(
         &self,
-        group_and_number: (u32, u32),
+        (group, number): (u32, u32),
         file: &OwnedFd,
         bytes: Option<usize>,
         at_most: Duration,
     ) -> Result<Vec<(usize, OwnedFd)>> {
-        let members = self.members(group_and_number.0)?;
-        let own = self.with_group(group_and_number.0, |group| group.rank());
+        let members = self.members(group)?;
+        let own = self.with_group(group, |group| group.rank());
         let others = self.local_ranks(&members).into_iter();
         let others = others.filter(|rank| Some(*rank) != own);
         let others: Vec<usize> = others.map(|rank| members.world_rank(rank)).collect();
+        let failure = || self.with_group(group, |group| group.error().cloned());
+        // A rank that cannot take part says so to the group, and not here.
+        let goes_on = || {
+            self.heed_interrupt();
+            failure().flatten().is_none()
+        };
+        let file = (file, bytes);
         let handed = self
             .host
-            .exchange(group_and_number, &others, file, bytes, at_most);
-        let handed = handed.map_err(|error| members.of_the_world(error))?;
+            .exchange((group, number), &others, file, at_most, &goes_on);
+        let first = |error| failure().flatten().unwrap_or(members.of_the_world(error));
+        let handed = handed.map_err(first)?;
         let in_group = |(rank, file)| Some((members.rank_of(rank)?, file));
         let mut handed: Vec<_> = handed.into_iter().filter_map(in_group).collect();
         handed.sort_by_key(|(rank, _)| *rank);

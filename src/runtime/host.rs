@@ -55,16 +55,17 @@ pub(crate) trait Host: Send + Sync {
         }
     }
 
-    /// Whether every thread of this rank waits for something, and none for a time of its own.
-    fn is_settled(&self) -> bool {
-        true
+    /// Shows the program's user one line, without waiting for a reader. In virtual time no user
+    /// waits.
+    fn warn(&self, _line: String) {}
+
+    /// Whether the program's user can interrupt a call.
+    fn has_interrupt(&self) -> bool {
+        false
     }
 
-    /// Shows the program's user one line. In virtual time no user waits.
-    fn warn(&self, _line: &str) {}
-
-    /// Why this thread, which waits in a call, should not wait any longer: the program's user has
-    /// interrupted it.
+    /// Runs code of the program. Why this thread, which waits in a call, should not wait any
+    /// longer: the program's user has interrupted it.
     fn interrupted(&self) -> Option<Error> {
         None
     }
@@ -82,13 +83,14 @@ pub(crate) trait Host: Send + Sync {
         false
     }
 
-    /// Operations are under way and the caller goes on without polling them.
-    fn background_work(&self);
+    /// Operations are under way, and the caller goes on without polling them. The control thread is
+    /// woken if it does not wait for what they need, or is to look `at_once`.
+    fn background_work(&self, at_once: bool);
 
     /// A task waits for an operation, without a thread that polls. A host whose control thread
     /// does not poll either lets something happen now, and rings `waker` for the next look.
     fn await_in_task(&self, _waker: &Waker) {
-        self.background_work();
+        self.background_work(false);
     }
 
     /// A group's links, for collectives and for pairs, as its rank `rank` has them. In the groups
@@ -117,10 +119,10 @@ pub(crate) trait Host: Send + Sync {
         Vec::new()
     }
 
-    /// Hands `file` to `others`, ranks of the world that share memory with this one, and returns
-    /// what they hand, by rank, ascending. With `bytes`, each is sealed memory of this length. All
-    /// of them take part and wait for each other, at most `at_most`; a barrier stands between two
-    /// exchanges of a group that have the same number, 0 to 2.
+    /// Hands a file to `others`, ranks of the world that share memory with this one, and returns
+    /// what they hand, by rank, ascending. With a length, each is sealed memory of that length. All
+    /// of them take part and wait for each other, at most `at_most`, and as long as it `goes_on`; a
+    /// barrier stands between two exchanges of a group that have the same number, 0 to 2.
     ///
     /// # Errors
     /// A rank handed nothing, or something else.
@@ -128,9 +130,9 @@ pub(crate) trait Host: Send + Sync {
         &self,
         _group_and_number: (u32, u32),
         _others: &[usize],
-        _file: &OwnedFd,
-        _bytes: Option<usize>,
+        _file: (&OwnedFd, Option<usize>),
         _at_most: Duration,
+        _goes_on: &dyn Fn() -> bool,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         Ok(Vec::new())
     }

@@ -100,17 +100,18 @@ impl LocalRanks {
 
     /// Hands `file` to `others`, and returns what they hand, by rank, ascending. `number` tells
     /// apart what a group hands around between two barriers. With `bytes`, all are sealed memory of
-    /// this length.
+    /// this length. It is given up once it is not so that it `goes_on`.
     pub(super) fn exchange(
         &self,
         (group, number): (u32, u32),
         others: &[usize],
-        (file, bytes): (&OwnedFd, Option<usize>),
+        file: (&OwnedFd, Option<usize>),
         at_most: Duration,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         let channel = channel_number(group, EXCHANGES + number);
         self.peers
-            .exchange_among(others, channel, file, bytes, at_most)
+            .exchange_among(others, channel, file, at_most, goes_on)
     }
 
     fn hang(&self, bell: Bell) {
@@ -126,7 +127,7 @@ impl LocalRanks {
     ///
     /// Only the polling thread calls this and [`LocalRanks::disarm`].
     pub(super) fn arm(&self) -> bool {
-        if self.sleeps.load(Ordering::Relaxed) % 2 == 1 {
+        if self.is_armed() {
             return false;
         }
         self.peers.drain();
@@ -134,6 +135,11 @@ impl LocalRanks {
         self.turn(1);
         fence_of_sleeper();
         true
+    }
+
+    /// Whether peers wake this process.
+    pub(super) fn is_armed(&self) -> bool {
+        self.sleeps.load(Ordering::Relaxed) % 2 == 1
     }
 
     /// Disarms the doorbell: a thread of this process polls.

@@ -3,37 +3,40 @@
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
 //! the token is free. The control thread takes it when operations are under way and no caller is
-//! blocked. [`operations`] starts operations and waits for them; [`wakers`] has the tasks that wait
-//! without blocking a thread. [`host`] is what a runtime lives on: a [`process`] among others, or
-//! the simulator. [`groups`] makes groups and their memory. [`local`] are the ranks that share this
-//! one's memory, and the doorbells by which ranks wake each other.
+//! blocked. [`operations`] starts operations and waits for them; [`foreign`] has the locked engine,
+//! and calls what is the program's. [`host`] is what a runtime lives on: a [`process`] among
+//! others, or the simulator. [`groups`] makes groups and their memory. [`local`] are the ranks that
+//! share this one's memory, and the doorbells by which ranks wake each other. [`own`] is the door
+//! to a runtime, which is shut to forked children.
 //!
 //! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
-//! the clock, and the engine ends what is overdue.
+//! the clock, and the engine ends what is overdue. No code of the program runs on a thread that
+//! holds the token or has the engine locked.
 //!
 //! *May import* `engine`, `control`, `link`, `sys`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 
+mod foreign;
 mod groups;
 pub(crate) mod host;
 pub(crate) mod local;
 mod operations;
+pub(crate) mod own;
 pub(crate) mod process;
-mod wakers;
 
 use crate::engine::Engine;
 use crate::engine::group::Group;
 use crate::error::Error;
-use crate::limits::{BACKGROUND_PASSES, POLLER_SLEEP};
+use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
 use crate::protocol::session::Agreement;
+use foreign::{Due, Locked, Quiet, Watched};
 use host::{Host, Waited};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use wakers::{Locked, Watched};
 
 /// Idle passes between two looks at the clock, while a poller spins.
 const PASSES_PER_TICK: u32 = 64;
@@ -44,11 +47,11 @@ pub(crate) struct Runtime {
     /// Signalled when operations finish and when the token is free.
     changed: Condvar,
     token: AtomicBool,
-    /// Threads that want the engine or the token while another polls.
+    /// Threads that want the engine while another polls.
     others: AtomicUsize,
+    /// Threads that sleep until `changed` is signalled.
+    sleepers: AtomicUsize,
     unfinished: AtomicBool,
-    /// Threads that let time pass without a call.
-    passing: AtomicUsize,
     host: Box<dyn Host>,
 }
 
@@ -70,12 +73,15 @@ struct Polling<'a>(&'a Runtime);
 
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        // In one order with what `wait` does: it counts itself first and looks at the token after.
+        // In one order with what a sleeper does: it counts itself first and looks at the token
+        // after.
         self.0.token.store(false, Ordering::SeqCst);
-        if self.0.others.load(Ordering::SeqCst) > 0 {
+        foreign::release();
+        if self.0.sleepers.load(Ordering::SeqCst) > 0 {
             // A thread that saw the token taken has the engine locked until it sleeps on `changed`.
-            drop(self.0.lock());
+            let due = self.0.lock().unlock();
             self.0.changed.notify_all();
+            drop(due);
         }
     }
 }
@@ -87,8 +93,8 @@ impl Runtime {
             changed: Condvar::new(),
             token: AtomicBool::new(false),
             others: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
             unfinished: AtomicBool::new(false),
-            passing: AtomicUsize::new(0),
             host,
         }
     }
@@ -112,6 +118,7 @@ impl Runtime {
         let is_free = !self.token.load(Ordering::Relaxed);
         let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then(|| Polling(self));
         if taken.is_some() {
+            foreign::hold();
             self.host.disarm();
         }
         taken
@@ -160,37 +167,56 @@ impl Runtime {
     /// Polls, or lets poll, until `look` sees what it looks for.
     fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut has_waited = false;
+        // From when on this thread is to ask whether the user has interrupted it.
+        let mut heeds_from = Duration::ZERO;
         loop {
-            if let Some(token) = self.take_token() {
-                let outcome = self.poll_until(&mut look);
-                drop(token);
-                if self.lock_beside_poller().is_busy() {
-                    self.host.background_work();
-                }
-                return outcome;
-            }
-            self.others.fetch_add(1, Ordering::SeqCst);
-            let mut engine = self.lock();
-            let mut outcome = look(&mut engine);
-            if outcome.is_none() && !has_waited {
-                // The polling thread may sleep, and has not seen what this one waits for.
-                has_waited = true;
-                self.host.wake();
-            }
-            if outcome.is_none() && self.token.load(Ordering::SeqCst) {
-                engine.wait(&self.changed, POLLER_SLEEP);
-                outcome = look(&mut engine);
-            }
-            drop(engine);
-            self.others.fetch_sub(1, Ordering::SeqCst);
+            let outcome = match self.take_token() {
+                Some(token) => self.poll_until(token, heeds_from, &mut look),
+                None => self.sleep_until(&mut look, &mut has_waited),
+            };
             if let Some(outcome) = outcome {
                 return outcome;
             }
-            self.heed_interrupt();
+            if self.is_to_heed(heeds_from) {
+                self.heed_interrupt();
+                // Counted from its end: what it called may have taken long.
+                heeds_from = self.host.now() + INTERRUPT_EVERY;
+            }
         }
     }
 
-    fn poll_until<R>(&self, look: &mut impl FnMut(&mut Engine) -> Option<R>) -> R {
+    /// Sleeps beside the polling thread until `look` sees what it looks for, or `None` once there
+    /// was something to look at.
+    fn sleep_until<R>(
+        &self,
+        look: &mut impl FnMut(&mut Engine) -> Option<R>,
+        has_waited: &mut bool,
+    ) -> Option<R> {
+        let mut engine = self.lock_beside_poller();
+        let mut outcome = look(&mut engine);
+        if outcome.is_none() {
+            if !std::mem::replace(has_waited, true) {
+                // The polling thread may sleep, and has not seen what this one waits for.
+                self.host.wake();
+            }
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            if self.token.load(Ordering::SeqCst) {
+                engine.wait(&self.changed, POLLER_SLEEP);
+                outcome = look(&mut engine);
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        outcome
+    }
+
+    /// Polls until `look` sees what it looks for, or returns `None` when code of the program is to
+    /// be run, which the thread may not do while it has the token.
+    fn poll_until<R>(
+        &self,
+        token: Polling<'_>,
+        heeds_from: Duration,
+        look: &mut impl FnMut(&mut Engine) -> Option<R>,
+    ) -> Option<R> {
         let mut idle_passes = 0;
         let mut waited = Waited::Briefly;
         loop {
@@ -201,19 +227,19 @@ impl Runtime {
                 engine.tick(self.host.now());
             }
             self.send_controls(&mut engine);
-            if let Some(outcome) = look(&mut engine) {
-                engine.stamp(|| self.host.now());
-                drop(engine);
-                self.host.disarm();
+            let outcome = look(&mut engine);
+            let has_ended = engine.has_unstamped();
+            engine.stamp(|| self.host.now());
+            if outcome.is_some() || engine.is_due() {
+                self.hand_over(engine, token);
                 return outcome;
             }
-            engine.stamp(|| self.host.now());
             let awaits_gate = !advanced && engine.awaits_gate();
             let at_most = engine.may_sleep(|| self.host.now());
             let warning = engine.take_warning();
             drop(engine);
             self.warn(warning);
-            self.let_others_look();
+            self.let_others_look(has_ended);
             if advanced {
                 self.host.disarm();
                 idle_passes = 0;
@@ -224,26 +250,61 @@ impl Runtime {
                     true => self.host.give_way_to_device(idle_passes),
                     false => self.host.give_way(idle_passes, at_most),
                 };
-                if waited == Waited::Asleep {
-                    self.heed_interrupt();
+                if waited == Waited::Asleep && self.is_to_heed(heeds_from) {
+                    self.hand_over(self.lock_beside_poller(), token);
+                    return None;
                 }
             }
         }
     }
 
+    /// Gives the token back. What is left under way is the control thread's: its peers wake it, or
+    /// this thread does if it may have to do something first.
+    fn hand_over(&self, mut engine: Locked<'_>, token: Polling<'_>) {
+        let mut is_unfinished = engine.awaits_gate();
+        if !engine.is_busy() {
+            self.host.disarm();
+        } else if !is_unfinished && self.host.arm() {
+            is_unfinished = engine.poll();
+            engine.stamp(|| self.host.now());
+            self.send_controls(&mut engine);
+        }
+        self.unfinished.store(is_unfinished, Ordering::Relaxed);
+        let due = engine.unlock();
+        drop(token);
+        self.leave_to_control();
+        drop(due);
+    }
+
+    /// This thread goes on to something else: the control thread, which may have found the token
+    /// taken meanwhile, looks after what is under way.
+    fn leave_to_control(&self) {
+        if !self.token.load(Ordering::SeqCst) && self.lock_beside_poller().is_busy() {
+            self.host.background_work(self.is_unfinished());
+        }
+    }
+
+    /// Whether a thread that is to ask from `heeds_from` on if its user has interrupted it asks
+    /// now.
+    fn is_to_heed(&self, heeds_from: Duration) -> bool {
+        self.host.has_interrupt() && self.host.now() >= heeds_from
+    }
+
     /// A caller whose user has interrupted it gives up: the call's memory is the caller's again
     /// only when the call has ended, and it ends when all of them do.
     fn heed_interrupt(&self) {
-        if let Some(cause) = self.host.interrupted() {
+        if let Some(cause) = foreign::call(|| self.host.interrupted()).flatten() {
             self.give_up(&cause);
         }
     }
 
     /// The polling thread calls this between two passes: it lets the threads run that wait for the
-    /// engine or for the end of an operation.
-    fn let_others_look(&self) {
-        if self.others.load(Ordering::Relaxed) > 0 {
+    /// engine, and those that wait for the end of an operation if one `has_ended`.
+    fn let_others_look(&self, has_ended: bool) {
+        if has_ended && self.sleepers.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
+        }
+        if self.others.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
     }
@@ -252,18 +313,22 @@ impl Runtime {
     /// returns after [`BACKGROUND_PASSES`] because the control thread has other duties; then
     /// [`Runtime::is_unfinished`] says whether work is left.
     pub(crate) fn poll_in_background(&self) {
-        let Some(token) = self.take_token() else {
-            return;
-        };
+        drop(self.poll_for_now());
+    }
+
+    /// As [`Runtime::poll_in_background`]; returns what is to be run.
+    fn poll_for_now(&self) -> Option<Due> {
+        let token = self.take_token()?;
         let mut engine = self.lock_beside_poller();
         let mut passes = 0;
         let mut is_unfinished = engine.poll();
         while is_unfinished && passes < BACKGROUND_PASSES {
             passes += 1;
+            let has_ended = engine.has_unstamped();
             engine.stamp(|| self.host.now());
             self.send_controls(&mut engine);
             drop(engine);
-            self.let_others_look();
+            self.let_others_look(has_ended);
             engine = self.lock_beside_poller();
             is_unfinished = engine.poll();
         }
@@ -284,15 +349,32 @@ impl Runtime {
         engine.tick(self.host.now());
         self.send_controls(&mut engine);
         let warning = engine.take_warning();
-        drop(engine);
+        let due = engine.unlock();
         drop(token);
         self.warn(warning);
+        due
     }
 
-    /// Shows a warning, with the engine unlocked: a reader that is slow holds up this thread alone.
+    /// As [`Runtime::poll_in_background`], on a thread that goes on to something else.
+    fn advance(&self) {
+        self.hear(&mut self.lock_beside_poller());
+        let due = self.poll_for_now();
+        self.leave_to_control();
+        drop(due);
+    }
+
+    /// While what is returned is there, this thread runs no code of the program: it has locks of
+    /// its own.
+    #[inline]
+    pub(crate) fn keep_quiet(&self) -> Quiet<'_> {
+        foreign::hold();
+        Quiet(self)
+    }
+
+    /// Shows a warning; nothing waits until it is read.
     fn warn(&self, warning: Option<String>) {
         if let Some(line) = warning {
-            self.host.warn(&line);
+            self.host.warn(line);
         }
     }
 
@@ -314,7 +396,6 @@ impl Runtime {
     /// Lets time pass without a call; what is under way goes on, peers are answered.
     pub(crate) fn pass_time(&self, time: Duration) {
         let end = self.host.now().saturating_add(time);
-        self.passing.fetch_add(1, Ordering::Relaxed);
         while self.host.now() < end {
             self.hear(&mut self.lock_beside_poller());
             self.poll_in_background();
@@ -324,7 +405,6 @@ impl Runtime {
                 self.host.give_way(u32::MAX, at_most.min(left));
             }
         }
-        self.passing.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether operations are under way and no thread polls.
@@ -334,7 +414,7 @@ impl Runtime {
 
     /// If operations are under way and no thread polls, in which time one should.
     pub(crate) fn wants_poller_within(&self) -> Option<Duration> {
-        if self.token.load(Ordering::Acquire) {
+        if self.token.load(Ordering::SeqCst) {
             return None;
         }
         let engine = self.lock_beside_poller();
@@ -369,13 +449,9 @@ impl Runtime {
         self.tell(|engine| engine.link_failed(group, rank, why));
     }
 
-    /// This process cannot go on, for a reason of its own: every group gives up.
+    /// This process cannot go on, for a reason of its own: see [`Engine::give_up`].
     pub(crate) fn give_up(&self, cause: &Error) {
-        self.tell(|engine| {
-            engine
-                .groups()
-                .for_each(|group| group.give_up(cause.clone()))
-        });
+        self.tell(|engine| engine.give_up(cause));
     }
 
     /// Tells the engine something, and wakes the threads that wait for it.
@@ -383,9 +459,10 @@ impl Runtime {
         let mut engine = self.lock_beside_poller();
         what(&mut engine);
         self.send_controls(&mut engine);
-        drop(engine);
+        let due = engine.unlock();
         self.changed.notify_all();
         self.host.wake();
+        drop(due);
     }
 
     /// The time on this host's clock.
@@ -426,34 +503,12 @@ impl Runtime {
     fn finish(&self, number: u32, at_most: Duration) {
         self.with_group(number, |group| group.end_patience(at_most));
         let end = self.host.now().saturating_add(at_most);
-        let is_busy =
-            |group: &mut Group| group.is_calling() || (group.is_busy() && self.host.now() < end);
-        while self.with_group(number, is_busy) == Some(true) {
-            let Some(_token) = self.take_token() else {
-                std::thread::sleep(POLLER_SLEEP);
-                continue;
-            };
-            let mut engine = self.lock();
-            self.hear(&mut engine);
-            if !engine.poll() {
-                engine.tick(self.host.now());
-                self.send_controls(&mut engine);
-                let awaits_gate = engine.awaits_gate();
-                let at_most = engine.may_sleep(|| self.host.now());
-                drop(engine);
-                match awaits_gate {
-                    true => self.host.give_way_to_device(u32::MAX),
-                    false => self.host.give_way(u32::MAX, at_most),
-                };
-            }
-        }
-    }
-
-    /// Whether, as far as this rank can tell, no thread or task of it is about to make a call but
-    /// those that are blocked in one.
-    fn is_settled(&self, engine: &Locked<'_>) -> bool {
-        let is_passing = self.passing.load(Ordering::Relaxed) > 0;
-        !is_passing && !engine.awaits_task() && self.host.is_settled()
+        self.wait_for(|engine| {
+            let is_busy = engine.group(number).is_some_and(|group| {
+                group.is_calling() || (group.is_busy() && self.host.now() < end)
+            });
+            (!is_busy).then_some(())
+        });
     }
 
     /// Takes in what a host without a control thread has for the engine.
@@ -467,10 +522,6 @@ impl Runtime {
     }
 
     fn send_controls(&self, engine: &mut Locked<'_>) {
-        if engine.owes_standing() {
-            let is_settled = engine.is_asked() && self.is_settled(engine);
-            engine.tell_standing(is_settled);
-        }
         while let Some((group, to, payload)) = engine.next_control() {
             self.host.send_control(to, group, &payload);
         }

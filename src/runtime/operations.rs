@@ -16,16 +16,23 @@ impl Runtime {
     /// # Errors
     /// The group's first error; then the memory stays in `start`.
     pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
+        let has_gate = start.gate.is_some();
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
         found.called_by(own_thread());
         let slot = found.post(order, start)?;
         engine.poll();
+        let has_ended = engine.has_unstamped();
         engine.stamp(|| self.host.now());
         self.send_controls(&mut engine);
         drop(engine);
-        self.let_others_look();
-        self.host.background_work();
+        self.let_others_look(has_ended);
+        if !self.token.load(Ordering::SeqCst) {
+            self.host.background_work(has_gate);
+        } else if has_gate {
+            // The polling thread may sleep, and a device wakes no thread.
+            self.host.wake();
+        }
         Ok(Ticket { group, order, slot })
     }
 
@@ -37,8 +44,7 @@ impl Runtime {
     /// The group's first error, if it has failed already; then the memory stays in `start`.
     #[inline]
     pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
-        let mut keeps_spinning =
-            |fruitless| self.others.load(Ordering::Relaxed) == 0 && self.host.spin(fruitless);
+        let mut keeps_spinning = |fruitless| self.may_keep_engine() && self.host.spin(fruitless);
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
         found.called_by(own_thread());
@@ -61,6 +67,12 @@ impl Runtime {
         let order = Order::Pairs;
         let slot = found.post(order, start)?;
         Ok(Ticket { group, order, slot })
+    }
+
+    /// Whether no other thread wants the engine, or something of it.
+    #[inline]
+    fn may_keep_engine(&self) -> bool {
+        self.others.load(Ordering::Relaxed) + self.sleepers.load(Ordering::Relaxed) == 0
     }
 
     /// Something that makes a call which runs step by step let the other threads in, as long as it
@@ -114,12 +126,16 @@ impl Runtime {
     /// Takes an operation that has ended. `None` while it is under way; then the thread that ends
     /// it rings `waker`, but for the last call's.
     pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
-        self.hear(&mut self.lock_beside_poller());
-        self.poll_in_background();
+        self.advance();
+        let waker_kept = waker.clone();
         let mut engine = self.lock_beside_poller();
         let end = take(&mut engine, ticket);
-        engine.watch(ticket, end.is_none().then_some(waker));
+        let of_no_use = match &end {
+            None => engine.watch(ticket, Some(waker_kept)),
+            Some(_) => engine.watch(ticket, None).or(Some(waker_kept)),
+        };
         drop(engine);
+        drop(of_no_use);
         if end.is_none() {
             self.host.await_in_task(waker);
         }
@@ -128,22 +144,27 @@ impl Runtime {
 
     /// No task waits for the operation any more.
     pub(crate) fn forget_waker(&self, ticket: Ticket) {
-        self.lock_beside_poller().watch(ticket, None);
+        let of_no_use = self.lock_beside_poller().watch(ticket, None);
+        drop(of_no_use);
     }
 
     /// Lets an operation end by itself.
     pub(crate) fn abandon(&self, ticket: Ticket) {
         let mut engine = self.lock_beside_poller();
-        engine.watch(ticket, None);
-        if let Some(group) = engine.group(ticket.group) {
-            group.abandon(ticket.order, ticket.slot);
+        let of_no_use = engine.watch(ticket, None);
+        let group = engine.group(ticket.group);
+        let end = group.and_then(|group| group.abandon(ticket.order, ticket.slot));
+        if end.is_none() {
+            engine.abandoned();
         }
+        drop(engine);
+        // Foreign code, so without the lock.
+        drop((of_no_use, end));
     }
 
     /// Whether an operation has ended; advances what is under way if no other thread does.
     pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
-        self.hear(&mut self.lock_beside_poller());
-        self.poll_in_background();
+        self.advance();
         self.ended(ticket).0
     }
 

@@ -1,26 +1,24 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
 use super::Runtime;
+use super::foreign;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
-use crate::limits::{
-    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, SPIN_PASSES, THREAD_LOOKS, THREAD_LOOKS_APART,
-    YIELD_PASSES,
-};
+use crate::limits::{CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, SPIN_PASSES, YIELD_PASSES};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
-use crate::sys::threads;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -206,6 +204,8 @@ pub(crate) struct ProcessHost {
     pub(crate) rank: usize,
     /// Whether the program's user has interrupted the thread that asks.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Whether a warning has yet to be read.
+    pub(crate) is_warning: Arc<AtomicBool>,
 }
 
 impl Host for ProcessHost {
@@ -237,25 +237,32 @@ impl Host for ProcessHost {
         }
     }
 
-    fn is_settled(&self) -> bool {
-        (0..THREAD_LOOKS).any(|look| {
-            if look > 0 {
-                std::thread::sleep(THREAD_LOOKS_APART);
-            }
-            threads::others_wait()
-        })
+    fn warn(&self, line: String) {
+        // A reader may be slow, or never read: that holds up later warnings alone.
+        if self.is_warning.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let is_warning = Arc::clone(&self.is_warning);
+        let show = move || {
+            // A rank without standard error goes on.
+            let _ = writeln!(std::io::stderr(), "ringtree: {line}");
+            is_warning.store(false, Ordering::Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("ringtree-warning".into());
+        if thread.spawn(show).is_err() {
+            self.is_warning.store(false, Ordering::Relaxed);
+        }
     }
 
-    fn warn(&self, line: &str) {
-        // A rank without standard error goes on.
-        let _ = writeln!(std::io::stderr(), "ringtree: {line}");
+    fn has_interrupt(&self) -> bool {
+        self.interrupt.is_some()
     }
 
     fn interrupted(&self) -> Option<Error> {
         let is_interrupted = self.interrupt.as_ref().is_some_and(|asks| asks());
         is_interrupted.then(|| {
             let rank = self.rank;
-            let line = format!("rank {rank} was interrupted by its user while it waited in a call");
+            let line = format!("rank {rank} was interrupted by its user while it waited");
             Error::peer_lost(rank, line).with_rank(rank)
         })
     }
@@ -264,8 +271,11 @@ impl Host for ProcessHost {
         self.shared.reactor.wake();
     }
 
-    fn background_work(&self) {
-        if let Some(control) = self.shared.control.get() {
+    fn background_work(&self, at_once: bool) {
+        let is_armed = self.shared.local.as_ref().is_none_or(|one| one.is_armed());
+        if let Some(control) = self.shared.control.get()
+            && (at_once || !is_armed || !control.is_watching())
+        {
             control.poke();
         }
     }
@@ -315,12 +325,12 @@ impl Host for ProcessHost {
         &self,
         group_and_number: (u32, u32),
         others: &[usize],
-        file: &OwnedFd,
-        bytes: Option<usize>,
+        file: (&OwnedFd, Option<usize>),
         at_most: Duration,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Vec<(usize, OwnedFd)>> {
         match &self.shared.local {
-            Some(local) => local.exchange(group_and_number, others, (file, bytes), at_most),
+            Some(local) => local.exchange(group_and_number, others, file, at_most, goes_on),
             None => Ok(Vec::new()),
         }
     }
@@ -375,6 +385,7 @@ pub(crate) struct Callbacks {
 
 impl Callbacks {
     fn with<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
+        foreign::is_control_thread();
         self.runtime
             .upgrade()
             .map(|runtime| act(&runtime))
@@ -417,10 +428,6 @@ impl Handler for Callbacks {
             self.shared.reactor.find_cuts();
         }
         self.with(Runtime::poll_in_background);
-    }
-
-    fn wants_data_events(&self) -> bool {
-        self.with(Runtime::wants_poller)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Tests of when a runtime ends.
 
 use super::*;
+use crate::dtype::Dtype;
+use crate::engine::cache::{MessageEnd, Prepared};
+use crate::engine::group::{Memory, Order, Start};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::link::Link;
@@ -8,11 +11,13 @@ use crate::link::stream::StreamLink;
 use crate::link::tcp::TcpLink;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
+use crate::sys::memory::Region;
 use std::sync::Arc;
 
 /// Says whether it was closed, and what had been sent by then.
 #[derive(Default)]
 struct Recorder {
+    handed_over: Arc<AtomicUsize>,
     sent: AtomicUsize,
     sent_before_close: Arc<Mutex<Option<usize>>>,
 }
@@ -28,7 +33,9 @@ impl Host for Recorder {
         Waited::Briefly
     }
     fn wake(&self) {}
-    fn background_work(&self) {}
+    fn background_work(&self, _: bool) {
+        self.handed_over.fetch_add(1, Ordering::Relaxed);
+    }
     fn links(
         &self,
         _: u32,
@@ -73,6 +80,31 @@ fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
         "both goodbyes and the process's went before"
     );
     drop(held_elsewhere);
+}
+
+#[test]
+fn after_a_look_the_control_thread_goes_on_with_what_is_under_way() {
+    let host = Recorder::default();
+    let handed_over = Arc::clone(&host.handed_over);
+    let runtime = Runtime::new(Box::new(host));
+    let members = Members::everyone(2);
+    runtime
+        .add_group(0, 0, &members, false, Duration::ZERO)
+        .unwrap();
+    let prepared = Prepared::message(0, MessageEnd::From(1), (1, Dtype::U8), 0).unwrap();
+    let mut memory = Memory::in_place(Region::own(vec![0u8]));
+    let mut start = Start {
+        prepared: &Arc::new(prepared),
+        sequence: 0,
+        memory: &mut memory,
+        timeout: Duration::MAX,
+        gate: None,
+    };
+    let ticket = runtime.post(0, Order::Pairs, &mut start).unwrap();
+    for times in 1..4 {
+        assert_eq!(handed_over.load(Ordering::Relaxed), times);
+        assert!(!runtime.has_ended(ticket));
+    }
 }
 
 #[test]

@@ -13,8 +13,9 @@ use crate::plan::spec::Algorithm;
 use crate::plan::{Hosts, Topology};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
-use crate::runtime::Runtime;
 use crate::runtime::host::{Host, Waited};
+use crate::runtime::own::OwnRuntime;
+use crate::sys::generation::count_forks;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
@@ -57,7 +58,7 @@ pub struct World {
     ///     comm.with_timeout(std::time::Duration::from_secs(2)).send(&[1u8], 1 - comm.rank())
     /// });
     /// let text = ends[0].clone().unwrap_err().to_string();
-    /// assert!(text.contains("are in send to each other; use sendrecv or group"), "{text}");
+    /// assert!(text.contains("they wait for each other"), "{text}");
     /// ```
     pub checks_calls: bool,
     /// Whether sums are reproducible, as by
@@ -151,7 +152,9 @@ impl World {
             network: Arc::clone(network),
             baton: Arc::clone(baton),
         };
-        let runtime = Arc::new(Runtime::new(Box::new(host)));
+        // Without memory for that, a forked child is not told from its parent.
+        let _ = count_forks();
+        let own = OwnRuntime::new(rank, Box::new(host));
         let members = Members::everyone(self.world_size);
         let topology = Topology {
             world_size: self.world_size,
@@ -161,6 +164,7 @@ impl World {
             .map(|rank| topology.host_of(rank))
             .collect();
         let sites: Vec<usize> = hosts.iter().map(|host| topology.site_of(*host)).collect();
+        let runtime = own.get().expect("invariant: it was made here");
         runtime
             .add_group(GROUP, rank, &members, self.checks_calls, Duration::ZERO)
             .expect("invariant: simulated links need nothing");
@@ -171,7 +175,7 @@ impl World {
             members,
             local_rank: topology.place_of(rank),
             group: GROUP,
-            runtime,
+            runtime: own,
             transport_name: "sim",
             timeout: self.timeout,
             device_path: Default::default(),
@@ -238,7 +242,7 @@ impl Host for SimHost {
 
     fn wake(&self) {}
 
-    fn background_work(&self) {}
+    fn background_work(&self, _at_once: bool) {}
 
     fn await_in_task(&self, waker: &Waker) {
         self.give_way(0, IDLE_SLEEP);

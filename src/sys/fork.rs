@@ -1,43 +1,43 @@
-//! Sockets that a forked child does not hold.
+//! Sockets and files that a forked child does not hold.
 //!
 //! A child that is forked and runs no other program, as data loaders are, inherits every
 //! descriptor. When its parent is killed, such a child would keep the parent's connections open,
-//! and no peer would notice the death. So a handler in the child puts `/dev/null` in their places:
-//! the parent's connections stay as they are, and every number still means something to whatever
-//! object of the child's memory holds it.
+//! and no peer would notice the death; it would keep the parent's file locks, too. So a handler in
+//! the child puts `/dev/null` in their places: the parent's files stay as they are, and every
+//! number still means something to whatever object of the child's memory holds it.
 //!
-//! A socket is known by its cookie, which the kernel gives to no other one. So a socket that was
-//! closed needs not be reported here, and a descriptor that has its number now is left alone.
+//! A socket is known by its cookie, which the kernel gives to no other one, and any other file by
+//! its file system and its number there. So a file that was closed needs not be reported here, and
+//! a descriptor that has its number now is left alone.
 
-use rustix::net::sockopt::socket_cookie;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-/// Sockets with higher descriptors are inherited.
+/// Files with higher descriptors are inherited.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// By descriptor: the socket's cookie, or 0.
-static COOKIES: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
-/// No higher descriptor has a cookie.
+/// By descriptor: which file it stands for, or 0.
+static FILES: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
+/// No higher descriptor has a file here.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// A descriptor of `/dev/null`, once the handler is there.
 static NULL: AtomicI32 = AtomicI32::new(-1);
 
-/// From now on no forked child holds `socket`.
+/// From now on no forked child holds `file`.
 ///
 /// # Errors
 /// The system's; then children hold it.
-pub fn close_in_children(socket: &impl AsFd) -> io::Result<()> {
+pub fn close_in_children(file: &impl AsFd) -> io::Result<()> {
     prepare()?;
-    let socket = socket.as_fd();
-    let cookie = socket_cookie(socket)?;
-    let at = usize::try_from(socket.as_raw_fd()).unwrap_or(usize::MAX);
-    if let Some(place) = COOKIES.get(at) {
-        place.store(cookie, Ordering::Relaxed);
+    let descriptor = file.as_fd().as_raw_fd();
+    let at = usize::try_from(descriptor).unwrap_or(usize::MAX);
+    if let Some(place) = FILES.get(at) {
+        place.store(identity(descriptor), Ordering::Relaxed);
         USED.fetch_max(at + 1, Ordering::Relaxed);
     }
     Ok(())
@@ -67,19 +67,19 @@ fn prepare() -> io::Result<()> {
 extern "C" fn in_child() {
     let null = NULL.load(Ordering::Relaxed);
     let used = USED.load(Ordering::Relaxed);
-    for (descriptor, cookie) in (0..).zip(COOKIES.iter().take(used)) {
-        let cookie = cookie.load(Ordering::Relaxed);
-        if cookie != 0 && cookie_of(descriptor) == cookie {
-            // SAFETY: both are plain integers. The socket is one that its owner gave to
+    for (descriptor, file) in (0..).zip(FILES.iter().take(used)) {
+        let file = file.load(Ordering::Relaxed);
+        if file != 0 && identity(descriptor) == file {
+            // SAFETY: both are plain integers. The file is one that its owner gave to
             // `close_in_children`; its descriptor stays open, for another file. If it fails, the
-            // child holds the socket.
+            // child holds the file.
             unsafe { libc::dup3(null, descriptor, libc::O_CLOEXEC) };
         }
     }
 }
 
-/// The cookie of the socket `descriptor`; 0 if it is none.
-fn cookie_of(descriptor: i32) -> u64 {
+/// Which file `descriptor` stands for; 0 if for none.
+fn identity(descriptor: i32) -> u64 {
     let mut cookie = 0u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes, those of a live local of that size.
@@ -92,11 +92,22 @@ fn cookie_of(descriptor: i32) -> u64 {
             &raw mut length,
         )
     };
-    if failed == 0 { cookie } else { 0 }
+    if failed == 0 {
+        return cookie;
+    }
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel writes one `stat`, into a live local of that type.
+    if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } != 0 {
+        return 0;
+    }
+    // SAFETY: `fstat` has succeeded, so the kernel has filled it.
+    let status = unsafe { status.assume_init() };
+    // Cookies are counted from 1 and come nowhere near the last bit.
+    (status.st_ino ^ status.st_dev.rotate_left(32)) | 1 << 63
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
@@ -108,11 +119,8 @@ mod tests {
         (near, listener.accept().unwrap().0)
     }
 
-    #[test]
-    fn a_forked_child_keeps_no_connection_of_its_parent_open() {
-        let (near, mut far) = pair();
-        let (kept, mut other) = pair();
-        close_in_children(&near).unwrap();
+    /// Runs `body` while a forked child lives that does nothing.
+    pub(crate) fn beside_a_child(body: impl FnOnce()) {
         let (reader, writer) = std::io::pipe().unwrap();
         let (ours, theirs) = (writer.as_raw_fd(), reader.as_raw_fd());
         // SAFETY: the child makes only async-signal-safe calls on plain integers and ends.
@@ -127,14 +135,25 @@ mod tests {
             }
         }
         assert!(child > 0);
-        drop((near, kept));
-        assert_eq!(far.read(&mut [0]).unwrap(), 0, "the connection has ended");
-        other.set_nonblocking(true).unwrap();
-        assert!(other.read(&mut [0]).is_err(), "the child holds this one");
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         drop(writer);
         // SAFETY: waits for the child just made, which no other code waits for.
-        let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-        assert_eq!(ended, child);
+        let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        assert_eq!(waited, child);
+        ended.unwrap();
+    }
+
+    #[test]
+    fn a_forked_child_keeps_no_connection_of_its_parent_open() {
+        let (near, mut far) = pair();
+        let (kept, mut other) = pair();
+        close_in_children(&near).unwrap();
+        beside_a_child(|| {
+            drop((near, kept));
+            assert_eq!(far.read(&mut [0]).unwrap(), 0, "the connection has ended");
+            other.set_nonblocking(true).unwrap();
+            assert!(other.read(&mut [0]).is_err(), "the child holds this one");
+        });
         other.set_nonblocking(false).unwrap();
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
     }
@@ -142,12 +161,21 @@ mod tests {
     #[test]
     fn a_number_that_means_something_else_by_now_is_left_alone() {
         let (near, far) = pair();
-        close_in_children(&near).unwrap();
-        let number = near.as_raw_fd();
-        let before = cookie_of(number);
-        assert_ne!(before, 0);
-        assert_ne!(before, cookie_of(far.as_raw_fd()));
-        drop(near);
-        assert_ne!(cookie_of(number), before);
+        let file = || tempfile::tempfile().unwrap();
+        let (one, other) = (file(), file());
+        let identities = [
+            near.as_raw_fd(),
+            far.as_raw_fd(),
+            one.as_raw_fd(),
+            other.as_raw_fd(),
+        ]
+        .map(identity);
+        let different: std::collections::BTreeSet<_> = identities.into_iter().collect();
+        assert!(different.len() == 4 && !different.contains(&0));
+        assert_eq!(
+            identity(one.try_clone().unwrap().as_raw_fd()),
+            identities[2]
+        );
+        assert_eq!(identity(-1), 0);
     }
 }

@@ -5,6 +5,7 @@
 //! one are such that it never outlives the memory: [`lend`] takes the region back before it
 //! returns (and ends the process if it cannot), [`Region::hold`] keeps the buffer inside.
 
+use super::generation::Generation;
 use crate::dtype::{Dtype, Element};
 use std::any::Any;
 use std::marker::PhantomData;
@@ -44,6 +45,35 @@ enum Access {
 /// A buffer that cannot be held, and why.
 pub type Refused<B, E> = (E, B);
 
+/// The way to a buffer that a region holds, for forked children: the operation is their parent's,
+/// which nobody ends in a child, so no region comes back there.
+///
+/// It is for this crate only: it goes no later than the region.
+#[derive(Debug)]
+pub struct Claim<B> {
+    held: NonNull<B>,
+    made_in: Generation,
+}
+
+// SAFETY: it is a number until it is exchanged for the buffer, and `Region::hold` takes only such
+// buffers as are `Send`.
+unsafe impl<B> Send for Claim<B> {}
+// SAFETY: a shared one leads nowhere.
+unsafe impl<B> Sync for Claim<B> {}
+
+impl<B> Claim<B> {
+    /// The buffer, in a forked child; `None` in the process that gave it to the region.
+    pub(crate) fn take(self) -> Option<B> {
+        if self.made_in.is_current() {
+            return None;
+        }
+        // SAFETY: the pointer came from a leaked box, which was there in the parent when the child
+        // was forked, as its region was. In the child nothing frees it or uses the slice any more:
+        // the region is with a runtime, which the child does not reach and does not drop.
+        Some(*unsafe { Box::from_raw(self.held.as_ptr()) })
+    }
+}
+
 // SAFETY: a region is access to plain data (`Element` is `Pod + Send + Sync`) like a `&mut [T]` or
 // a `&[T]`, both of which are `Send`; a buffer that it holds is `Send`.
 unsafe impl Send for Region {}
@@ -52,8 +82,9 @@ impl Region {
     /// Takes a vector, see [`Region::hold`].
     #[must_use]
     pub fn own<T: Element>(vector: Vec<T>) -> Self {
-        Self::hold(vector, |vector| Ok::<_, ()>(vector.as_mut_slice()))
-            .unwrap_or_else(|_| unreachable!("invariant: a vector has a slice"))
+        let held = Self::hold(vector, |vector| Ok::<_, ()>(vector.as_mut_slice()));
+        held.unwrap_or_else(|_| unreachable!("invariant: a vector has a slice"))
+            .0
     }
 
     /// Takes a buffer, whose elements `slice` finds; [`Region::release`] gives it back. A buffer
@@ -67,7 +98,7 @@ impl Region {
     pub fn hold<B, T, E>(
         buffer: B,
         slice: impl for<'a> FnOnce(&'a mut B) -> Result<&'a mut [T], E>,
-    ) -> Result<Self, Refused<B, E>>
+    ) -> Result<(Self, Claim<B>), Refused<B, E>>
     where
         B: Send + 'static,
         T: Element,
@@ -84,7 +115,7 @@ impl Region {
     pub fn hold_shared<B, T, E>(
         buffer: B,
         slice: impl for<'a> FnOnce(&'a B) -> Result<&'a [T], E>,
-    ) -> Result<Self, Refused<B, E>>
+    ) -> Result<(Self, Claim<B>), Refused<B, E>>
     where
         B: Send + 'static,
         T: Element,
@@ -97,12 +128,16 @@ impl Region {
         buffer: B,
         access: Access,
         slice: impl FnOnce(&mut B) -> Result<NonNull<[T]>, E>,
-    ) -> Result<Self, Refused<B, E>> {
+    ) -> Result<(Self, Claim<B>), Refused<B, E>> {
         // From here on the buffer stays where it is, and is reached through this pointer alone.
         let mut held = NonNull::from(Box::leak(Box::new(buffer)));
         // SAFETY: the box was leaked just now; no other reference to its content exists.
         match slice(unsafe { held.as_mut() }) {
-            Ok(slice) => Ok(Self::of(slice, Owner::Held(held, access))),
+            Ok(slice) => {
+                let made_in = Generation::current();
+                let region = Self::of(slice, Owner::Held(held, access));
+                Ok((region, Claim { held, made_in }))
+            }
             // SAFETY: the pointer is the leaked box's, which no region describes.
             Err(error) => Err((error, *unsafe { Box::from_raw(held.as_ptr()) })),
         }
@@ -284,6 +319,7 @@ fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Option<Region
 #[derive(Debug)]
 pub(crate) struct Lender<'buffers> {
     outstanding: std::sync::atomic::AtomicUsize,
+    made_in: Generation,
     life: PhantomData<std::cell::Cell<&'buffers mut ()>>,
 }
 
@@ -364,18 +400,22 @@ pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) ->
     struct Check<'a, 'buffers>(&'a Lender<'buffers>);
     impl Drop for Check<'_, '_> {
         fn drop(&mut self) {
-            if self
-                .0
-                .outstanding
-                .load(std::sync::atomic::Ordering::Relaxed)
-                != 0
-            {
+            let Lender {
+                outstanding,
+                made_in,
+                ..
+            } = self.0;
+            // What a forked child misses is with operations of its parent's, which go on there, on
+            // the parent's memory.
+            let is_missed = outstanding.load(std::sync::atomic::Ordering::Relaxed) != 0;
+            if is_missed && made_in.is_current() {
                 drop(MustReturn);
             }
         }
     }
     let lender = Lender {
         outstanding: std::sync::atomic::AtomicUsize::new(0),
+        made_in: Generation::current(),
         life: PhantomData,
     };
     let check = Check(&lender);
@@ -477,7 +517,7 @@ mod tests {
             parts: [vec![1, 2], vec![3]],
             asked: 0,
         };
-        let mut region = Region::hold(fickle, Fickle::slice).ok().unwrap();
+        let mut region = Region::hold(fickle, Fickle::slice).ok().unwrap().0;
         region.bytes_mut()[..2].copy_from_slice(&9u16.to_ne_bytes());
         let thread = std::thread::spawn(move || region.release::<Fickle>());
         let fickle = thread.join().unwrap().unwrap();
@@ -487,13 +527,15 @@ mod tests {
             parts: [vec![], vec![]],
             asked: 2,
         };
-        let (error, fickle) = Region::hold(fickle, Fickle::slice).unwrap_err();
+        let (error, fickle) = Region::hold(fickle, Fickle::slice).err().unwrap();
         assert_eq!((error.as_str(), fickle.asked), ("no more", 3));
         // An array lies in the buffer itself; one that is only read is shared.
-        let region = Region::hold([1u8; 3], |all| Ok::<_, ()>(&mut all[..])).ok();
-        assert_eq!(region.unwrap().release(), Some([1u8; 3]));
+        let held = Region::hold([1u8; 3], |all| Ok::<_, ()>(&mut all[..])).ok();
+        let (region, claim) = held.unwrap();
+        assert_eq!(region.release(), Some([1u8; 3]));
+        assert_eq!(claim.take(), None, "this is no forked child");
         let shared: Arc<[u32]> = Arc::from([7, 8]);
-        let mut region = Region::hold_shared(Arc::clone(&shared), |all| Ok::<_, ()>(&all[..]))
+        let (mut region, _) = Region::hold_shared(Arc::clone(&shared), |all| Ok::<_, ()>(&all[..]))
             .ok()
             .unwrap();
         assert!(region.bytes_mut().is_empty() && region.bytes().len() == 8);

@@ -14,6 +14,7 @@
 pub mod barrier;
 pub mod cuda;
 pub mod fork;
+pub mod generation;
 pub(crate) mod inherit;
 pub mod interfaces;
 pub mod memory;
@@ -21,4 +22,3 @@ pub mod process;
 pub mod shared;
 pub(crate) mod simd;
 pub mod tcp;
-pub mod threads;

@@ -56,12 +56,23 @@ pub fn suspend() {
 /// On a terminal such a group is in the background, so SIGTTOU is ignored in the child: a terminal
 /// that stops background writers (`stty tostop`) would stop it for ever.
 pub fn bind_to_parent(command: &mut Command) {
+    bind(command, false);
+}
+
+/// As [`bind_to_parent`]; `in_session`: the child leads a session of its own, too, and so is a
+/// group of its own for a scheduler that shares the cores among sessions.
+fn bind(command: &mut Command, in_session: bool) {
     let parent = std::process::id();
-    command.process_group(0);
+    if !in_session {
+        command.process_group(0);
+    }
     let prepare = move || {
-        // SAFETY: prctl, signal and getppid are async-signal-safe calls on plain integers; they
-        // touch no memory of this process, and the child's one thread sets no other handler.
+        // SAFETY: setsid, prctl, signal and getppid are async-signal-safe calls on plain integers;
+        // they touch no memory of this process, and the child's one thread sets no other handler.
         unsafe {
+            if in_session && libc::setsid() < 0 {
+                return Err(io::Error::last_os_error());
+            }
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -112,10 +123,10 @@ impl Watchdog {
         }
     }
 
-    /// Spawns `command` as [`bind_to_parent`] does. The child's process group is killed when this
-    /// process dies: the child itself tells the watchdog before its program runs, so not even a
-    /// process that the program starts at once, while this one is killed inside this call, is left
-    /// over.
+    /// Spawns `command` as [`bind_to_parent`] does, `in_session`: in a session of its own. The
+    /// child's process group is killed when this process dies: the child itself tells the watchdog
+    /// before its program runs, so not even a process that the program starts at once, while this
+    /// one is killed inside this call, is left over.
     ///
     /// The descriptors `inherited`, and no other child's, stay open in the child under the same
     /// numbers.
@@ -126,8 +137,9 @@ impl Watchdog {
         &mut self,
         mut command: Command,
         inherited: &[BorrowedFd<'_>],
+        in_session: bool,
     ) -> io::Result<Child> {
-        bind_to_parent(&mut command);
+        bind(&mut command, in_session);
         let telling = self.telling.as_ref().map(AsRawFd::as_raw_fd);
         let inherited: Vec<_> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system
@@ -292,7 +304,7 @@ mod tests {
         };
         let mut watchdog = Watchdog::start().unwrap();
         let mut spawn =
-            |inherited: &[BorrowedFd<'_>]| watchdog.spawn(command(), inherited).unwrap();
+            |inherited: &[BorrowedFd<'_>]| watchdog.spawn(command(), inherited, false).unwrap();
         let (mut chosen, mut other) = (spawn(&[writing.as_fd()]), spawn(&[]));
         assert!(chosen.wait().unwrap().success());
         assert!(!other.wait().unwrap().success());
@@ -306,7 +318,7 @@ mod tests {
         let mut sleeper = || {
             let mut command = Command::new("/bin/sleep");
             command.arg("60");
-            watchdog.spawn(command, &[]).unwrap()
+            watchdog.spawn(command, &[], true).unwrap()
         };
         let (mut guarded, mut released) = (sleeper(), sleeper());
         watchdog.release(released.id() as i32);
@@ -345,14 +357,16 @@ mod tests {
             // No child of this process.
             process: 1,
         };
-        let mut child = watchdog.spawn(Command::new("/bin/true"), &[]).unwrap();
+        let mut child = watchdog
+            .spawn(Command::new("/bin/true"), &[], false)
+            .unwrap();
         let mut words = [0; 8];
         heard.read_exact(&mut words).unwrap();
         assert_eq!(words[..4], CHILD_FOLLOWS.to_ne_bytes());
         assert_eq!(words[4..], (child.id() as i32).to_ne_bytes());
         child.wait().unwrap();
         let missing = Command::new("/nowhere/at/all");
-        watchdog.spawn(missing, &[]).unwrap_err();
+        watchdog.spawn(missing, &[], false).unwrap_err();
         drop(watchdog);
         let mut words = Vec::new();
         heard.read_to_end(&mut words).unwrap();

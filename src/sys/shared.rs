@@ -5,6 +5,7 @@
 //! a reader, and, where the system knows how (Linux 5.1), only its maker can map it for writing.
 //! First come words that both sides reach as atomics, then plain bytes; no byte is both.
 
+use super::generation::Generation;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::process::{Resource, getrlimit};
 use std::io;
@@ -41,11 +42,14 @@ pub trait WriteWords {
     fn prepare(&self, _at: usize) {}
 }
 
-/// Pages of a file that this process has mapped.
+/// Pages of a file that this process has mapped, and its forked children have not, unless they are
+/// [inherited](Mapping::inherited).
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) start: NonNull<u8>,
     bytes: usize,
+    /// The process that has it; none if all its children have it, too.
+    only_in: Option<Generation>,
 }
 
 // SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
@@ -71,17 +75,34 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, bytes })
+        let start: NonNull<u8> = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the pages were mapped just now; the advice changes what a child gets alone. Where
+        // the system does not know it, children have the pages and no use for them.
+        unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
+        Ok(Self {
+            start,
+            bytes,
+            only_in: Some(Generation::current()),
+        })
+    }
+
+    /// The same; forked children have the pages, too.
+    fn inherited(mut self) -> Self {
+        self.only_in = None;
+        // SAFETY: the pages are mapped; the advice changes what a child gets alone.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DOFORK) };
+        self
     }
 
     /// The word at `at`, which the caller has checked to be one of the region's words.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: `at` is below the number of words (`Layout::check`), so it lies in the mapping,
-        // which starts at a page and is mapped until `drop`; words are only ever reached as
-        // atomics. A mapping for reading is only loaded from, relaxed and eight bytes at a time,
-        // which needs no write access on the platforms this crate has (x86-64, aarch64).
+        // which starts at a page and is mapped until `drop`, in this process (a forked child
+        // reaches no mapping that it has not inherited: the runtime refuses its calls, and `drop`
+        // does nothing); words are only ever reached as atomics. A mapping for reading is only
+        // loaded from, relaxed and eight bytes at a time, which needs no write access on the
+        // platforms this crate has (x86-64, aarch64).
         unsafe { self.start.cast::<AtomicU64>().add(at).as_ref() }
     }
 }
@@ -118,7 +139,12 @@ fn file_limit_allows(bytes: usize) -> io::Result<()> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the pages were mapped by `new`, and no borrow of them outlives this.
+        if self.only_in.is_some_and(|only| !only.is_current()) {
+            // A forked child may have other memory at the addresses by now.
+            return;
+        }
+        // SAFETY: the pages were mapped by `new`, in this process or for all its children as well,
+        // and no borrow of them outlives this.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -250,15 +276,30 @@ impl OwnBytes {
 }
 
 impl OwnRegion {
-    /// A new region, all zero, and the file to hand to others.
+    /// A new region, all zero, and the file to hand to others. Forked children do not have it.
     ///
     /// # Errors
     /// The system's: memfd refused, no memory, no descriptors.
     pub fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
+        Self::mapped(division, |mapping| mapping)
+    }
+
+    /// The same; forked children have it, too.
+    ///
+    /// # Errors
+    /// As [`OwnRegion::new`].
+    pub fn inherited(division: Division) -> io::Result<(Self, OwnedFd)> {
+        Self::mapped(division, Mapping::inherited)
+    }
+
+    fn mapped(
+        division: Division,
+        kept: impl FnOnce(Mapping) -> Mapping,
+    ) -> io::Result<(Self, OwnedFd)> {
         let bytes = division.total_bytes();
         let file = memory_file(bytes)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let mapping = Arc::new(Mapping::new(file.as_fd(), bytes, access)?);
+        let mapping = Arc::new(kept(Mapping::new(file.as_fd(), bytes, access)?));
         // Older kernels lack this seal; then a peer could write, against the protocol.
         if fcntl_add_seals(&file, FIXED | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
             fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;

@@ -1,7 +1,29 @@
 //! Wrong calls: refused before anything is sent, and the communicator is as good as before.
 
+use ringtree::comm::buffer::{Memory, MemoryMut};
 use ringtree::plan::Collective;
-use ringtree::{Communicator, Dtype, Error, ReduceOp, Result, simulate};
+use ringtree::{Buffer, BufferMut, Communicator, Dtype, Error, Layout, ReduceOp, Result, simulate};
+
+/// Its two methods disagree.
+struct Fickle([f32; 4]);
+
+impl Buffer for Fickle {
+    type Element = f32;
+
+    fn memory(&self) -> Memory<'_, f32> {
+        Memory::Host(&self.0)
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
+    }
+}
+
+impl BufferMut for Fickle {
+    fn memory_mut(&mut self) -> MemoryMut<'_, f32> {
+        MemoryMut::Host(&mut self.0[1..])
+    }
+}
 
 /// What a wrong call must say.
 fn refused(end: Result<()>, says: &str) {
@@ -76,6 +98,29 @@ fn wrong_calls(comm: &Communicator) {
     let work = comm.all_reduce_async(vec![0.5f64], ReduceOp::Band);
     let work = work.map(drop).map_err(Error::from);
     refused(work, "band is not defined for f64");
+    fickle_calls(comm, &floats);
+}
+
+/// Every form of call refuses a buffer whose methods disagree.
+fn fickle_calls(comm: &Communicator, floats: &[f32; 4]) {
+    let (sum, fickle) = (ReduceOp::Sum, &mut Fickle([1.5; 4]));
+    let started = comm.all_reduce_async(Fickle([1.5; 4]), sum);
+    let mut lent = Fickle([1.5; 4]);
+    let scope = comm.scope(|scope| scope.all_reduce(&mut lent, sum).map(drop));
+    for end in [
+        comm.all_reduce(fickle, sum),
+        comm.all_reduce_into(floats, fickle, sum),
+        comm.all_gather_into(&floats[..1], fickle),
+        comm.gather_into(&floats[..1], fickle, 0),
+        comm.recv(fickle, 0),
+        started.map(drop).map_err(Error::from),
+        scope,
+    ] {
+        refused(
+            end,
+            "Buffer::memory is 4 elements of the host, its BufferMut::memory_mut 3 elements",
+        );
+    }
 }
 
 #[test]

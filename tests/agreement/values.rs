@@ -4,7 +4,7 @@
 use super::run_timed;
 use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Result};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -83,6 +83,67 @@ struct Never(u8);
 impl Serialize for Never {
     fn serialize<S: Serializer>(&self, _: S) -> std::result::Result<S::Ok, S::Error> {
         Err(serde::ser::Error::custom("never"))
+    }
+}
+
+/// One byte in front of some more than a first piece: 13 cannot be encoded, and an odd one cannot
+/// be decoded.
+#[derive(Clone, Debug, PartialEq)]
+struct Picky(u8, Vec<u8>);
+
+impl Picky {
+    fn new(number: usize) -> Self {
+        Self(number as u8, vec![number as u8; 70_000])
+    }
+}
+
+impl Serialize for Picky {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0 {
+            13 => Err(serde::ser::Error::custom("it is 13")),
+            number => (number, &self.1).serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Picky {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        match <(u8, Vec<u8>)>::deserialize(from)? {
+            (number, _) if number % 2 == 1 => Err(serde::de::Error::custom("it is odd")),
+            (number, more) => Ok(Self(number, more)),
+        }
+    }
+}
+
+/// A rank's value that cannot be read, or not even sent, leaves nothing for the next call, which
+/// has values as long.
+#[test]
+fn a_call_that_fails_on_some_ranks_leaves_all_in_step() {
+    type Form = fn(&Communicator, &Picky) -> Result<Vec<Picky>>;
+    let forms: [Form; 3] = [
+        |comm, own| Ok(vec![comm.broadcast_value(Some(own.clone()), 1)?]),
+        |comm, own| comm.all_gather_value(own),
+        |comm, own| Ok(comm.gather_value(own, 1)?.unwrap_or_default()),
+    ];
+    for (form, call) in forms.into_iter().enumerate() {
+        for (culprit, wrong) in [(0, 1), (1, 1), (2, 1), (0, 13), (1, 13), (2, 13)] {
+            let ends = World::new(3).run(|comm| {
+                let rank = comm.rank();
+                let first = if rank == culprit { wrong } else { 2 * rank };
+                let failed = call(comm, &Picky::new(first));
+                (failed, call(comm, &Picky::new(20 + 2 * rank)))
+            });
+            let of_all: Vec<_> = (0..3).map(|rank| Picky::new(20 + 2 * rank)).collect();
+            for (rank, (failed, next)) in ends.into_iter().enumerate() {
+                let expected = match form {
+                    0 => of_all[1..2].to_vec(),
+                    2 if rank != 1 => vec![],
+                    _ => of_all.clone(),
+                };
+                assert_eq!(next, Ok(expected), "form {form}, {culprit} has {wrong}");
+                assert!(failed.is_ok() || failed.is_err_and(|error| error.is_usage()));
+            }
+        }
     }
 }
 

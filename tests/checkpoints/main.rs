@@ -24,6 +24,8 @@ struct Contents {
     files: BTreeMap<String, Vec<u8>>,
     /// Changes that still succeed, if they are counted.
     changes_left: Option<usize>,
+    /// The last write that failed.
+    failed: Option<(String, Vec<u8>)>,
     /// Whether nothing can be removed.
     keeps_all: bool,
     /// The message that every look fails with.
@@ -45,6 +47,13 @@ impl Memory {
 
     fn allow_changes(&self, count: Option<usize>) {
         self.0.lock().unwrap().changes_left = count;
+    }
+
+    /// The last write that failed takes place all the same.
+    fn let_failed_arrive(&self) {
+        let mut contents = self.0.lock().unwrap();
+        let failed = contents.failed.take();
+        contents.files.extend(failed);
     }
 
     fn keep_all(&self, keeps_all: bool) {
@@ -96,9 +105,12 @@ impl Store for Memory {
     }
 
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
-        self.change(|files| {
-            files.insert(name.to_owned(), parts.concat());
-        })
+        let file = (name.to_owned(), parts.concat());
+        let written = self.change(|files| files.extend([file.clone()]));
+        if written.is_err() {
+            self.0.lock().unwrap().failed = Some(file);
+        }
+        written
     }
 
     fn clear_leftovers(&self) -> Result<()> {

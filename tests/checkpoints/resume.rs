@@ -278,10 +278,63 @@ fn more_or_fewer_ranks_share_out_what_was_sharded() {
                 0 => Ok(()),
                 _ => all.shard(names, &[2, 5], start, &mut own),
             });
-            assert!(left_out.unwrap_err().to_string().contains("and it has 10"));
+            let line = left_out.unwrap_err().to_string();
+            assert!(
+                line.contains("no rank has the elements from 0 up to"),
+                "{line}"
+            );
             run.finish()
         });
         assert_eq!(ends, vec![Ok(()); ranks]);
+    }
+}
+
+#[test]
+fn parts_that_overlap_or_leave_a_gap_are_told_on_every_rank_and_nothing_is_saved() {
+    for (name, parts, words) in [
+        (
+            "state",
+            [0..3, 0..3],
+            "rank 0 and rank 1 both have element 0 of",
+        ),
+        (
+            "state",
+            [2..6, 0..3],
+            "rank 1 and rank 0 both have element 2 of",
+        ),
+        (
+            "state",
+            [0..6, 2..3],
+            "rank 0 and rank 1 both have element 2 of",
+        ),
+        (
+            "state",
+            [0..2, 3..6],
+            "elements from 2 up to 3 of the 6 of the tensor 'state'",
+        ),
+        ("state", [1..3, 3..6], "elements from 0 up to 1 of"),
+        ("state", [3..5, 0..3], "elements from 5 up to 6 of"),
+        ("state", [6..6, 0..0], "elements from 0 up to 6 of"),
+        (
+            "rank-1/state",
+            [0..3, 3..6],
+            "'rank-' are those of `Parts::own`",
+        ),
+    ] {
+        let store = Memory::default();
+        let ends = simulate(2, |comm| {
+            let (mut run, mut trainer) = set_up(comm, &store)?;
+            let part = &parts[comm.rank()];
+            let mut own = vec![7.0f32; part.len()];
+            run.resume(&mut trainer.model, None, |all| {
+                all.shard(name, &[2, 3], part.start, &mut own)
+            })
+        });
+        for end in ends {
+            let line = end.unwrap_err().to_string();
+            assert!(line.contains(words), "{parts:?}: {line}");
+        }
+        assert!(store.names().is_empty());
     }
 }
 

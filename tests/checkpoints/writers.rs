@@ -83,6 +83,33 @@ fn what_another_writer_saved_meanwhile_is_not_overwritten() {
     assert_eq!(third.latest().unwrap().unwrap().checkpoint, other_one(2));
 }
 
+/// As a bucket whose answer comes too late: the write is reported as failed, and takes place.
+#[test]
+fn a_write_that_failed_and_took_place_is_not_another_training() {
+    // Before which save it takes place, and whether that of the same step is tried again.
+    for (arrives, again) in [(0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3)] {
+        let store = Memory::default();
+        let checkpoints = Checkpoints::new(store.clone(), 3);
+        checkpoints.save(&checkpoint(1, 3)).unwrap();
+        store.allow_changes(Some(1)); // the tensors
+        refused(checkpoints.save(&checkpoint(2, 3)), &["the disk is full"]);
+        store.allow_changes(None);
+        for (number, step) in [again, 4, 5].into_iter().enumerate() {
+            if number == arrives {
+                store.let_failed_arrive();
+            }
+            checkpoints.save(&checkpoint(step, 3)).unwrap();
+        }
+        let latest = checkpoints.latest().unwrap().unwrap();
+        assert_eq!(latest.checkpoint, checkpoint(5, 3));
+        // Another one's is told as before.
+        let other = Checkpoints::new(store, 3);
+        other.latest().unwrap();
+        other.save(&checkpoint(6, 4)).unwrap();
+        refused(checkpoints.save(&checkpoint(6, 3)), &[]);
+    }
+}
+
 #[test]
 fn passing_over_a_damaged_one_is_no_reason_to_refuse() {
     let store = Memory::default();

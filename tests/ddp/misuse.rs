@@ -3,8 +3,8 @@
 use super::{HOOKS, model};
 use half::f16;
 use ringtree::ddp::{
-    BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, Next, NonFinite, Options,
-    Parameter, Values,
+    BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, LocalSteps, Next, NonFinite,
+    Options, Outer, Parameter, Values,
 };
 use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
 
@@ -65,6 +65,57 @@ fn a_parameter_that_no_rank_used_and_a_step_without_a_report_are_refused_on_all_
 }
 
 #[test]
+fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_allowed() {
+    for (is_allowed, is_sharded, left_out, is_said) in [
+        (false, false, 0, false),
+        (false, false, 35, true),
+        (false, true, 39, false),
+        (true, false, 35, false),
+        (true, false, 0, true),
+    ] {
+        let options = || {
+            let options = Options::new().uneven_data();
+            let options = if is_allowed {
+                options.allow_unused()
+            } else {
+                options
+            };
+            if is_sharded {
+                options.sharded()
+            } else {
+                options
+            }
+        };
+        let ends = ringtree::simulate(4, |comm| {
+            let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
+            let parameters = (0..40).map(parameter).collect();
+            let mut model = DataParallel::new(comm, parameters, options())?;
+            // Rank 0 has no data at all, of which nobody complains.
+            for step in 0..if comm.rank() == 0 { 0 } else { 2 } {
+                for number in 0..40 {
+                    if step == 0 || comm.rank() == 1 || number != left_out {
+                        model.report(number, &[8.0f32])?;
+                    } else if is_said {
+                        model.ready(number)?;
+                    }
+                }
+                model.wait()?;
+            }
+            model.join(|_| Ok(()))?;
+            Ok::<_, Error>(model.gradient::<f32>(left_out)?.map(<[_]>::to_vec))
+        });
+        if is_allowed {
+            assert_eq!(ends, vec![Ok(Some(vec![2.0])); 4]);
+            continue;
+        }
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        let expected =
+            format!("2 reported no gradient for w{left_out} [1] f32 in step 1, and rank 1");
+        explained(ends[0].clone(), &expected);
+    }
+}
+
+#[test]
 fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
     for policy in [NonFinite::Skip, NonFinite::Fail] {
         for dtype in [Dtype::F32, Dtype::F16] {
@@ -116,6 +167,27 @@ fn who_gives_up_in_a_step_is_not_waited_for() {
     });
     let expected = Err(Error::system("rank 1 cannot read its data"));
     assert_eq!(ends, vec![expected; 3]);
+}
+
+#[test]
+fn local_weights_of_another_length_on_one_rank_are_told_on_all() {
+    for is_wrong_at_first in [true, false] {
+        let ends = ringtree::simulate(3, |comm| {
+            let parameters = [Parameter::new("weight", &[4], Dtype::F32)];
+            let count = if comm.rank() == 1 { 3 } else { 4 };
+            let mut weights = [vec![1.0f32; if is_wrong_at_first { count } else { 4 }]];
+            let outer = Outer {
+                every: 2,
+                ..Outer::default()
+            };
+            let mut local = LocalSteps::new(comm, &parameters, &mut weights[..], outer)?;
+            weights[0].truncate(count);
+            assert!(!local.step(&mut weights[..])?);
+            local.step(&mut weights[..]).map(drop)
+        });
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        explained(ends[0].clone(), "the model's vector for it has 3");
+    }
 }
 
 #[test]

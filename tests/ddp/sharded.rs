@@ -225,6 +225,26 @@ fn a_step_that_is_left_out_changes_neither_weights_nor_state() {
 }
 
 #[test]
+fn a_second_step_after_one_wait_is_refused_and_changes_nothing() {
+    for is_sharded in [false, true] {
+        let ends = ringtree::simulate(2, |comm| {
+            let mut training = Training::new(comm, is_sharded)?;
+            for step in 0..=7 {
+                let weights = &mut training.weights[..];
+                let refused = training.optimizer.step(&mut training.model, weights, 0.01);
+                let refused = refused.unwrap_err();
+                assert!(refused.is_usage(), "{refused:?}");
+                training.train(comm, step..7.min(step + 1))?;
+            }
+            Ok::<_, ringtree::Error>((training.weights, training.optimizer.steps()))
+        });
+        for (end, (weights, ..)) in ends.into_iter().zip(trained(2, is_sharded)) {
+            assert_eq!(end, Ok((weights, 7)), "sharded: {is_sharded}");
+        }
+    }
+}
+
+#[test]
 fn misuse_is_named() {
     let lines = ringtree::simulate(2, |comm| {
         let mut training = Training::new(comm, true)?;

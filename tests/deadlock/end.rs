@@ -1,4 +1,4 @@
-//! Programs in which no call can end, beside the usual mistakes.
+//! Programs in which ranks wait for each other, beside the usual mistakes.
 
 use ringtree::{Communicator, ReduceOp, Result};
 
@@ -41,3 +41,35 @@ pub(crate) fn message(comm: &Communicator) -> Result<()> {
     other.scope(|scope| scope.all_reduce(&mut own, ReduceOp::Sum)?.wait().map(drop))?;
     comm.send(&own, 0)
 }
+
+/// Rank 1 makes a call on a communicator that no rank has called before.
+pub(crate) fn first_call(comm: &Communicator) -> Result<()> {
+    let evaluation = comm.duplicate()?.named("evaluation");
+    match comm.rank() {
+        1 => evaluation.barrier(),
+        _ => comm.barrier(),
+    }
+}
+
+/// Each sends the next rank more than links hold.
+pub(crate) fn sends(comm: &Communicator) -> Result<()> {
+    let next = (comm.rank() + 1) % comm.world_size();
+    comm.send(&vec![0u8; 32 << 20], next)
+}
+
+/// A program that ends so, by its name: of how many ranks, and what each is told beside that they
+/// wait for each other.
+pub(crate) type End = (&'static str, Program, usize, &'static [&'static str]);
+type Program = fn(&Communicator) -> Result<()>;
+
+pub(crate) const ENDS: [End; 4] = [
+    (
+        "grid",
+        grid,
+        4,
+        &[r#"on "0-1""#, r#"on "1-2""#, r#"on "2-3""#, r#"on "0-3""#],
+    ),
+    ("message", message, 2, &[" #1 of 8 f32", r#"on "sums""#]),
+    ("first-call", first_call, 3, &[r#"on "evaluation""#]),
+    ("sends", sends, 3, &["waits for rank "]),
+];

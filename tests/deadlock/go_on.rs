@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// Much longer than two snapshots.
+/// Later than the peers have told each other where they are.
 pub(crate) const LATE: Duration = Duration::from_secs(4);
 
 /// Meanwhile a thread that has begun comes to its wait. Virtual time stands still, where that is
@@ -26,19 +26,18 @@ fn used(comm: &Communicator) -> Result<[Communicator; 2]> {
     Ok(pair)
 }
 
-/// Rank 0 waits in x for rank 1, which waits in y for rank 0: until another thread of rank 1, which
-/// has called neither, makes the call.
-pub(crate) fn second_thread(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
-    let [x, y] = used(comm)?;
-    if comm.rank() != 1 {
-        return x.barrier().and_then(|()| y.barrier());
-    }
+/// This thread waits in y, while another one, which has called neither, is to make the call on x
+/// after `first`.
+fn beside(
+    [x, y]: [Communicator; 2],
+    first: impl FnOnce(&Communicator) -> Result<()> + Send,
+) -> Result<()> {
     thread::scope(|scope| {
         let (begins, begun) = channel();
         let x = &x;
         let other = scope.spawn(move || {
             begins.send(()).expect("the first thread waits");
-            pause(x, LATE);
+            first(x)?;
             x.barrier()
         });
         begun.recv().expect("the other thread sends");
@@ -46,6 +45,32 @@ pub(crate) fn second_thread(comm: &Communicator, pause: Pause<'_>) -> Result<()>
         let end = y.barrier();
         other.join().expect("no panic").and(end)
     })
+}
+
+/// Rank 0 waits in x for rank 1, which waits in y for rank 0: until another thread of rank 1 makes
+/// the call, after a pause.
+pub(crate) fn second_thread(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
+    let [x, y] = used(comm)?;
+    if comm.rank() != 1 {
+        return x.barrier().and_then(|()| y.barrier());
+    }
+    beside([x, y], |x| {
+        pause(x, LATE);
+        Ok(())
+    })
+}
+
+/// As before, but the other thread waits for a group of which rank 2 is a member, which comes late.
+pub(crate) fn late_member(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
+    let [x, y] = used(comm)?;
+    if comm.rank() == 1 {
+        return beside([x, y], |_| comm.subgroup(&[1, 2]).map(drop));
+    }
+    if comm.rank() == 2 {
+        pause(comm, LATE);
+        comm.subgroup(&[1, 2])?;
+    }
+    x.barrier().and_then(|()| y.barrier())
 }
 
 struct Unpark(thread::Thread);
@@ -80,19 +105,9 @@ pub(crate) fn future_pending(comm: &Communicator, pause: Pause<'_>) -> Result<()
         x.barrier().and_then(|()| y.barrier())?;
         return late.wait().map(drop).map_err(Error::from);
     }
-    thread::scope(|scope| {
-        let (begins, begun) = channel();
-        let x = &x;
-        let task = async move {
-            begins.send(()).expect("the first thread waits");
-            late.await?;
-            x.barrier()
-        };
-        let other = scope.spawn(|| block_on(task));
-        begun.recv().expect("the other thread sends");
-        thread::sleep(BEGUN);
-        let end = y.barrier();
-        other.join().expect("no panic").and(end)
+    beside([x, y], |_| {
+        let ended = block_on(late);
+        ended.map(drop).map_err(Error::from)
     })
 }
 
@@ -114,5 +129,47 @@ pub(crate) fn patient(comm: &Communicator) -> Result<()> {
     match comm.rank() {
         0 => x.patient().barrier(),
         _ => y.with_timeout(LATE).barrier(),
+    }
+}
+
+/// Ranks wait for each other for as long as it takes.
+pub(crate) fn both_patient(comm: &Communicator) -> Result<()> {
+    let pair = used(comm)?;
+    pair[comm.rank() % 2].patient().barrier()
+}
+
+/// Rank 0 waits in x for rank 1, which waits in y for another thread of rank 0: that comes when x
+/// has ended.
+pub(crate) fn other_caller(comm: &Communicator) -> Result<()> {
+    let [x, y] = used(comm)?;
+    if comm.rank() == 1 {
+        return y.barrier().and_then(|()| y.barrier());
+    }
+    thread::scope(|scope| {
+        let ((tell, told), (free, freed)) = (channel(), channel());
+        let y = &y;
+        let other = scope.spawn(move || {
+            let called = y.barrier();
+            tell.send(()).expect("the first thread waits");
+            freed.recv().expect("it ends its wait");
+            called.and_then(|()| y.barrier())
+        });
+        told.recv().expect("the other thread sends");
+        let end = x.with_timeout(LATE).barrier();
+        free.send(()).expect("the other thread waits");
+        other.join().expect("no panic").and(end)
+    })
+}
+
+/// Rank 0 receives from the first rank that sends; rank 1 waits in y for rank 0, rank 2 comes late.
+pub(crate) fn any_sender(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
+    let [x, y] = used(comm)?;
+    match comm.rank() {
+        0 => x.with_timeout(LATE).recv_any(&mut [0u8]).map(drop),
+        1 => y.barrier(),
+        _ => {
+            pause(comm, 2 * LATE);
+            x.send(&[1u8], 0)
+        }
     }
 }

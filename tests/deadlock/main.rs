@@ -1,5 +1,5 @@
-//! Ranks that wait for each other in different communicators: simulated ones, and processes over
-//! TCP and shared memory. Calls that are slow, or come from another thread, are not taken for that.
+//! Ranks that wait for each other in different communicators, or send in a circle: simulated ones,
+//! and processes over TCP and shared memory. They are told so, and no call ends early.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,6 +13,9 @@ mod mistakes;
 mod processes;
 mod simulated;
 mod soak;
+
+/// What is said where the waits of ranks form a circle.
+const CIRCLE: &str = "; they wait for each other";
 
 #[test]
 fn child_entry() {

@@ -1,16 +1,21 @@
 //! Ranks that are processes.
 
+use crate::end::ENDS;
 use crate::mistakes::{MISTAKES, told, train};
 use crate::ranks::{ALL_LINKS, Links, ROLE, Ranks, exit};
-use crate::{end, go_on, soak};
+use crate::{CIRCLE, go_on, soak};
 use ringtree::{Communicator, Result};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Where the checkpoints of a training go.
 const FOLDER: &str = "RINGTREE_TEST_FOLDER";
-/// Much less than the timeout of five minutes, on any machine.
-const SOON: Duration = Duration::from_secs(40);
+/// The timeout of calls that do not end: until then each rank is told where the others are, on any
+/// machine.
+const TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Does what the role says, in a copy of this test that is a rank.
 pub(crate) fn play() {
@@ -22,23 +27,53 @@ pub(crate) fn play() {
 
 fn act(role: &str) -> Result<()> {
     let comm = Communicator::from_env()?;
+    let limited = comm.with_timeout(TIMEOUT);
     let folder = std::env::var(FOLDER).unwrap_or_default();
     if let Some((_, mistake)) = MISTAKES.iter().find(|(name, _)| *name == role) {
-        return train(&comm, *mistake, Path::new(&folder));
+        return train(&limited, *mistake, Path::new(&folder));
     }
-    let pause = |_: &Communicator, time| std::thread::sleep(time);
+    if let Some((_, program, ..)) = ENDS.iter().find(|(name, ..)| *name == role) {
+        return program(&limited);
+    }
+    if let Some((_, pause)) = PAUSES.iter().find(|(name, _)| *name == role) {
+        return go_on::second_thread(&comm, &|_, time| pause(time));
+    }
+    let sleep = |_: &Communicator, time| std::thread::sleep(time);
     match role {
-        "grid" => end::grid(&comm),
-        "message" => end::message(&comm),
-        "second-thread" => go_on::second_thread(&comm, &pause),
-        "future-pending" => go_on::future_pending(&comm, &pause),
+        "late-member" => go_on::late_member(&comm, &sleep),
+        "future-pending" => go_on::future_pending(&comm, &sleep),
         "computing" => go_on::computing(&comm, &compute),
         "patient" => go_on::patient(&comm),
+        "both-patient" => go_on::both_patient(&comm),
         "patient-for-long" => patient_for_long(&comm),
         "soak" => soak::run(&comm),
         other => panic!("no role is called {other}"),
     }
 }
+
+type Pause = fn(Duration);
+
+/// In what a thread can wait before it makes a call, and what does the same.
+const PAUSES: [(&str, Pause); 4] = [
+    ("sleeps", std::thread::sleep),
+    // As a queue, an event and a condition with a timeout.
+    ("waits-for-a-thread", |time| {
+        let (_keeps, never) = std::sync::mpsc::channel::<()>();
+        assert!(never.recv_timeout(time).is_err());
+    }),
+    // As a client of a server, with a time limit.
+    ("waits-for-a-socket", |time| {
+        let (mut socket, _other) = UnixStream::pair().expect("two descriptors are free");
+        let limited = socket.set_read_timeout(Some(time));
+        assert!(limited.is_ok() && socket.read(&mut [0]).is_err());
+    }),
+    // As a data loader's worker.
+    ("waits-for-a-process", |time| {
+        let seconds = time.as_secs().to_string();
+        let ended = Command::new("sleep").arg(seconds).status();
+        assert!(ended.expect("every system has it").success());
+    }),
+];
 
 /// Uses a core.
 fn compute(_: &Communicator, time: Duration) {
@@ -62,50 +97,24 @@ fn hear(ranks: &Ranks, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn each_of_the_usual_mistakes_is_told_within_seconds_on_every_rank() {
-    for links in [Links::Tcp, Links::SharedMemory] {
-        for (role, mistake) in MISTAKES {
-            let folder = tempfile::tempdir().unwrap();
-            let folder = [(FOLDER, folder.path().to_str().unwrap())];
-            let start = Instant::now();
-            let said = hear(&Ranks::start(links, role, 3, &folder), 3);
-            assert!(start.elapsed() < SOON, "{links:?} {role}: {said:?}");
-            for text in &said {
-                let is_told = told(mistake)
-                    .iter()
-                    .all(|part| text.contains(&escaped(part)));
-                assert!(is_told && *text == said[0], "{links:?} {role}: {said:#?}");
-                assert!(text.contains("rank 0 waits in "), "{text}");
-                assert!(text.contains("ranks 1, 2 wait in "), "{text}");
+fn ranks_that_wait_for_each_other_are_told_by_their_deadline() {
+    let mistakes = MISTAKES.map(|(role, mistake)| (role, 3, told(mistake)));
+    let ends = ENDS.map(|(role, _, count, parts)| (role, count, parts));
+    let all = mistakes.into_iter().chain(ends);
+    let started = all.map(|(role, count, parts)| {
+        let folder = tempfile::tempdir().unwrap();
+        let set = [
+            (FOLDER, folder.path().to_str().unwrap()),
+            ("RINGTREE_STALL_WARNING_S", "0"),
+        ];
+        let ranks = Ranks::start(Links::Both, role, count, &set);
+        (role, ranks, count, parts, folder)
+    });
+    for (role, ranks, count, parts, _folder) in started.collect::<Vec<_>>() {
+        for text in hear(&ranks, count) {
+            for part in parts.iter().chain(&[CIRCLE]) {
+                assert!(text.contains(part), "{role}: no {part} in: {text}");
             }
-        }
-    }
-}
-
-/// As a text stands in what a rank says of its error, which is a debugging form.
-fn escaped(text: &str) -> String {
-    text.replace('"', "\\\"")
-}
-
-#[test]
-fn a_circle_of_groups_and_one_with_a_message_are_told() {
-    for (role, count, part) in [
-        (
-            "grid",
-            4,
-            r#"rank 3 waits in barrier #2 of 1 u8, by flat, on "0-3""#,
-        ),
-        (
-            "message",
-            2,
-            "to rank 0 from rank 1, on the communicator of all ranks",
-        ),
-    ] {
-        let start = Instant::now();
-        let said = hear(&Ranks::start(Links::Tcp, role, count, &[]), count);
-        assert!(start.elapsed() < SOON, "{role}: {said:?}");
-        for text in said {
-            assert!(text.contains(&escaped(part)), "{role}: {text}");
         }
     }
 }
@@ -113,19 +122,18 @@ fn a_circle_of_groups_and_one_with_a_message_are_told() {
 #[test]
 fn what_is_merely_late_goes_on() {
     let quiet = [("RINGTREE_STALL_WARNING_S", "0")];
-    let roles = ["second-thread", "future-pending", "computing"];
-    for links in [Links::Tcp, Links::SharedMemory] {
-        let started = roles.map(|role| Ranks::start(links, role, 3, &quiet));
-        for (role, ranks) in roles.iter().zip(started) {
-            assert_eq!(hear(&ranks, 3), ["all well"; 3], "{links:?} {role}");
-        }
+    let roles = PAUSES.iter().map(|(role, _)| *role);
+    let roles = roles.chain(["late-member", "future-pending", "computing"]);
+    let started = roles.map(|role| (role, Ranks::start(Links::Both, role, 3, &quiet)));
+    for (role, ranks) in started.collect::<Vec<_>>() {
+        assert_eq!(hear(&ranks, 3), ["all well"; 3], "{role}");
     }
 }
 
 #[test]
 fn a_patient_wait_is_ended_by_the_others_timeout() {
     let said = hear(&Ranks::start(Links::Tcp, "patient", 2, &[]), 2);
-    let part = r#"on "y" after 4.0 s, its timeout: rank 0 waits in barrier #2 of 1 u8, by"#;
+    let part = r#"on "y" after 4.0 s, its timeout: rank 0 waits "#;
     assert!(
         said[1].starts_with("deadline: ") && said[1].contains(part),
         "{said:?}"
@@ -133,23 +141,36 @@ fn a_patient_wait_is_ended_by_the_others_timeout() {
 }
 
 #[test]
-fn a_call_that_waits_for_long_is_told_of_in_one_line_unless_it_is_patient() {
+fn a_call_that_waits_for_long_is_told_of_in_one_line() {
     let soon = [("RINGTREE_STALL_WARNING_S", "1")];
-    let ranks = Ranks::start(Links::Tcp, "second-thread", 2, &soon);
+    let ranks = Ranks::start(Links::Tcp, "sleeps", 2, &soon);
+    let computing = Ranks::start(Links::Tcp, "computing", 2, &soon);
     let (said, _) = ranks.hear(&[0]);
-    let part =
-        r#"s in barrier #2 of 1 u8, by flat, on "x": rank 1 waits in barrier #2 of 1 u8, by "#;
+    let start = "ringtree: rank 0 has waited ";
+    let part = r#" s in barrier #2 of 1 u8, by flat, on "x": rank 1 waits "#;
     assert!(
-        said[0].starts_with("ringtree: rank 0 has waited ") && said[0].contains(part),
+        said[0].starts_with(start) && said[0].contains(part),
         "{said:?}"
     );
     assert_eq!(ranks.hear(&[0]).0, ["all well"]);
-    let ranks = Ranks::start(Links::Tcp, "computing", 2, &soon);
-    let (said, _) = ranks.hear(&[0]);
+    let (said, _) = computing.hear(&[0]);
     let part = r#", on "x": rank 1 has made no call after #1; its timeout is 300 s"#;
     assert!(said[0].contains(part), "{said:?}");
-    let ranks = Ranks::start(Links::Tcp, "patient-for-long", 2, &soon);
-    assert_eq!(hear(&ranks, 2), ["all well"; 2]);
+}
+
+#[test]
+fn a_patient_call_is_told_of_only_if_ranks_wait_for_each_other() {
+    let soon = [("RINGTREE_STALL_WARNING_S", "1")];
+    let ranks = Ranks::start(Links::Tcp, "both-patient", 2, &soon);
+    let others = Ranks::start(Links::Tcp, "patient-for-long", 2, &soon);
+    for (rank, text) in hear(&ranks, 2).iter().enumerate() {
+        let other = 1 - rank;
+        let part =
+            format!(": rank {other} waits for rank {rank} in barrier #2 of 1 u8, by flat, on ");
+        let is_told = text.contains(&part) && text.ends_with("each other; it has no timeout");
+        assert!(text.starts_with("ringtree: ") && is_told, "{text}");
+    }
+    assert_eq!(hear(&others, 2), ["all well"; 2]);
 }
 
 /// `RINGTREE_TEST_LONG=1` makes it two minutes under load.

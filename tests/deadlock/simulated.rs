@@ -1,72 +1,39 @@
 //! Simulated ranks, in virtual time.
 
+use crate::end::ENDS;
 use crate::mistakes::{MISTAKES, told, train};
-use crate::{end, go_on};
-use ringtree::sim::network::Network;
+use crate::{CIRCLE, go_on};
 use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, Result};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use ringtree::{Error, Result};
 
-/// The ends of all ranks, within ten seconds of virtual time.
-fn soon(ranks: usize, code: impl Fn(&Communicator) -> Result<()> + Sync) -> Vec<Result<()>> {
-    let world = World::new(ranks);
-    let network = Arc::new(Mutex::new(Network::new(world.network.clone(), ranks)));
-    let ends = world.run_on(&network, code);
-    let took = network.lock().unwrap().now();
-    assert!(took < Duration::from_secs(10), "{took:?}: {ends:?}");
-    ends
-}
-
-/// One story, on every rank.
-fn story(ends: &[Result<()>]) -> String {
-    let errors: Vec<&Error> = ends.iter().map(|end| end.as_ref().unwrap_err()).collect();
-    assert!(errors.iter().all(|one| one.is_mismatch()), "{errors:?}");
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    assert!(texts.iter().all(|one| *one == texts[0]), "{texts:?}");
-    texts[0].clone()
+/// Each rank is told that they wait for each other, and these things; in part through another
+/// rank, whose call ended before.
+fn are_told(ends: &[Result<()>], parts: &[&str]) {
+    for end in ends {
+        let text = end.as_ref().map_err(Error::to_string).unwrap_err();
+        for part in parts.iter().chain(&[CIRCLE]) {
+            assert!(text.contains(part), "no {part} in: {text}");
+        }
+    }
 }
 
 #[test]
-fn each_of_the_usual_mistakes_is_told_within_seconds_on_every_rank() {
+fn after_each_of_the_usual_mistakes_the_deadline_tells_who_waits_for_whom() {
     for (_, mistake) in MISTAKES {
         for ranks in [2, 3, 5] {
             let folder = tempfile::tempdir().unwrap();
-            let ends = soon(ranks, |comm| train(comm, mistake, folder.path()));
-            let text = story(&ends);
-            for part in told(mistake) {
-                assert!(text.contains(part), "{mistake:?}, no {part} in: {text}");
-            }
-            assert!(text.contains("rank 0 waits in "), "{text}");
-            let others = match ranks {
-                2 => "rank 1 waits in ".to_owned(),
-                3 => "ranks 1, 2 wait in ".to_owned(),
-                _ => "ranks 1, 2, 3, 4 wait in ".to_owned(),
-            };
-            assert!(text.contains(&others), "{text}");
+            let world = World::new(ranks);
+            let ends = world.run(|comm| train(comm, mistake, folder.path()));
+            are_told(&ends, told(mistake));
         }
     }
 }
 
 #[test]
-fn a_circle_of_groups_and_one_with_a_message_are_told() {
-    let ends = soon(4, end::grid);
-    let errors: Vec<_> = ends.iter().map(|end| end.as_ref().unwrap_err()).collect();
-    for error in errors {
-        let text = error.to_string();
-        for part in [
-            r#"rank 0 waits in barrier #2 of 1 u8, by flat, on "0-1""#,
-            r#"rank 3 waits in barrier #2 of 1 u8, by flat, on "0-3""#,
-        ] {
-            assert!(error.is_mismatch() && text.contains(part), "{text}");
-        }
+fn ranks_in_a_circle_are_told_of_all_of_it() {
+    for (_, program, ranks, parts) in ENDS {
+        are_told(&World::new(ranks).run(program), parts);
     }
-    let text = story(&soon(2, end::message));
-    assert!(
-        text.contains("rank 0 waits in send-recv #1 of 8 f32 to rank 0 from rank 1, on the comm"),
-        "{text}"
-    );
-    assert!(text.contains(r#"on "sums""#), "{text}");
 }
 
 #[test]
@@ -87,16 +54,37 @@ fn what_is_merely_late_goes_on() {
     }
     let ends = world.run(|comm| go_on::future_pending(comm, &sleep));
     assert_eq!(ends, vec![Ok(()); 3], "a future");
+    let ends = world.run(|comm| go_on::late_member(comm, &sleep));
+    assert_eq!(ends, vec![Ok(()); 3], "a group");
+}
+
+/// Where another thread or rank may still come, no rank says that they wait for each other.
+#[test]
+fn no_rank_tells_of_a_circle_that_it_has_not_seen() {
+    let other = World::new(2).run(go_on::other_caller);
+    assert_eq!(other[1], Ok(()));
+    let any = World::new(3).run(|comm| go_on::any_sender(comm, &sleep));
+    for (ends, waits) in [
+        (other, "rank 0 in barrier #3"),
+        (any, "ranks 0, 2 in barrier #2"),
+    ] {
+        let error = ends[0].as_ref().unwrap_err();
+        let text = error.to_string();
+        let part = format!(r#"rank 1 waits for {waits} of 1 u8, by flat, on "y""#);
+        let is_told = error.is_timeout() && text.contains(&part) && !text.contains(CIRCLE);
+        assert!(is_told, "no {part} in: {text}");
+    }
 }
 
 #[test]
 fn a_patient_wait_is_ended_by_the_others_timeout() {
     let ends = World::new(2).run(go_on::patient);
     let error = ends[1].as_ref().unwrap_err();
-    assert!(error.is_timeout(), "{error}");
-    let text = error.to_string();
-    let part =
-        r#"on "y" after 4.0 s, its timeout: rank 0 waits in barrier #2 of 1 u8, by flat, on "x""#;
-    assert!(text.contains(part), "{text}");
+    let (is_timeout, text) = (error.is_timeout(), error.to_string());
+    let part = r#"on "y" after 4.0 s, its timeout: rank 0 waits for rank 1 in barrier #2 of 1 u8"#;
+    assert!(
+        is_timeout && text.contains(part) && text.contains(CIRCLE),
+        "{text}"
+    );
     assert!(ends[0].is_err());
 }

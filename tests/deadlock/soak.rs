@@ -21,7 +21,7 @@ impl Chance {
     }
 }
 
-/// Mostly short; one in eight is longer than two snapshots.
+/// Mostly short; one in eight is so long that the ranks tell each other where they are.
 fn pause(own: &mut Chance) {
     let most_ms = if own.below(8) == 0 { 3500 } else { 60 };
     thread::sleep(Duration::from_millis(own.below(most_ms)));

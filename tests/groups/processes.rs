@@ -19,6 +19,7 @@ pub(crate) fn play() {
         "hundred" => made_and_dropped(100),
         "sixty-four" => sixty_four(),
         "dies" => dies(),
+        "long causes" => long_causes(),
         other => panic!("no role is called {other}"),
     };
     exit(end)
@@ -228,6 +229,23 @@ fn run(links: Links, role: &str, world_size: usize) -> Vec<String> {
     Ranks::start(links, role, world_size, &[]).hear(&all).0
 }
 
+/// Each rank in turn ends a group for a reason of many pages.
+fn long_causes() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let mut told = Vec::new();
+    for failing in 0..comm.world_size() {
+        let group = comm.duplicate()?;
+        if comm.rank() == failing {
+            let trace = "0: std::backtrace::Backtrace::create\n".repeat(2500);
+            let cause = format!("no loss on rank {failing}: {trace}it is NaN");
+            group.fail(&Error::system(cause));
+        }
+        told.push(group.barrier().unwrap_err().to_string());
+    }
+    comm.barrier()?;
+    Ok(told.join("; "))
+}
+
 #[test]
 fn groups_used_in_opposite_order_do_not_stall_each_other() {
     for links in [Links::Tcp, Links::SharedMemory] {
@@ -282,4 +300,16 @@ fn a_killed_rank_is_named_in_its_groups_and_the_others_go_on() {
         assert!(said[0].starts_with(named), "{links:?}: {}", said[0]);
         assert_eq!(ranks.hear(&[0, 1]).0, ["went on"; 2], "{links:?}");
     }
+}
+
+#[test]
+fn a_cause_of_many_pages_reaches_all_processes_and_no_connection_is_lost() {
+    let (said, _) = Ranks::start(Links::Tcp, "long causes", 3, &[]).hear(&[0, 1, 2]);
+    for failing in 0..3 {
+        let begins = format!("no loss on rank {failing}: 0: std");
+        assert!(said[0].contains(&begins), "{}", said[0]);
+    }
+    assert_eq!(said[0].matches("[... cut ...]").count(), 3, "{}", said[0]);
+    assert!(said[0].ends_with("it is NaN"), "{}", said[0]);
+    assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
 }

@@ -70,7 +70,7 @@ fn ranks_with_different_settings_are_told() {
     });
     let (said, _) = ranks.hear(&[0, 1, 2]);
     for text in said {
-        let differs = "RINGTREE_REPRODUCIBLE differs: it is \\\"0\\\" on rank 0";
+        let differs = "RINGTREE_REPRODUCIBLE differs: it is \"0\" on rank 0";
         assert!(text.contains(differs), "{text}");
     }
 }

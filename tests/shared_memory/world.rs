@@ -128,6 +128,7 @@ impl Case {
             &is_local,
         );
         Arc::new(Prepared {
+            counts: None,
             digest: call.digest(),
             call,
             program: match form.exposes {

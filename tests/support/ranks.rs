@@ -7,6 +7,7 @@ pub(crate) use address::free_address;
 use ringtree::Result;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -21,9 +22,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn exit(end: Result<String>) -> ! {
     match end {
         Ok(text) => eprintln!("{MARK}{text}"),
-        Err(error) if error.is_peer_lost() => {
-            eprintln!("{MARK}lost {}: {error}", error.peer().unwrap());
-        }
+        // A group may hear of the death of a rank outside of it, which has no number there.
+        Err(error) if error.is_peer_lost() => match error.peer() {
+            Some(peer) => eprintln!("{MARK}lost {peer}: {error}"),
+            None => eprintln!("{MARK}lost outside: {error}"),
+        },
         Err(error) if error.is_timeout() => eprintln!("{MARK}deadline: {error}"),
         Err(error) => eprintln!("{MARK}{error:?}"),
     }
@@ -100,12 +103,24 @@ impl Ranks {
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped());
             settings(rank, &mut command);
+            // Each in a session of its own, as torchrun starts them: so the scheduler shares the
+            // cores among the ranks as among strangers.
+            // SAFETY: between fork and exec; setsid takes nothing and touches no memory.
+            unsafe {
+                command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+            }
             let mut child = command.spawn().unwrap();
             let lines = BufReader::new(child.stderr.take().unwrap()).lines();
             let tell = tell.clone();
             std::thread::spawn(move || {
-                for line in lines.map_while(std::io::Result::ok) {
-                    let said = line.strip_prefix(MARK).map_or(line.clone(), str::to_owned);
+                let mut lines = lines.map_while(std::io::Result::ok);
+                while let Some(line) = lines.next() {
+                    let said = match line.strip_prefix(MARK) {
+                        Some(said) => said.into(),
+                        // A panic begins with an empty line; all of it is one thing said.
+                        None if line.is_empty() => lines.by_ref().collect::<Vec<_>>().join("\n"),
+                        None => line,
+                    };
                     if tell.send((rank, Instant::now(), said)).is_err() {
                         return;
                     }

@@ -277,6 +277,10 @@ impl<T: Element> Buffer for Held<T> {
             Self::Scratch(elements) => elements.memory(),
         }
     }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
+    }
 }
 
 impl<T: Element> BufferMut for Held<T> {

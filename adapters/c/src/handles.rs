@@ -7,7 +7,7 @@
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::Pending;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// In every handle, so that none is an address of memory: of such, the upper bits are equal.
@@ -16,40 +16,14 @@ const MARK: usize = 0x5254 << 48;
 /// The handles given out so far, of all tables.
 static GIVEN: AtomicUsize = AtomicUsize::new(0);
 
-pub(crate) static COMMUNICATORS: Table<Comm> =
+pub(crate) static COMMUNICATORS: Table<Communicator> =
     Table::new("ringtree_comm_t", "destroyed or aborted");
 pub(crate) static WORK: Table<Pending> = Table::new("ringtree_work_t", "freed");
 
-/// A communicator of the process that joined: a forked child has none of its threads.
-pub(crate) struct Comm {
-    pub(crate) comm: Communicator,
-    process: u32,
-}
-
-impl Comm {
-    pub(crate) fn new(comm: Communicator) -> Self {
-        Self {
-            comm,
-            process: std::process::id(),
-        }
-    }
-
-    /// Another handle of the same communicator.
-    pub(crate) fn with(&self, comm: Communicator) -> Self {
-        Self {
-            comm,
-            process: self.process,
-        }
-    }
-
-    /// Whether this is another process than the one that joined.
-    pub(crate) fn is_forked(&self) -> bool {
-        self.process != std::process::id()
-    }
-}
-
 pub(crate) struct Table<T> {
     entries: RwLock<BTreeMap<usize, Arc<T>>>,
+    /// The process that has added the latest; 0 before.
+    process: AtomicU32,
     what: &'static str,
     ended: &'static str,
 }
@@ -58,6 +32,7 @@ impl<T> Table<T> {
     const fn new(what: &'static str, ended: &'static str) -> Self {
         Self {
             entries: RwLock::new(BTreeMap::new()),
+            process: AtomicU32::new(0),
             what,
             ended,
         }
@@ -66,14 +41,34 @@ impl<T> Table<T> {
     /// Adds one, and returns its handle.
     pub(crate) fn insert(&self, one: T) -> usize {
         let handle = MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
+        self.process.store(std::process::id(), Ordering::Relaxed);
         self.write().insert(handle, Arc::new(one));
         handle
+    }
+
+    /// Whether what is here is of a process that this one was forked from. There other threads may
+    /// have locked it, or wait for it.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        let process = self.process.load(Ordering::Relaxed);
+        process != 0 && process != std::process::id()
+    }
+
+    /// # Errors
+    /// [`Error::usage`] in a forked child.
+    pub(crate) fn refuse_children(&self) -> Result<()> {
+        match self.is_of_parent() {
+            false => Ok(()),
+            true => Err(Error::usage(
+                "this process was forked from one that had joined; a forked child makes no calls: \
+                 make them in its parent, or let the child start a program of its own",
+            )),
+        }
     }
 
     /// # Errors
     /// [`Error::usage`]: there is none, or none any more.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
-        let found = self.read().get(&handle).cloned();
+        let found = self.read()?.get(&handle).cloned();
         found.ok_or_else(|| self.missing(handle))
     }
 
@@ -86,6 +81,7 @@ impl<T> Table<T> {
         handle: usize,
         may_go: impl FnOnce(&T) -> Result<()>,
     ) -> Result<Arc<T>> {
+        self.refuse_children()?;
         let mut entries = self.write();
         let found = entries.get(&handle).ok_or_else(|| self.missing(handle))?;
         may_go(found)?;
@@ -97,6 +93,7 @@ impl<T> Table<T> {
     /// # Errors
     /// As [`Table::get`].
     pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
+        self.refuse_children()?;
         let mut entries = self.write();
         let place = entries.get_mut(&handle);
         let place = place.ok_or_else(|| self.missing(handle))?;
@@ -112,8 +109,12 @@ impl<T> Table<T> {
         })
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<usize, Arc<T>>> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> Result<RwLockReadGuard<'_, BTreeMap<usize, Arc<T>>>> {
+        if let Ok(entries) = self.entries.try_read() {
+            return Ok(entries);
+        }
+        self.refuse_children()?;
+        Ok(self.entries.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Arc<T>>> {

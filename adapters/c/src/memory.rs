@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::handles::{COMMUNICATORS, Comm};
-use ringtree::{Element, Error, Result};
+use crate::handles::COMMUNICATORS;
+use ringtree::{Communicator, Element, Error, Result};
 use ringtree_foreign::{ForeignBuffer, first_element};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -75,6 +75,6 @@ pub(crate) fn as_pointer<T>(handle: usize) -> *mut T {
 ///
 /// # Errors
 /// [`Error::usage`]: there is none.
-pub(crate) fn communicator<T>(handle: *mut T) -> Result<Arc<Comm>> {
+pub(crate) fn communicator<T>(handle: *mut T) -> Result<Arc<Communicator>> {
     COMMUNICATORS.get(handle.addr())
 }

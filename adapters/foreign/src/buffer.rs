@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use ringtree::comm::buffer::{Memory, MemoryMut};
-use ringtree::{Buffer, BufferMut, Element, Error, Result};
+use ringtree::{Buffer, BufferMut, Element, Error, Layout, Result};
 use std::ptr::NonNull;
 
 /// Elements at an address that another language gave, and what keeps them there.
@@ -109,6 +109,10 @@ impl<T: Element, K> Buffer for ForeignBuffer<T, K> {
 
     fn memory(&self) -> Memory<'_, T> {
         Memory::Host(self.as_slice())
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout::Even
     }
 }
 

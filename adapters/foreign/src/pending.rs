@@ -147,9 +147,16 @@ impl Pending {
         end.expect("invariant: without a time it waits until there is an end")
     }
 
+    /// The operation, if the library carries the call out and no thread waits in it: who drops it
+    /// lets it end by itself, and no call can wait for it any more.
+    #[must_use]
+    pub fn take_operation(&self) -> Option<Box<dyn Operation>> {
+        lock(&self.operation).take()
+    }
+
     /// Waits in the operation itself, if no other thread does, and returns whether it did.
     pub fn wait_in_operation(&self) -> bool {
-        let taken = lock(&self.operation).take();
+        let taken = self.take_operation();
         let is_mine = taken.is_some();
         if let Some(operation) = taken {
             self.outcome.set(unpanicked(|| operation.wait()));

@@ -1,12 +1,14 @@
 //! What Python passes to a call, as values.
 
 use crate::call::Call;
+use crate::error::{unsuitable, usage};
 use crate::sys::Memory;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use ringtree::{Collective, Dtype, ReduceOp};
+use ringtree::{Dtype, ReduceOp};
+use std::fmt::Display;
 use std::str::FromStr;
 
 /// What a call combines by.
@@ -18,24 +20,51 @@ impl Operator {
     pub(crate) const NONE: Self = Self(ReduceOp::Sum);
 
     /// # Errors
-    /// `ValueError`: there is no such operator, or it takes no factor.
-    pub(crate) fn new(name: &str, factor: Option<f64>) -> PyResult<Self> {
-        match (ReduceOp::from_str(name), factor) {
-            (Ok(op), None) => Ok(Self(op)),
-            (Ok(ReduceOp::Sum), Some(factor)) => Ok(Self(ReduceOp::PreMulSum(factor))),
-            (Ok(op), Some(_)) => Err(PyValueError::new_err(format!(
-                "a factor multiplies what is summed: op must be 'sum', not '{op}'"
-            ))),
-            (Err(line), _) => Err(PyValueError::new_err(line)),
+    /// `UsageError`: there is no such operator, or it takes no factor.
+    pub(crate) fn new(py: Python<'_>, name: &str, factor: Option<f64>) -> PyResult<Self> {
+        match (named(py, name)?, factor) {
+            (op, None) => Ok(Self(op)),
+            (ReduceOp::Sum, Some(factor)) => Ok(Self(ReduceOp::PreMulSum(factor))),
+            (op, Some(_)) => {
+                let line =
+                    format!("a factor multiplies what is summed: op must be 'sum', not '{op}'");
+                Err(usage(py, line))
+            }
         }
     }
 }
 
+/// What is called so.
+///
 /// # Errors
-/// `ValueError`: no type is called so.
-pub(crate) fn dtype(name: &str) -> PyResult<Dtype> {
-    Dtype::from_str(name).map_err(PyValueError::new_err)
+/// `UsageError`: nothing is.
+pub(crate) fn named<T: FromStr<Err: Display>>(py: Python<'_>, name: &str) -> PyResult<T> {
+    name.parse().map_err(|line| usage(py, line))
 }
+
+/// A number that a program gives, or a list of them: one that is out of range is refused as any
+/// wrong value is.
+pub(crate) struct Number<T>(pub(crate) T);
+
+impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for Number<T> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let refused = |error: PyErr| match error.is_instance_of::<PyOverflowError>(py) {
+            true => {
+                let given = object.as_any();
+                let line = format!("{given} is out of range: ranks and counts are from 0 on");
+                usage(py, line)
+            }
+            false => error,
+        };
+        object.extract().map(Self).map_err(refused)
+    }
+}
+
+/// How many elements each rank has, where blocks differ.
+pub(crate) type Counts = Option<Number<Vec<usize>>>;
 
 /// Buffers of one call, which have elements of one type.
 pub(crate) struct Buffers {
@@ -46,22 +75,23 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// # Errors
-    /// `ValueError`: no type is called so.
-    pub(crate) fn of(name: Option<&str>) -> PyResult<Self> {
-        let told = name.map(dtype).transpose()?;
+    /// `UsageError`: no type is called so.
+    pub(crate) fn of(py: Python<'_>, name: Option<&str>) -> PyResult<Self> {
+        let told = name.map(|name| named(py, name)).transpose()?;
         Ok(Self { told, dtype: None })
     }
 
     /// The memory of one of them.
     ///
     /// # Errors
-    /// Those of [`Memory::of_buffer`]; `TypeError` if its elements are of another type.
+    /// Those of [`Memory::of_buffer`]; the same if its elements are of another type.
     pub(crate) fn take(&mut self, object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Memory> {
         let (found, memory) = Memory::of_buffer(object, self.told, is_written)?;
         match self.dtype.replace(found) {
-            Some(other) if other != found => Err(PyTypeError::new_err(format!(
-                "one buffer has elements of {other}, the other of {found}"
-            ))),
+            Some(other) if other != found => {
+                let line = format!("one buffer has elements of {other}, the other of {found}");
+                Err(unsuitable(object.py(), line))
+            }
             _ => Ok(memory),
         }
     }
@@ -103,14 +133,15 @@ pub(crate) type Raw = (
 );
 
 /// # Errors
-/// `ValueError`: there is no such collective, type or operator.
+/// `UsageError`: there is no such collective, type or operator.
 pub(crate) fn call_of(raw: Raw, keeper: &Bound<'_, PyAny>) -> PyResult<Call> {
+    let py = keeper.py();
     let (collective, name, op, factor, root, is_in_place, inputs, outputs, counts) = raw;
     let memory = |parts| Memory::of_addresses(parts, keeper.clone().unbind());
     Ok(Call {
-        collective: Collective::from_str(&collective).map_err(PyValueError::new_err)?,
-        dtype: dtype(&name)?,
-        op: Operator::new(&op, factor)?.0,
+        collective: named(py, &collective)?,
+        dtype: named(py, &name)?,
+        op: Operator::new(py, &op, factor)?.0,
         root,
         is_in_place,
         input: memory(inputs),

@@ -1,14 +1,14 @@
 //! The class that Python sees.
 
-use crate::arguments::{self, Buffers, Operator, Raw, call_of, plain_tensor};
+use crate::arguments::{Counts, Number, Operator, Raw, call_of, named, plain_tensor};
 use crate::call::Call;
 use crate::error;
+use crate::fork::Home;
 use crate::interrupt;
-use crate::lane::Lane;
+use crate::lane::{Lane, Ran};
 use crate::start;
 use crate::sys::{Memory, Tensors};
 use crate::work::{Work, duration};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ringtree::{Collective, Error};
@@ -33,8 +33,7 @@ pub(crate) struct Communicator {
     state: Mutex<State>,
     rank: usize,
     world_size: usize,
-    /// The process that joined: a forked child has none of its threads.
-    process: u32,
+    home: Home,
 }
 
 struct State {
@@ -44,11 +43,19 @@ struct State {
 }
 
 impl Communicator {
-    pub(crate) fn new(comm: ringtree::Communicator) -> Self {
+    /// For Python: it is left when the program ends, at the latest.
+    pub(crate) fn made(py: Python<'_>, comm: ringtree::Communicator) -> PyResult<Py<Self>> {
+        let made = Py::new(py, Self::new(comm))?;
+        let package = py.import("ringtree")?;
+        package.call_method1("_leave_at_exit", (&made,))?;
+        Ok(made)
+    }
+
+    fn new(comm: ringtree::Communicator) -> Self {
         Self {
             rank: comm.rank(),
             world_size: comm.world_size(),
-            process: std::process::id(),
+            home: Home::here(),
             state: Mutex::new(State {
                 timeout: comm.timeout(),
                 lane: Some(Arc::new(Lane::new(comm))),
@@ -62,6 +69,7 @@ impl Communicator {
 
     /// The order of calls, and the time that a call may take.
     fn lane_and_timeout(&self, py: Python<'_>) -> PyResult<(Arc<Lane>, Duration)> {
+        self.home.check(py)?;
         let closed = || error::raised(py, &Error::usage("the communicator is closed"));
         let state = self.state();
         let (lane, timeout) = (state.lane.clone(), state.timeout);
@@ -70,14 +78,10 @@ impl Communicator {
         Ok((lane.ok_or_else(closed)?, timeout))
     }
 
-    fn lane(&self, py: Python<'_>) -> PyResult<Arc<Lane>> {
-        self.lane_and_timeout(py).map(|(lane, _)| lane)
-    }
-
     /// What is to be left. A forked child leaves nothing: that is its parent's to do.
     fn take_lane(&self) -> Option<Arc<Lane>> {
         let lane = self.state().lane.take();
-        match self.process == std::process::id() {
+        match self.home.is_here() {
             true => lane,
             false => {
                 std::mem::forget(lane);
@@ -105,72 +109,21 @@ impl Communicator {
         end.map_err(|error| error::raised(py, &error))
     }
 
-    /// Runs calls to their end.
-    fn run<C>(&self, py: Python<'_>, calls: C, timeout: Option<Duration>) -> PyResult<()>
-    where
-        C: AsMut<[Call]> + Into<Vec<Call>> + Send,
-    {
-        // What the calls hold is let go with the interpreter's lock, where that costs nothing.
-        let mut calls = Some(calls);
-        match self.detached(py, timeout, |lane, timeout| lane.run(&mut calls, timeout))? {
-            Some(queued) => queued.finish(py),
-            None => Ok(()),
-        }
-    }
-
-    /// A collective on one buffer, in place.
-    fn in_place(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        collective: Collective,
-        op: Operator,
-        root: usize,
-        name: Option<&str>,
-    ) -> PyResult<()> {
-        let mut buffers = Buffers::of(name)?;
-        let output = buffers.take(buffer, true)?;
-        let call = Call::in_place(collective, buffers.dtype(), op.0, root, output);
-        self.run(buffer.py(), [call], None)
-    }
-
-    /// A collective from one buffer into another; `None` where this rank has none.
-    fn into(
+    /// The same in the order of calls: after what is queued.
+    pub(crate) fn in_order<R: Send + 'static>(
         &self,
         py: Python<'_>,
-        (input, output): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
-        (collective, op, root): (Collective, Operator, usize),
-        (split_input, split_output): (Option<&[usize]>, Option<&[usize]>),
-        name: Option<&str>,
-    ) -> PyResult<()> {
-        let mut buffers = Buffers::of(name)?;
-        let mut take = |object: Option<&Bound<'_, PyAny>>, split: Option<&[usize]>, is_written| {
-            let Some(object) = object else {
-                return Ok(Memory::none());
-            };
-            let memory = buffers.take(object, is_written)?;
-            let Some(lengths) = split else {
-                return Ok(memory);
-            };
-            let parts = memory.split(lengths, buffers.dtype().size());
-            parts.map_err(|error| error::raised(py, &error))
-        };
-        let input = take(input, split_input, false)?;
-        let output = take(output, split_output, true)?;
-        let counts = match (split_input, split_output) {
-            (Some(send), Some(receive)) => Some((send.to_vec(), receive.to_vec())),
-            _ => None,
-        };
-        let call = Call {
-            collective,
-            dtype: buffers.dtype(),
-            op: op.0,
-            root,
-            is_in_place: false,
-            input,
-            output,
-            counts,
-        };
-        self.run(py, [call], None)
+        timeout: Option<Duration>,
+        act: impl FnOnce(&ringtree::Communicator) -> ringtree::Result<R> + Send + 'static,
+    ) -> PyResult<R> {
+        match self.detached(py, timeout, |lane, timeout| lane.run(act, timeout))? {
+            Ran::Ended(result) => Ok(result),
+            Ran::Queued(work, result) => {
+                work.finish(py)?;
+                let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Ok(result.expect("invariant: a job that has ended well has left its result"))
+            }
+        }
     }
 }
 
@@ -179,14 +132,14 @@ impl Communicator {
     /// The communicator of all ranks, by the variables that `ringtree run` and torchrun set. Waits
     /// until all ranks have come.
     #[staticmethod]
-    fn from_env(py: Python<'_>) -> PyResult<Self> {
-        start::connect_from_env(py, false)
+    fn from_env(py: Python<'_>) -> PyResult<Py<Self>> {
+        start::connect_from_env(py, false, None)
     }
 
     /// The same; or, in a program that no launcher has started, one rank alone.
     #[staticmethod]
-    fn from_env_or_alone(py: Python<'_>) -> PyResult<Self> {
-        start::connect_from_env(py, true)
+    fn from_env_or_alone(py: Python<'_>) -> PyResult<Py<Self>> {
+        start::connect_from_env(py, true, None)
     }
 
     /// This process's number in the group, from 0.
@@ -204,7 +157,7 @@ impl Communicator {
     /// What the bytes travel over: shm, tcp, or both.
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<&'static str> {
-        Ok(self.lane(py)?.comm().transport())
+        self.detached(py, None, |lane, _| Ok(lane.comm().transport()))
     }
 
     /// How long a call may take, in seconds, before it ends with a DeadlineError.
@@ -214,8 +167,9 @@ impl Communicator {
     }
 
     #[setter]
-    fn set_timeout(&self, seconds: f64) -> PyResult<()> {
-        self.state().timeout = duration(seconds)?;
+    fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        let timeout = duration(py, seconds)?;
+        self.state().timeout = timeout;
         Ok(())
     }
 
@@ -226,8 +180,8 @@ impl Communicator {
     /// ...     start, end = comm.block(6)
     /// >>> 0 <= start < end <= 6
     /// True
-    fn block(&self, py: Python<'_>, count: usize) -> PyResult<(usize, usize)> {
-        let block = self.lane(py)?.comm().block(count);
+    fn block(&self, py: Python<'_>, count: Number<usize>) -> PyResult<(usize, usize)> {
+        let block = self.detached(py, None, |lane, _| Ok(lane.comm().block(count.0)))?;
         Ok((block.start, block.end))
     }
 
@@ -241,7 +195,7 @@ impl Communicator {
         factor: Option<f64>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let op = Operator::new(op, factor)?;
+        let op = Operator::new(buffer.py(), op, factor)?;
         self.in_place(buffer, Collective::AllReduce, op, 0, dtype)
     }
 
@@ -255,7 +209,11 @@ impl Communicator {
         factor: Option<f64>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let what = (Collective::AllReduce, Operator::new(op, factor)?, 0);
+        let what = (
+            Collective::AllReduce,
+            Operator::new(input.py(), op, factor)?,
+            0,
+        );
         self.into(
             input.py(),
             (Some(input), Some(output)),
@@ -270,10 +228,10 @@ impl Communicator {
     fn broadcast(
         &self,
         buffer: &Bound<'_, PyAny>,
-        root: usize,
+        root: Number<usize>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        self.in_place(buffer, Collective::Broadcast, Operator::NONE, root, dtype)
+        self.in_place(buffer, Collective::Broadcast, Operator::NONE, root.0, dtype)
     }
 
     /// The root's `buffer` becomes the reduction of all; the others' are unspecified afterwards.
@@ -282,12 +240,12 @@ impl Communicator {
         &self,
         buffer: &Bound<'_, PyAny>,
         op: &str,
-        root: usize,
+        root: Number<usize>,
         factor: Option<f64>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let op = Operator::new(op, factor)?;
-        self.in_place(buffer, Collective::Reduce, op, root, dtype)
+        let op = Operator::new(buffer.py(), op, factor)?;
+        self.in_place(buffer, Collective::Reduce, op, root.0, dtype)
     }
 
     /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
@@ -300,7 +258,7 @@ impl Communicator {
         factor: Option<f64>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let op = Operator::new(op, factor)?;
+        let op = Operator::new(buffer.py(), op, factor)?;
         self.in_place(buffer, Collective::ReduceScatter, op, 0, dtype)
     }
 
@@ -312,13 +270,17 @@ impl Communicator {
         input: &Bound<'_, PyAny>,
         output: &Bound<'_, PyAny>,
         op: &str,
-        counts: Option<Vec<usize>>,
+        counts: Counts,
         factor: Option<f64>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let what = (Collective::ReduceScatter, Operator::new(op, factor)?, 0);
-        let split = (counts.as_deref(), None);
-        self.into(input.py(), (Some(input), Some(output)), what, split, dtype)
+        let what = (
+            Collective::ReduceScatter,
+            Operator::new(input.py(), op, factor)?,
+            0,
+        );
+        let buffers = (Some(input), Some(output));
+        self.into(input.py(), buffers, what, (counts, None), dtype)
     }
 
     /// Every rank's `buffer` becomes all ranks' own blocks; before, only the own block counts.
@@ -334,12 +296,12 @@ impl Communicator {
         &self,
         input: &Bound<'_, PyAny>,
         output: &Bound<'_, PyAny>,
-        counts: Option<Vec<usize>>,
+        counts: Counts,
         dtype: Option<&str>,
     ) -> PyResult<()> {
         let what = (Collective::AllGather, Operator::NONE, 0);
-        let split = (None, counts.as_deref());
-        self.into(input.py(), (Some(input), Some(output)), what, split, dtype)
+        let buffers = (Some(input), Some(output));
+        self.into(input.py(), buffers, what, (None, counts), dtype)
     }
 
     /// The root's `output` becomes all ranks' `input`s, in rank order; the others give None.
@@ -348,10 +310,10 @@ impl Communicator {
         &self,
         input: &Bound<'_, PyAny>,
         output: Option<&Bound<'_, PyAny>>,
-        root: usize,
+        root: Number<usize>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let what = (Collective::Gather, Operator::NONE, root);
+        let what = (Collective::Gather, Operator::NONE, root.0);
         self.into(input.py(), (Some(input), output), what, (None, None), dtype)
     }
 
@@ -361,10 +323,10 @@ impl Communicator {
         &self,
         input: Option<&Bound<'_, PyAny>>,
         output: &Bound<'_, PyAny>,
-        root: usize,
+        root: Number<usize>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let what = (Collective::Scatter, Operator::NONE, root);
+        let what = (Collective::Scatter, Operator::NONE, root.0);
         self.into(
             output.py(),
             (input, Some(output)),
@@ -381,34 +343,33 @@ impl Communicator {
         &self,
         input: &Bound<'_, PyAny>,
         output: &Bound<'_, PyAny>,
-        send: Option<Vec<usize>>,
-        receive: Option<Vec<usize>>,
+        send: Counts,
+        receive: Counts,
         dtype: Option<&str>,
     ) -> PyResult<()> {
         if send.is_some() != receive.is_some() {
             let line = "all_to_all_into takes counts for both sides, or for neither";
-            return Err(PyValueError::new_err(line));
+            return Err(error::usage(input.py(), line));
         }
         let what = (Collective::AllToAll, Operator::NONE, 0);
-        let split = (send.as_deref(), receive.as_deref());
-        self.into(input.py(), (Some(input), Some(output)), what, split, dtype)
+        let buffers = (Some(input), Some(output));
+        self.into(input.py(), buffers, what, (send, receive), dtype)
     }
 
     /// Returns on no rank before every rank has called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.detached(py, None, |lane, timeout| {
-            lane.comm().with_timeout(timeout).barrier()
-        })
+        self.in_order(py, None, ringtree::Communicator::barrier)
     }
 
     /// Sends `buffer` to `peer`, which receives as many elements of the same type, under the same
     /// tag. Messages are received in the order in which they were sent.
-    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn send(
         &self,
         buffer: &Bound<'_, PyAny>,
-        peer: usize,
-        tag: u32,
+        peer: Number<usize>,
+        tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
         let work = self.send_async(buffer, peer, tag, dtype)?;
@@ -416,12 +377,13 @@ impl Communicator {
     }
 
     /// Receives into `buffer` what `peer` sends under this tag.
-    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn recv(
         &self,
         buffer: &Bound<'_, PyAny>,
-        peer: usize,
-        tag: u32,
+        peer: Number<usize>,
+        tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
         let work = self.recv_async(buffer, peer, tag, dtype)?;
@@ -429,45 +391,51 @@ impl Communicator {
     }
 
     /// Starts sending; `wait()` of what it returns says that the buffer can be used again.
-    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn send_async(
         &self,
         buffer: &Bound<'_, PyAny>,
-        peer: usize,
-        tag: u32,
+        peer: Number<usize>,
+        tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        self.buffer_message(buffer, (peer, tag), dtype, true)
+        self.buffer_message(buffer, (peer.0, tag.0), dtype, true)
     }
 
     /// Starts receiving; `wait()` of what it returns says that the message is there.
-    #[pyo3(signature = (buffer, peer, *, tag=0, dtype=None))]
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn recv_async(
         &self,
         buffer: &Bound<'_, PyAny>,
-        peer: usize,
-        tag: u32,
+        peer: Number<usize>,
+        tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        self.buffer_message(buffer, (peer, tag), dtype, false)
+        self.buffer_message(buffer, (peer.0, tag.0), dtype, false)
     }
 
     /// A communicator of the ranks that give the same `color`, numbered by `key`; None for a rank
     /// whose colour is None. All ranks call it.
-    #[pyo3(signature = (color, key=0))]
-    fn split(&self, py: Python<'_>, color: Option<usize>, key: usize) -> PyResult<Option<Self>> {
-        let made = self.detached(py, None, |lane, timeout| {
-            lane.comm().with_timeout(timeout).split(color, key)
-        });
-        Ok(made?.map(Self::new))
+    #[pyo3(signature = (color, key=Number(0)), text_signature = "($self, color, key=0)")]
+    fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<Number<usize>>,
+        key: Number<usize>,
+    ) -> PyResult<Option<Py<Self>>> {
+        let color = color.map(|color| color.0);
+        let made = self.in_order(py, None, move |comm| comm.split(color, key.0))?;
+        made.map(|comm| Self::made(py, comm)).transpose()
     }
 
     /// A communicator of these ranks, in the order of the list; its members alone call this.
-    fn subgroup(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Self> {
+    fn subgroup(&self, py: Python<'_>, ranks: Number<Vec<usize>>) -> PyResult<Py<Self>> {
         let made = self.detached(py, None, |lane, timeout| {
-            lane.comm().with_timeout(timeout).subgroup(&ranks)
+            lane.comm().with_timeout(timeout).subgroup(&ranks.0)
         });
-        made.map(Self::new)
+        Self::made(py, made?)
     }
 
     /// Ends every call under way and every later one, on all ranks, with this line.
@@ -481,7 +449,7 @@ impl Communicator {
 
     /// The first error, with which every call ends from now on; None while there is none.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let failure = self.lane(py)?.comm().failure();
+        let failure = self.detached(py, None, |lane, _| Ok(lane.comm().failure()))?;
         let exception = failure.map(|error| error::raised(py, &error).into_value(py));
         Ok(exception.map(Py::into_any))
     }
@@ -520,7 +488,9 @@ impl Communicator {
         is_async: bool,
         timeout: Option<f64>,
     ) -> PyResult<Option<Work>> {
-        let timeout = timeout.map(duration).transpose()?;
+        let timeout = timeout
+            .map(|seconds| duration(keeper.py(), seconds))
+            .transpose()?;
         let calls = calls.into_iter().map(|raw| call_of(raw, keeper));
         let calls = calls.collect::<PyResult<Vec<Call>>>()?;
         if !is_async {
@@ -532,14 +502,21 @@ impl Communicator {
     }
 
     /// For the package's own modules: an all-reduce of a tensor in place, which its caller waits
-    /// for. False, and nothing is done, if the tensor is not plain memory.
+    /// for. False, and nothing is done, if the tensor is not plain memory, or if calls are queued:
+    /// a caller that Ctrl-C takes out of the queue may let the tensor's storage go.
     fn _all_reduce(&self, tensor: &Bound<'_, PyAny>, op: &str) -> PyResult<bool> {
-        let op = Operator::new(op, None)?.0;
+        let py = tensor.py();
+        let op = Operator::new(py, op, None)?.0;
         let Some((dtype, memory)) = plain_tensor(tensor)? else {
             return Ok(false);
         };
-        let call = Call::in_place(Collective::AllReduce, dtype, op, 0, memory);
-        self.run(tensor.py(), [call], None).map(|()| true)
+        let mut call = Call::in_place(Collective::AllReduce, dtype, op, 0, memory);
+        self.detached(py, None, |lane, timeout| match lane.is_idle() {
+            true => call
+                .carry_out(&lane.comm().with_timeout(timeout))
+                .map(|()| true),
+            false => Ok(false),
+        })
     }
 
     /// For the package's own modules: what `_all_reduce` takes are tensors of this class.
@@ -557,7 +534,7 @@ impl Communicator {
         is_sent: bool,
         keeper: &Bound<'_, PyAny>,
     ) -> PyResult<Work> {
-        let dtype = arguments::dtype(dtype)?;
+        let dtype = named(keeper.py(), dtype)?;
         let memory = Memory::of_addresses(vec![part], keeper.clone().unbind());
         self.message(keeper.py(), (dtype, memory), end, is_sent)
     }

@@ -3,17 +3,30 @@
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use ringtree::{Error, ErrorKind};
+use std::fmt::Display;
 
 /// The exception for an error: the class of its kind, which `ringtree/errors.py` has.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).unwrap_or_else(|instead| instead)
 }
 
+/// The exception for what a program has got wrong.
+pub(crate) fn usage(py: Python<'_>, line: impl Display) -> PyErr {
+    raised(py, &Error::usage(line.to_string()))
+}
+
+/// The same, of a buffer that a call cannot take: it is a `TypeError` and a `BufferError`, too.
+pub(crate) fn unsuitable(py: Python<'_>, line: impl Display) -> PyErr {
+    let made = of_class(py, "BufferUsageError", &line.to_string());
+    made.map_or_else(|instead| instead, PyErr::from_value)
+}
+
+fn of_class<'py>(py: Python<'py>, name: &str, line: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("ringtree.errors")?.getattr(name)?.call1((line,))
+}
+
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
-    let class = py
-        .import("ringtree.errors")?
-        .getattr(class_of(error.kind()))?;
-    let exception = class.call1((error.to_string(),))?;
+    let exception = of_class(py, class_of(error.kind()), &error.to_string())?;
     let operation = error.collective().map(|one| one.name());
     let missing = PyTuple::new(py, error.missing())?;
     exception.setattr("rank", error.rank())?;

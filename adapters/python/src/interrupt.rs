@@ -20,7 +20,11 @@ pub(crate) fn is_interrupted() -> bool {
     let checked = Python::try_attach(|py| py.check_signals());
     match checked {
         Some(Err(error)) => {
-            *RAISED.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            let mut raised = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = raised.replace(error);
+            drop(raised);
+            // What it refers to may have a finalizer, which may make a call.
+            drop(before);
             IS_RAISED.store(true, Ordering::Release);
             true
         }

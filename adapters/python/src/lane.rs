@@ -1,9 +1,9 @@
 //! The order of a communicator's calls, and the thread for those that the caller does not wait for.
 //!
-//! A call that its caller waits for runs on the caller's thread, while nothing is queued before it.
-//! Calls that the library can carry out by itself are left to it. The rest is queued for one
-//! thread, which is there from the first such call on. It never runs Python code and never takes
-//! the interpreter's lock.
+//! What its caller waits for, a call or the making of a group, runs on the caller's thread, while
+//! nothing is queued before it. Calls that the library can carry out by itself are left to it. The
+//! rest is queued for one thread, which is there from the first of these on. It never runs Python
+//! code and never takes the interpreter's lock.
 
 use crate::call::Call;
 use crate::work::Work;
@@ -15,11 +15,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Calls that end together.
+/// What is queued: it holds nothing of the program's any more when it returns.
+type Act = Box<dyn FnOnce(&Communicator) -> Result<()> + Send>;
+
 struct Job {
-    calls: Vec<Call>,
+    act: Act,
     timeout: Duration,
     outcome: Arc<Outcome>,
+}
+
+/// How far it is with what the caller waits for.
+pub(crate) enum Ran<R> {
+    Ended(R),
+    /// Other calls come first; the result is there when the work has ended well.
+    Queued(Work, Arc<Mutex<Option<R>>>),
 }
 
 #[derive(Default)]
@@ -61,23 +70,32 @@ impl Lane {
         &self.shared.comm
     }
 
-    /// Carries the calls out, one after the other, and returns at the end of the last. If other
-    /// calls are queued before them, it takes them, and returns the work to wait for.
+    /// Whether no call is queued or under way in the thread.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.shared.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    /// Does it, in the order of calls; if other calls are queued before it, it is queued, too.
     ///
     /// # Errors
-    /// The first call's that fails.
-    pub(crate) fn run<C>(&self, calls: &mut Option<C>, timeout: Duration) -> Result<Option<Work>>
-    where
-        C: AsMut<[Call]> + Into<Vec<Call>>,
-    {
-        if !self.shared.is_idle() {
-            let calls = calls.take().map_or_else(Vec::new, C::into);
-            return self.queue(calls, timeout).map(Some);
+    /// Those of `act`.
+    pub(crate) fn run<R: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Communicator) -> Result<R> + Send + 'static,
+        timeout: Duration,
+    ) -> Result<Ran<R>> {
+        if self.is_idle() {
+            return act(&self.comm().with_timeout(timeout)).map(Ran::Ended);
         }
-        let comm = self.comm().with_timeout(timeout);
-        let mut each = calls.iter_mut().flat_map(C::as_mut);
-        each.try_for_each(|call| call.carry_out(&comm))?;
-        Ok(None)
+        let result = Arc::<Mutex<Option<R>>>::default();
+        let place = Arc::clone(&result);
+        let act = move |comm: &Communicator| {
+            let done = act(comm)?;
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            Ok(())
+        };
+        let work = self.queue(Box::new(act), timeout)?;
+        Ok(Ran::Queued(work, result))
     }
 
     /// Starts the calls, and leaves them to other threads.
@@ -87,22 +105,23 @@ impl Lane {
     pub(crate) fn start(&self, mut calls: Vec<Call>, timeout: Duration) -> Result<Work> {
         let is_single = calls.len() == 1 && calls.iter().all(Call::can_be_posted);
         match calls.pop() {
-            Some(call) if is_single && self.shared.is_idle() => {
+            Some(call) if is_single && self.is_idle() => {
                 let operation = call.post(&self.comm().with_timeout(timeout))?;
                 Ok(Work::new(Pending::of_operation(operation)))
             }
             last => {
                 calls.extend(last);
-                self.queue(calls, timeout)
+                let act = |comm: &Communicator| carry_out(calls, comm).map(drop);
+                self.queue(Box::new(act), timeout)
             }
         }
     }
 
-    fn queue(&self, calls: Vec<Call>, timeout: Duration) -> Result<Work> {
+    fn queue(&self, act: Act, timeout: Duration) -> Result<Work> {
         self.have_thread()?;
         let outcome = Arc::<Outcome>::default();
         let job = Job {
-            calls,
+            act,
             timeout,
             outcome: Arc::clone(&outcome),
         };
@@ -123,6 +142,16 @@ impl Lane {
         }
         Ok(())
     }
+}
+
+/// Carries the calls out, one after the other, and gives them back.
+///
+/// # Errors
+/// The first call's that fails.
+pub(crate) fn carry_out<C: AsMut<[Call]>>(mut calls: C, comm: &Communicator) -> Result<C> {
+    let mut each = calls.as_mut().iter_mut();
+    each.try_for_each(|call| call.carry_out(comm))?;
+    Ok(calls)
 }
 
 impl Drop for Lane {
@@ -146,18 +175,10 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_idle(&self) -> bool {
-        self.unfinished.load(Ordering::Acquire) == 0
-    }
-
     fn work(&self) {
         while let Some(job) = self.next() {
             let comm = self.comm.with_timeout(job.timeout);
-            let mut calls = job.calls;
-            let run = || calls.iter_mut().try_for_each(|call| call.carry_out(&comm));
-            let end = unpanicked(run);
-            // The memory is the program's again before it hears of the end.
-            drop(calls);
+            let end = unpanicked(|| (job.act)(&comm));
             self.unfinished.fetch_sub(1, Ordering::Release);
             job.outcome.set(end);
         }

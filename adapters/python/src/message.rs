@@ -17,7 +17,7 @@ impl Communicator {
         dtype: Option<&str>,
         is_sent: bool,
     ) -> PyResult<Work> {
-        let mut buffers = Buffers::of(dtype)?;
+        let mut buffers = Buffers::of(buffer.py(), dtype)?;
         let memory = buffers.take(buffer, !is_sent)?;
         self.message(buffer.py(), (buffers.dtype(), memory), end, is_sent)
     }

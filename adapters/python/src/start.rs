@@ -1,12 +1,12 @@
 //! The ways to get a communicator.
 
+use crate::arguments::{Number, named};
 use crate::communicator::Communicator;
 use crate::error;
 use crate::interrupt;
 use crate::work::duration;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ringtree::{Builder, Secret, Store, StoreError, TransportChoice};
+use ringtree::{Builder, Secret, Store, StoreError};
 use std::time::Duration;
 
 /// Between two looks at whether the ranks have met.
@@ -18,9 +18,9 @@ const LOOKS_PER_CHECK: u32 = 20;
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Told {
-    rank: usize,
-    world_size: usize,
-    local: Option<(usize, usize)>,
+    rank: Number<usize>,
+    world_size: Number<usize>,
+    local: Option<Number<(usize, usize)>>,
     store: Option<Py<PyAny>>,
     rendezvous: Option<String>,
     secret: Option<String>,
@@ -31,9 +31,9 @@ pub(crate) struct Told {
 
 impl Told {
     fn builder(self, py: Python<'_>) -> PyResult<Builder> {
-        let builder = Builder::for_rank(self.rank, self.world_size);
+        let builder = Builder::for_rank(self.rank.0, self.world_size.0);
         let mut builder = builder.map_err(|error| error::raised(py, &error))?;
-        if let Some((rank, world_size)) = self.local {
+        if let Some(Number((rank, world_size))) = self.local {
             builder = builder.local(rank, world_size);
         }
         if let Some(address) = &self.rendezvous {
@@ -42,18 +42,17 @@ impl Told {
         if let Some(text) = &self.secret {
             let secret = Secret::from_hex(text);
             builder = builder.secret(secret.ok_or_else(|| {
-                PyValueError::new_err("secret: hexadecimal digits (`openssl rand -hex 32`)")
+                error::usage(py, "secret: hexadecimal digits (`openssl rand -hex 32`)")
             })?);
         }
         if let Some(name) = &self.interface {
             builder = builder.interface(name);
         }
         if let Some(name) = &self.transport {
-            let transport = name.parse::<TransportChoice>();
-            builder = builder.transport(transport.map_err(PyValueError::new_err)?);
+            builder = builder.transport(named(py, name)?);
         }
         if let Some(seconds) = self.timeout {
-            builder = builder.timeout(duration(seconds)?);
+            builder = builder.timeout(duration(py, seconds)?);
         }
         if let Some(store) = self.store {
             builder = builder.store(PythonStore(store));
@@ -94,22 +93,30 @@ impl Store for PythonStore {
 
 /// Starts as `told`.
 #[pyfunction]
-pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Communicator> {
+pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Py<Communicator>> {
     join(py, told.builder(py)?)
 }
 
 /// Starts as the environment says; alone, if it `may_be_alone` and the environment says nothing.
 #[pyfunction]
-pub(crate) fn connect_from_env(py: Python<'_>, may_be_alone: bool) -> PyResult<Communicator> {
+pub(crate) fn connect_from_env(
+    py: Python<'_>,
+    may_be_alone: bool,
+    timeout: Option<f64>,
+) -> PyResult<Py<Communicator>> {
     let builder = match may_be_alone {
         true => Builder::from_env_or_alone(),
         false => Builder::from_env(),
     };
-    join(py, builder.map_err(|error| error::raised(py, &error))?)
+    let mut builder = builder.map_err(|error| error::raised(py, &error))?;
+    if let Some(seconds) = timeout {
+        builder = builder.timeout(duration(py, seconds)?);
+    }
+    join(py, builder)
 }
 
 /// Joins beside this thread, which looks whether the user has interrupted it.
-fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
+fn join(py: Python<'_>, builder: Builder) -> PyResult<Py<Communicator>> {
     let mut joining = builder.interrupt(interrupt::is_interrupted).connect_async();
     loop {
         let end = py.detach(|| {
@@ -121,7 +128,7 @@ fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
         });
         if let Some(end) = end {
             let comm = end.map_err(|error| error::raised(py, &error))?;
-            return Ok(Communicator::new(comm));
+            return Communicator::made(py, comm);
         }
         if let Err(interrupted) = py.check_signals() {
             py.detach(|| drop(joining));

@@ -1,20 +1,21 @@
 //! Memory that Python owns, as slices: the only unsafe code of this crate.
 //!
 //! *What it rests on.* A [`Memory`] is made in three ways. [`Memory::of_buffer`] asks the buffer
-//! protocol, which says where the bytes are and keeps them there. [`Memory::of_tensor`] asks torch,
-//! by the C function of DLPack that torch's class of tensors carries. [`Memory::of_addresses`]
-//! believes the package's own Python code, as any foreign function does that is given an address:
-//! the tensors are contiguous, lie in host memory, and are kept alive by the object that comes
-//! along. A program that resizes a tensor while a call works on it, or changes it from another
-//! thread, breaks the same rule as with every other backend of torch.
+//! protocol, which says where the bytes are; a memoryview keeps them there. [`Memory::of_tensor`]
+//! asks torch, by the C function of DLPack that torch's class of tensors carries.
+//! [`Memory::of_addresses`] believes the package's own Python code, as any foreign function does
+//! that is given an address: the tensors are contiguous, lie in host memory, and their storages are
+//! kept alive by the object that comes along. A program that resizes a storage while a call works
+//! on it, or changes a tensor from another thread, breaks the same rule as with every other backend
+//! of torch.
 
 #![allow(unsafe_code)]
 
+use crate::error::unsuitable;
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyMemoryView, PyType};
 use ringtree::{Dtype, Element, Error, Result};
 use ringtree_foreign::{ForeignBuffer, first_element};
 use std::borrow::Cow;
@@ -47,18 +48,13 @@ impl Deref for Parts {
     }
 }
 
-/// What keeps the memory where it is. It is dropped by whichever thread has it last; without the
-/// interpreter's lock, pyo3 leaves the release of an object to the next thread that has it.
-enum Keeper {
-    Nothing,
-    Buffer { _export: PyUntypedBuffer },
-    Object { _tensors: Py<PyAny> },
-}
-
 /// Parts of a process's memory that a call reads or writes.
 pub(crate) struct Memory {
     parts: Parts,
-    _keeper: Keeper,
+    /// What keeps the memory where it is. Whichever thread has it last drops it, and waits for
+    /// nothing: without the interpreter's lock, pyo3 leaves the release of an object to the next
+    /// thread that has it. A buffer of pyo3's would wait for the lock.
+    _keeper: Option<Py<PyAny>>,
 }
 
 impl Memory {
@@ -66,7 +62,7 @@ impl Memory {
     pub(crate) fn none() -> Self {
         Self {
             parts: Parts::Several(Vec::new()),
-            _keeper: Keeper::Nothing,
+            _keeper: None,
         }
     }
 
@@ -76,7 +72,7 @@ impl Memory {
         let spans = spans.map(|(address, count)| Span { address, count });
         Self {
             parts: Parts::Several(spans.collect()),
-            _keeper: Keeper::Object { _tensors: keeper },
+            _keeper: Some(keeper),
         }
     }
 
@@ -92,10 +88,9 @@ impl Memory {
         // A tensor that stands for another one has elements, and no memory.
         let is_there = span.count == 0 || !described.first.is_null();
         is_there.then(|| {
-            let keeper = tensor.clone().unbind();
             let memory = Self {
                 parts: Parts::One(span),
-                _keeper: Keeper::Object { _tensors: keeper },
+                _keeper: Some(tensor.clone().unbind()),
             };
             (dtype, memory)
         })
@@ -105,38 +100,42 @@ impl Memory {
     /// what the object says.
     ///
     /// # Errors
-    /// `TypeError`, `BufferError`: the object has no contiguous memory, or none that may be
-    /// written, or of no type that travels.
+    /// `BufferUsageError`: the object has no contiguous memory, or none that may be written, or of
+    /// no type that travels.
     pub(crate) fn of_buffer(
         object: &Bound<'_, PyAny>,
         dtype: Option<Dtype>,
         is_written: bool,
     ) -> PyResult<(Dtype, Self)> {
-        let export = PyUntypedBuffer::get(object)?;
+        let py = object.py();
+        let refused = |error: PyErr| unsuitable(py, error.value(py));
+        let view = PyMemoryView::from(object).map_err(refused)?;
+        let export = PyUntypedBuffer::get(&view).map_err(refused)?;
         if !export.is_c_contiguous() {
-            return Err(PyBufferError::new_err(
-                "the buffer is not contiguous; pass a contiguous copy (numpy.ascontiguousarray)",
-            ));
+            let line = "the buffer is not contiguous; pass a contiguous copy \
+                        (numpy.ascontiguousarray)";
+            return Err(unsuitable(py, line));
         }
         if is_written && export.readonly() {
-            return Err(PyBufferError::new_err(
-                "the buffer is read-only, and this call writes to it",
-            ));
+            let line = "the buffer is read-only, and this call writes to it";
+            return Err(unsuitable(py, line));
         }
         let found = dtype_of(export.format().to_bytes(), export.item_size());
         let dtype = dtype.or(found).ok_or_else(|| {
             let format = export.format().to_string_lossy();
-            PyTypeError::new_err(format!(
+            let line = format!(
                 "elements of the format '{format}' do not travel; there are {}, and dtype=... \
                  says what the bytes are",
                 names()
-            ))
+            );
+            unsuitable(py, line)
         })?;
         if !export.len_bytes().is_multiple_of(dtype.size()) {
-            return Err(PyTypeError::new_err(format!(
+            let line = format!(
                 "{} bytes are no whole number of {dtype}",
                 export.len_bytes()
-            )));
+            );
+            return Err(unsuitable(py, line));
         }
         let span = Span {
             address: export.buf_ptr() as usize,
@@ -144,7 +143,7 @@ impl Memory {
         };
         let memory = Self {
             parts: Parts::One(span),
-            _keeper: Keeper::Buffer { _export: export },
+            _keeper: Some(view.into_any().unbind()),
         };
         Ok((dtype, memory))
     }

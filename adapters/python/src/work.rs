@@ -1,10 +1,12 @@
 //! Calls under way, as Python holds them.
 
 use crate::error;
+use crate::fork::Home;
 use crate::interrupt;
 use pyo3::prelude::*;
 use ringtree::{Error, Result};
 use ringtree_foreign::Pending;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between two looks at whether the user has interrupted a thread that waits.
@@ -12,11 +14,17 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A call under way: `wait()` returns when it has ended, and raises its error.
 #[pyclass(frozen, module = "ringtree")]
-pub(crate) struct Work(Pending);
+pub(crate) struct Work {
+    pending: Arc<Pending>,
+    home: Home,
+}
 
 impl Work {
     pub(crate) fn new(pending: Pending) -> Self {
-        Self(pending)
+        Self {
+            pending: Arc::new(pending),
+            home: Home::here(),
+        }
     }
 
     /// Waits until `end`, in turns; the interpreter's lock is not held.
@@ -25,9 +33,9 @@ impl Work {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let outcome = py.detach(|| {
                 if left.is_none() {
-                    self.0.wait_in_operation();
+                    self.pending.wait_in_operation();
                 }
-                self.0.wait_at_most(left.unwrap_or(LOOK).min(LOOK))
+                self.pending.wait_at_most(left.unwrap_or(LOOK).min(LOOK))
             });
             if outcome.is_some() || left == Some(Duration::ZERO) {
                 return Ok(outcome);
@@ -51,14 +59,13 @@ impl Work {
     /// `timeout`, in seconds, is how long this waits: the call itself goes on after it.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let end = match timeout {
-            Some(seconds) => Some(Instant::now() + duration(seconds)?),
-            None => None,
-        };
+        self.home.check(py)?;
+        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let outcome = self.wait_until(py, end)?;
         interrupt::raise()?;
         let late = || {
-            let seconds = timeout.unwrap_or_default();
+            let seconds = timeout.unwrap_or_default().as_secs_f64();
             Error::deadline(format!(
                 "the call has not ended within {seconds} s; it goes on"
             ))
@@ -69,14 +76,27 @@ impl Work {
     }
 
     /// Whether the call has ended, well or not.
-    fn done(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.0.has_ended())
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.home.check(py)?;
+        Ok(py.detach(|| self.pending.has_ended()))
+    }
+}
+
+impl Drop for Work {
+    /// A call under way ends by itself. The library's lock, which that takes, may be held by a
+    /// thread that waits for the interpreter's; in a forked child, by a thread that is not there.
+    fn drop(&mut self) {
+        if !self.home.is_here() {
+            std::mem::forget(Arc::clone(&self.pending));
+        } else if let Some(operation) = self.pending.take_operation() {
+            // Without an interpreter this drops the operation all the same.
+            let _ = Python::try_attach(|py| py.detach(|| drop(operation)));
+        }
     }
 }
 
 /// Seconds as Python gives them.
-pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|error| {
-        pyo3::exceptions::PyValueError::new_err(format!("{seconds} s is no time to wait: {error}"))
-    })
+pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    let refused = |error| error::usage(py, format!("{seconds} s is no time to wait: {error}"));
+    Duration::try_from_secs_f64(seconds).map_err(refused)
 }

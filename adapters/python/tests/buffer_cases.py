@@ -123,6 +123,11 @@ def _():
     packed = bytearray([comm.rank, 7])
     comm.all_reduce(memoryview(packed), "max")
     assert list(packed) == [comm.world_size - 1, 7]
+    sent = comm.send_async(packed, (comm.rank + 1) % comm.world_size)
+    comm.recv(bytearray(2), (comm.rank - 1) % comm.world_size)
+    sent.wait()
+    # A buffer that no call holds any more can be made longer.
+    packed.append(1)
     halves = np.array([0x3F80, 0x4000], np.uint16)  # 1 and 2 as bf16
     comm.all_reduce(halves, dtype="bf16")
     assert halves[0] == {2: 0x4000, 4: 0x4080}[comm.world_size]
@@ -136,6 +141,7 @@ def refused(kind, words, act):
         act()
     except kind as error:
         assert words in str(error) and "\n" not in str(error), error
+        assert isinstance(error, ringtree.UsageError), type(error)
     else:
         raise AssertionError(f"not refused: {words}")
 
@@ -159,8 +165,16 @@ def _():
     refused(ringtree.UsageError, "must have", lambda: comm.all_reduce_into(numbers, short))
     unaligned = memoryview(bytearray(9))[1:]
     refused(ringtree.UsageError, "not aligned", lambda: comm.all_reduce(unaligned, dtype="f64"))
-    refused(OverflowError, "", lambda: comm.broadcast(numbers, -1))
+    refused(ValueError, "no dtype is called", lambda: comm.all_reduce(numbers, dtype="f31"))
+    refused(ValueError, "-1 is out of range", lambda: comm.broadcast(numbers, -1))
+    refused(ValueError, "out of range", lambda: comm.send(numbers, 0, tag=1 << 40))
+    refused(ValueError, "[2, -1]", lambda: comm.all_gather_into(short, short, counts=[2, -1]))
     refused(ValueError, "both sides", lambda: comm.all_to_all_into(short, short, send=[1]))
+    refused(ValueError, "no time to wait", lambda: setattr(comm, "timeout", -1))
+    work = comm.send_async(short, (comm.rank + 1) % comm.world_size)
+    refused(ValueError, "no time to wait", lambda: work.wait(float("nan")))
+    comm.recv(np.empty(3, np.float32), (comm.rank - 1) % comm.world_size)
+    work.wait(1e19)
     comm.barrier()
 
 

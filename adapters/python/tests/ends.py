@@ -174,18 +174,82 @@ def left_open():
     dist.barrier()
 
 
+def ended_without_close():
+    """Rank 1's program ends; it knows nothing of goodbyes. What a thread holds is never freed."""
+    import ringtree
+
+    comm = ringtree.Communicator.from_env()
+    comm.barrier()
+    holder = threading.Thread(target=lambda _: threading.Event().wait(), args=(comm,), daemon=True)
+    holder.start()
+    if comm.rank == 0:
+        try:
+            comm.barrier()
+        except ringtree.PeerLostError as error:
+            shown(error)
+
+
+def thrown_away():
+    """The interpreter frees works under way, while the library's thread lets their buffers go."""
+    import array
+
+    import ringtree
+
+    numbers = array.array("f", bytes(1 << 18))
+    with ringtree.init() as comm:
+        for _ in range(250):
+            for _ in range(16):
+                if comm.rank == 0:
+                    comm.send_async(numbers, 1)
+                else:
+                    comm.recv(numbers, 0)
+        comm.barrier()
+
+
 def forked():
-    """A child of rank 0, as a data loader's worker, ends as any program, and harms nobody."""
+    """A child of rank 0, as a data loader's worker, ends as any program, and harms no rank. Calls of
+    its own are refused, before and while its parent makes some."""
     import torch
 
     dist = torch_group()
+    import ringtree
+    from ringtree.torch import all_reduce_, communicator
+
     numbers = torch.ones(3)
-    dist.all_gather([torch.empty(3)] * dist_size(), numbers, async_op=True).wait()
+    every = [torch.empty(3)] * dist_size()
+    dist.all_gather(every, numbers, async_op=True).wait()
+    token = torch.zeros(1)
+    if dist.get_rank() == 1:
+        dist.recv(token, 0)
+    works = [
+        dist.all_reduce(torch.ones(3), async_op=True),
+        dist.all_gather(every, numbers, async_op=True),
+    ]
     if dist.get_rank() == 0:
+        calls = [
+            *(work.wait for work in works),
+            lambda: dist.all_reduce(numbers),
+            lambda: dist.all_gather(every, numbers, async_op=True),
+            lambda: dist.send(numbers, 1),
+            lambda: all_reduce_(numbers),
+            communicator().barrier,
+            lambda: communicator().subgroup([0]),
+        ]
         child = os.fork()
         if child == 0:
+            for call in calls:
+                try:
+                    call()
+                except ringtree.UsageError as error:
+                    assert "forked" in str(error), error
+                else:
+                    sys.exit(1)
+            del works, calls, call
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
+        dist.send(token, 1)
+    for work in works:
+        work.wait()
     dist.all_reduce(numbers)
     assert numbers.tolist() == [dist_size()] * 3
     dist.destroy_process_group()

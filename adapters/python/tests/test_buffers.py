@@ -99,12 +99,24 @@ def test_keywords_that_do_not_fit_are_refused():
         ringtree.init(rank=0)
     with pytest.raises(ringtree.UsageError, match="together with rank"):
         ringtree.init(transport="shm")
-    with pytest.raises(ValueError, match="no such transport"):
+    with pytest.raises(ringtree.UsageError, match="no such transport"):
         ringtree.init(0, 1, transport="pigeon")
     with pytest.raises(ringtree.ConfigurationError, match="RANK is 3"):
         ringtree.init(3, 2, rendezvous="127.0.0.1:1")
-    with pytest.raises(ValueError, match="no time to wait"):
+    with pytest.raises(ringtree.UsageError, match="no time to wait"):
         ringtree.init(0, 1, timeout=-1)
+    with pytest.raises(ringtree.UsageError, match="hexadecimal"):
+        ringtree.init(0, 1, secret="open sesame")
+
+
+def test_the_time_that_init_is_given_counts_for_the_start(monkeypatch):
+    with pytest.raises(ringtree.JoinError, match="within 300 ms"):
+        ringtree.init(0, 2, rendezvous=f"127.0.0.1:{free_port()}", timeout=0.3)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": free_port()}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ringtree.JoinError, match="within 300 ms"):
+        ringtree.init(timeout=0.3)
 
 
 def test_what_is_closed_says_so():
@@ -129,7 +141,7 @@ def test_stubs_have_what_the_module_has():
 
     text = Path(ringtree.__file__).with_name("_ringtree.pyi").read_text()
     for node in ast.parse(text).body:
-        if not isinstance(node, ast.ClassDef):
+        if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
             continue
         said = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
         there = vars(getattr(_ringtree, node.name))

@@ -77,6 +77,15 @@ def test_a_program_may_end_without_a_goodbye(how):
         assert out == ""
 
 
+def test_a_program_that_ends_says_goodbye():
+    _, text = fields(run("ends.py", 2, "ended_without_close")[0])
+    assert "rank 1 left" in text
+
+
+def test_works_may_be_thrown_away_under_way():
+    run("ends.py", 2, "thrown_away")
+
+
 def test_a_forked_child_ends_and_harms_nobody():
     run("ends.py", 2, "forked")
 

@@ -2,10 +2,6 @@
 
 HOLDER = "torch/include/torch/csrc/distributed/c10d/py/PyProcessGroup.hpp:66"
 
-COMPLETED = (
-    f"asserts `is_completed()` of a work. {HOLDER}, PyWorkHolder, which torch puts around every "
-    "work of a backend in Python, hands on `wait` and `getFuture` alone"
-)
 SOURCE = (
     f"asks a receive from any rank who sent. {HOLDER}, PyWorkHolder, which torch puts around every "
     "work of a backend in Python, does not hand on `sourceRank`"
@@ -18,10 +14,6 @@ CUSTOM = (
 
 KNOWN = {
     "test_ddp_logging_data_cpu": CUSTOM,
-    "test_irecv": COMPLETED,
-    "test_isend": COMPLETED,
-    "test_isend_autograd_profiler": COMPLETED,
-    "test_isend_torch_profiler": COMPLETED,
     "test_send_recv_any_source": SOURCE,
     "test_send_recv_any_source_autograd_profiler": SOURCE,
     "test_send_recv_any_source_torch_profiler": SOURCE,

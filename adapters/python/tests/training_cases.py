@@ -1,6 +1,7 @@
 """A program of several ranks: what people do with a process group."""
 
 import functools
+import gc
 import os
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 
 from cases import run_all
@@ -111,6 +113,13 @@ def data_parallel_with_unused_parameters():
 @case
 def hook_of_half_precision():
     train(lambda model: model.register_comm_hook(None, default_hooks.fp16_compress_hook))
+
+
+@case
+def hooks_of_torch_itself():
+    """They are written in C++, and look into a work's future."""
+    for hook in dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS:
+        train(lambda model: model._register_builtin_comm_hook(hook))
 
 
 @case
@@ -316,6 +325,94 @@ def works_that_nobody_keeps():
     parameters = list(network(0).parameters())
     for _ in range(100):
         dist._verify_params_across_processes(dist.group.WORLD, parameters, None)
+
+
+def ahead_of_the_others(start):
+    """What rank 0 starts before any other rank has made the same calls, and the others then."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    token = torch.zeros(1)
+    if rank != 0:
+        dist.recv(token, 0)
+        return start()
+    started = start()
+    for other in range(1, ranks):
+        dist.send(token, other)
+    return started
+
+
+@case
+def tensors_that_get_other_memory():
+    """A call under way keeps what it works on, whatever becomes of the tensor."""
+    ranks = dist.get_world_size()
+
+    def start():
+        tensors = [torch.ones(1000) for _ in range(3)]
+        storages = [StorageWeakRef(each.untyped_storage()) for each in tensors]
+        works = [
+            dist.all_reduce(tensors[0], async_op=True),
+            dist.all_gather(list(torch.empty(ranks, 1000)), tensors[1], async_op=True),
+            dist.irecv(tensors[2], (dist.get_rank() + 1) % ranks, tag=7),
+        ]
+        for each in tensors:
+            each.data = torch.zeros(3)
+        gc.collect()
+        if dist.get_rank() == 0:
+            assert not any(each.expired() for each in storages)
+        return works
+
+    works = ahead_of_the_others(start)
+    dist.send(torch.ones(1000), (dist.get_rank() - 1) % ranks, tag=7)
+    for work in works:
+        work.wait()
+
+
+@case
+def works_that_are_asked():
+    """A loop that asks whether a call has ended comes to its end, and finds the result."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def start():
+        strided = torch.ones(2, 6)[:, ::2]
+        every = [torch.empty(3) for _ in range(ranks)]
+        came = torch.empty(3)
+        works = [
+            dist.all_reduce(strided, async_op=True),
+            dist.all_gather(every, torch.full((3,), float(rank)), async_op=True),
+            dist.irecv(came, (rank + 1) % ranks, tag=8),
+        ]
+        if rank == 0:
+            assert not any(each.is_completed() for each in works)
+        return works, strided, every, came
+
+    works, strided, every, came = ahead_of_the_others(start)
+    works.append(dist.isend(torch.full((3,), float(rank)), (rank - 1) % ranks, tag=8))
+    while not all(each.is_completed() for each in works):
+        pass
+    assert strided.tolist() == [[ranks] * 3] * 2
+    assert [each.tolist() for each in every] == [[each] * 3 for each in range(ranks)]
+    assert came.tolist() == [(rank + 1) % ranks] * 3
+    other = dist.new_group(backend="gloo")
+    work = dist.all_reduce(torch.ones(3), async_op=True, group=other)
+    while not work.is_completed():
+        pass
+    dist.destroy_process_group(other)
+
+
+@case
+def calls_past_torch_are_in_order():
+    """Behind those that torch has left to another thread."""
+    if "," in dist.get_backend():
+        return
+    from ringtree.torch import all_reduce_, communicator
+
+    comm, ranks = communicator(), dist.get_world_size()
+    calls = [comm.barrier, lambda: comm.split(0), lambda: all_reduce_(torch.ones(3))]
+    for each in range(150):
+        every = [torch.empty(1000) for _ in range(ranks)]
+        works = [dist.all_gather(every, torch.ones(1000), async_op=True) for _ in range(2)]
+        calls[each % 3]()
+        for work in works:
+            work.wait()
 
 
 @case

@@ -30,7 +30,8 @@ fn refusal(changes: &[(&str, &str)]) -> String {
 fn torchrun_variables_are_enough() {
     let settings = with(&[]).unwrap();
     assert_eq!((settings.rank, settings.world_size), (3, 8));
-    assert_eq!((settings.local_rank, settings.local_world_size), (1, 2));
+    let local = (settings.local_rank, settings.local_world_size);
+    assert_eq!(local, (Some(1), Some(2)));
     assert_eq!(settings.rendezvous, "10.0.0.1:29500");
     assert!(settings.next_port_too && settings.secret.is_none());
 }
@@ -193,7 +194,7 @@ fn or_alone(all: &[(&str, &str)]) -> Result<Settings> {
 fn a_program_that_no_launcher_started_is_alone_with_its_other_settings() {
     let alone = or_alone(&[("RINGTREE_ALGORITHM", "ring"), ("RANK", " ")]).unwrap();
     assert_eq!((alone.rank, alone.world_size), (0, 1));
-    assert_eq!((alone.local_rank, alone.local_world_size), (0, 1));
+    assert_eq!((alone.local_rank, alone.local_world_size), (None, None));
     assert_eq!(alone.algorithm.as_deref(), Some("ring"));
     // `mpirun -n 1` and a shell within an allocation are one process.
     assert!(or_alone(&[("OMPI_COMM_WORLD_SIZE", "1"), ("SLURM_NTASKS", "8")]).is_ok());

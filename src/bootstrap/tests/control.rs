@@ -348,6 +348,27 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
 }
 
 #[test]
+fn a_message_that_is_too_long_is_the_senders_fault_and_no_connection_is_lost() {
+    for sender in [0, 1] {
+        let ranks = running(3);
+        let (membership, recorder) = &ranks[sender];
+        let payload = vec![1; CONTROL_MESSAGE_BYTES_MAX + 1];
+        membership.control.send_all(7, &payload);
+        let cause = recorder.wait("the cause", |seen| seen.causes.pop());
+        assert!(cause.is_protocol(), "{cause}");
+        membership.control.send_all(7, &payload[1..]);
+        for (membership, recorder) in &ranks {
+            if membership.rank != sender {
+                let (from, ..) = recorder.wait("what fits", |seen| seen.messages.pop());
+                assert_eq!(from, sender);
+            }
+            assert!(recorder.seen.lock().unwrap().lost.is_empty());
+        }
+        shut_down(&ranks);
+    }
+}
+
+#[test]
 fn more_ranks_than_handshake_places_join_at_once_and_hear_each_other() {
     let count = HANDSHAKES_PENDING_MAX + 16;
     let ranks = running(count);

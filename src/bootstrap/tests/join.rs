@@ -24,8 +24,8 @@ fn ranks_come_in_any_order_and_all_see_the_same_world() {
             assert_eq!((membership.rank, membership.world_size), (rank, 4));
             assert_eq!(membership.peers, worlds[0].peers);
         }
-        let locals: Vec<_> = worlds[0].peers.iter().map(|peer| peer.local_rank).collect();
-        assert_eq!(locals, [0, 1, 2, 3]);
+        let places: Vec<_> = worlds.iter().map(|world| world.place_on_host()).collect();
+        assert_eq!(places, [(0, 4), (1, 4), (2, 4), (3, 4)]);
         assert!(
             worlds[0]
                 .peers

@@ -132,15 +132,12 @@ impl Handler for Recorder {
     }
 
     fn wake_after(&self) -> Option<Duration> {
-        None
+        let is_wanted = self.seen.lock().unwrap().wants_data_events;
+        is_wanted.then_some(Duration::from_secs(3600))
     }
 
     fn awake(&self) {
         self.note(|seen| seen.awake += 1);
-    }
-
-    fn wants_data_events(&self) -> bool {
-        self.seen.lock().unwrap().wants_data_events
     }
 }
 

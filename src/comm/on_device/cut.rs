@@ -92,6 +92,7 @@ fn in_the_name_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
     Arc::new(Prepared {
         call: whole,
         digest: whole.digest(),
+        counts: None,
         program: prepared.program.clone(),
         arithmetic: prepared.arithmetic,
         predicted_s: prepared.predicted_s,

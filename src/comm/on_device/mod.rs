@@ -154,7 +154,7 @@ impl Communicator {
     /// attached.
     #[must_use]
     pub fn device_transport(&self) -> Option<String> {
-        let issued = self.enter();
+        let issued = self.enter().ok()?;
         Some(match issued.attached.as_ref()?.path {
             Path::Mapped(_) => "mapped".to_owned(),
             Path::Staged(_) => self.transport().to_owned(),
@@ -165,7 +165,7 @@ impl Communicator {
     /// attached.
     #[must_use]
     pub fn device_path(&self) -> Option<String> {
-        let issued = self.enter();
+        let issued = self.enter().ok()?;
         Some(match &issued.attached.as_ref()?.path {
             Path::Mapped(_) => "mapped: the ranks' GPUs read each other's memory".to_owned(),
             Path::Staged(why) => format!(
@@ -181,7 +181,7 @@ impl Communicator {
     /// # Errors
     /// The first error, if any of them failed.
     pub fn synchronize(&self) -> Result<()> {
-        let mut issued = self.enter();
+        let mut issued = self.enter()?;
         match &mut issued.attached {
             Some(attached) => self.settle(attached, |attached| attached.rounds.is_empty()),
             None => Ok(()),
@@ -209,7 +209,7 @@ impl Communicator {
 
     /// Waits for the oldest round.
     fn settle_one(&self, attached: &mut Attached) -> Result<()> {
-        let runtime = &self.0.parts.runtime;
+        let runtime = self.0.parts.runtime.get()?;
         let Some(round) = attached.rounds.front_mut() else {
             return Ok(());
         };
@@ -395,9 +395,8 @@ impl Communicator {
             let (lane, windows) = attached.mapped();
             if windows.is_released() {
                 // Late writes of peers may take released words back: nothing more may await them.
-                let ended = tickets
-                    .drain(..)
-                    .try_for_each(|one| self.0.parts.runtime.wait(one).1);
+                let runtime = self.0.parts.runtime.get()?;
+                let ended = tickets.drain(..).try_for_each(|one| runtime.wait(one).1);
                 return ended.and(Err(Error::system("the call has failed")));
             }
             let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
@@ -432,7 +431,7 @@ impl Communicator {
             timeout: self.1,
             gate: Some(gate),
         };
-        runtime.post(*group, Order::Collectives, &mut start)
+        runtime.get()?.post(*group, Order::Collectives, &mut start)
     }
 
     /// As [`Communicator::preview`], of a buffer on a device: what would run for its first piece,

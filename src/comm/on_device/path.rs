@@ -45,6 +45,7 @@ impl Communicator {
             timeout,
             ..
         } = &self.0.parts;
+        let runtime = runtime.get()?;
         let offer = self.offer(device);
         if let Some(why) = self.first_reason(offer.as_ref().err())? {
             return Ok(Path::Staged(why));
@@ -77,7 +78,7 @@ impl Communicator {
         if *device_path == DevicePathChoice::Staged {
             return refusal("RINGTREE_DEVICE_PATH is staged");
         }
-        if world_size > 1 && runtime.local_ranks(members).len() != world_size {
+        if world_size > 1 && runtime.get()?.local_ranks(members).len() != world_size {
             return refusal("not all ranks share memory");
         }
         if world_size > DEVICE_SOURCES_MAX {

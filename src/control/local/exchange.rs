@@ -21,12 +21,14 @@ pub(super) fn exchange(
     channel: u32,
     (own, bytes): (BorrowedFd<'_>, Option<usize>),
     deadline: Instant,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<Vec<(usize, OwnedFd)>> {
     let others: BTreeSet<usize> = others.iter().copied().collect();
     let mut exchange = Exchange {
         local,
         channel,
         bytes,
+        goes_on,
         unsent: others.clone(),
         missing: others,
         handed: Vec::new(),
@@ -40,6 +42,8 @@ struct Exchange<'a> {
     local: &'a LocalPeers,
     channel: u32,
     bytes: Option<usize>,
+    /// Whether there is still a use for it.
+    goes_on: &'a dyn Fn() -> bool,
     /// Ranks that have not taken our descriptor.
     unsent: BTreeSet<usize>,
     /// Ranks whose descriptor has not arrived.
@@ -60,10 +64,11 @@ impl Exchange<'_> {
                 return Ok(());
             }
             let now = Instant::now();
-            if now >= deadline {
+            let is_probing = now >= next_probe;
+            if now >= deadline || (is_probing && !(self.goes_on)()) {
                 return Err(self.late());
             }
-            if now >= next_probe {
+            if is_probing {
                 next_probe = now + HAND_OVER_PROBE_EVERY;
                 self.check_for_dead()?;
             }

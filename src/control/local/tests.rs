@@ -29,7 +29,6 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
         }),
         pid: 1,
         process: None,
-        local_rank: 0,
     };
     let peers: Vec<Peer> = sockets.iter().map(peer).collect();
     let local = |(rank, socket)| {

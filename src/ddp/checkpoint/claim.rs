@@ -21,6 +21,9 @@ pub(super) struct Claim {
     newest: Option<(u64, Option<String>)>,
     /// Steps later than the one that the training chose to go on from.
     left_behind: BTreeSet<u64>,
+    /// Step and hash of the manifests whose writing did not succeed. They may be there all the
+    /// same, or come later: an answer may be lost, or a folder not brought to the disk.
+    in_doubt: BTreeSet<(u64, String)>,
 }
 
 impl Claim {
@@ -48,36 +51,47 @@ impl Claim {
             .collect();
     }
 
-    /// Makes sure that the checkpoints of `present` steps are the ones that this writer knows.
-    pub(super) fn check(&self, present: &BTreeSet<u64>, store: &dyn Store) -> Result<()> {
-        let mut stranger = present.iter().rev().find(|step| !self.steps.contains(step));
-        if let (None, Some((newest, Some(known)))) = (stranger, &self.newest)
-            && present.contains(newest)
-            && fingerprint(store, *newest).is_some_and(|found| found != *known)
-        {
-            stranger = Some(newest);
+    /// Makes sure that the checkpoints of `present` steps are the ones that this writer knows, or
+    /// has tried to write.
+    pub(super) fn check(&mut self, present: &BTreeSet<u64>, store: &dyn Store) -> Result<()> {
+        let newest = self.newest.clone();
+        for step in present.iter().rev() {
+            let newest = newest.as_ref().filter(|(newest, _)| newest == step);
+            let known = newest.and_then(|(_, known)| known.as_ref());
+            // Of an older one it is enough that it was known.
+            if known.is_none() && self.steps.contains(step) {
+                continue;
+            }
+            match (known, read_fingerprint(store, *step)) {
+                (Some(known), Ok(Some(found))) if found == *known => {}
+                (_, Ok(Some(found))) if self.in_doubt.contains(&(*step, found.clone())) => {
+                    self.note(*step, found);
+                }
+                (Some(_), Ok(None) | Err(_)) => {}
+                (None, Err(error)) => return Err(error),
+                (_, Ok(_)) => return Err(stranger(*step, store)),
+            }
         }
-        let Some(step) = stranger else {
-            return Ok(());
-        };
-        Err(Error::usage(format!(
-            "{} holds a checkpoint of step {step} that this training neither loaded nor wrote, so \
-             another one saves there too, or this one did not resume; nothing was saved: end the \
-             other one, resume, or name another place",
-            store.location()
-        )))
+        Ok(())
     }
 
-    /// The writer has written `step`, with this manifest.
-    pub(super) fn wrote(&mut self, step: u64, manifest: &[u8]) {
+    /// Writes the manifest of `step`, whose tensors are there.
+    pub(super) fn write(&mut self, step: u64, manifest: &[u8], store: &dyn Store) -> Result<()> {
+        let fingerprint = manifest::sha256([manifest]);
+        self.in_doubt.insert((step, fingerprint.clone()));
+        store.write_atomically(&names::manifest(step), &[manifest])?;
+        self.in_doubt.remove(&(step, fingerprint.clone()));
+        self.note(step, fingerprint);
+        Ok(())
+    }
+
+    /// A manifest of `step` that this writer wrote is there.
+    fn note(&mut self, step: u64, fingerprint: String) {
         self.steps.insert(step);
         self.left_behind.remove(&step);
-        if self
-            .newest
-            .as_ref()
-            .is_none_or(|(newest, _)| *newest <= step)
-        {
-            self.newest = Some((step, Some(manifest::sha256([manifest]))));
+        let newest = self.newest.as_ref();
+        if newest.is_none_or(|(newest, _)| *newest <= step) {
+            self.newest = Some((step, Some(fingerprint)));
         }
     }
 
@@ -95,9 +109,23 @@ impl Claim {
     }
 }
 
-/// The hash of the manifest of `step`, if it is whole.
+/// The hash of the manifest of `step`, if it can be read and is whole.
 fn fingerprint(store: &dyn Store, step: u64) -> Option<String> {
-    let bytes = store.read(&names::manifest(step)).ok().flatten()?;
-    manifest::Manifest::decode(&bytes).ok()?;
-    Some(manifest::sha256([&bytes[..]]))
+    read_fingerprint(store, step).ok().flatten()
+}
+
+/// The hash of the manifest of `step`, if it is whole.
+fn read_fingerprint(store: &dyn Store, step: u64) -> Result<Option<String>> {
+    let bytes = store.read(&names::manifest(step))?;
+    let whole = bytes.filter(|bytes| manifest::Manifest::decode(bytes).is_ok());
+    Ok(whole.map(|bytes| manifest::sha256([&bytes[..]])))
+}
+
+fn stranger(step: u64, store: &dyn Store) -> Error {
+    Error::usage(format!(
+        "{} holds a checkpoint of step {step} that this training neither loaded nor wrote, so \
+         another one saves there too, or this one did not resume; nothing was saved: end the \
+         other one, resume, or name another place",
+        store.location()
+    ))
 }

@@ -2,6 +2,7 @@
 
 use super::store::Store;
 use crate::error::{Error, Result};
+use crate::sys::fork::close_in_children;
 use crate::whole_file::{self, PARTIAL_SUFFIX};
 use rustix::fs::OFlags;
 use std::fs::{self, File, TryLockError};
@@ -23,7 +24,8 @@ const HOLDER_BYTES_MAX: u64 = 100;
 /// to the disk before a write counts as done.
 ///
 /// The process that saves locks the file `checkpoints.lock` in it, by the operating system's file
-/// lock, which ends with the process, however that ends.
+/// lock, which ends with the process, however that ends, and is not inherited by children that it
+/// forks.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -134,6 +136,8 @@ impl Store for Directory {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.custom_flags(no_link).open(&path).map_err(failed)?;
+        // If the system refuses, a child that outlives this process keeps others out.
+        let _ = close_in_children(&file);
         let start = Instant::now();
         loop {
             match file.try_lock() {
@@ -191,4 +195,25 @@ fn held(folder: &Path, file: &mut File) -> Error {
 fn knows_no_locks(error: &std::io::Error) -> bool {
     let no_locks = rustix::io::Errno::NOLCK.raw_os_error();
     error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(no_locks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::beside_a_child;
+
+    #[test]
+    fn a_forked_child_does_not_keep_the_lock_of_a_training_that_has_ended() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = Directory::new(scratch.path());
+        let lock = folder.lock().unwrap();
+        beside_a_child(|| {
+            assert!(
+                folder.lock().is_err(),
+                "the training has the lock, forked or not"
+            );
+            drop(lock);
+            folder.lock().unwrap();
+        });
+    }
 }

@@ -8,6 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The rank that writes.
 pub(super) const WRITER: usize = 0;
@@ -62,7 +63,7 @@ pub(super) fn gather_own(
     let mut assembly = Assembly::default();
     let mut outcome = own.and_then(|own| {
         let mut parts = own.iter().filter(|piece| piece.part_of.is_some());
-        parts.try_for_each(|part| assembly.add(part.entry(), part.tensor.clone()))
+        parts.try_for_each(|part| assembly.add(WRITER, part.entry(), part.tensor.clone()))
     });
     for rank in (0..comm.world_size()).filter(|rank| *rank != WRITER) {
         let received = receive_pieces(comm, rank, &mut assembly)?;
@@ -77,7 +78,7 @@ fn send_pieces(comm: &Communicator, own: Own<'_>) -> Result<()> {
         Ok(own) => Ok(own.iter().map(Piece::entry).collect()),
         Err(what) => Err(what),
     };
-    send_bytes(comm, &to_json(&entries), WRITER)?;
+    send_bytes(comm, to_json(&entries), WRITER)?;
     for piece in own.iter().flatten() {
         if !piece.tensor.bytes().is_empty() {
             comm.send(piece.tensor.bytes(), WRITER)?;
@@ -91,18 +92,19 @@ fn receive_pieces(
     rank: usize,
     assembly: &mut Assembly,
 ) -> Result<std::result::Result<(), String>> {
-    let entries: std::result::Result<Vec<Entry>, String> = from_json(&receive_bytes(comm, rank)?)?;
+    let entries: std::result::Result<Vec<Entry>, String> =
+        from_json(comm, &receive_bytes(comm, rank)?)?;
     let entries = match entries {
         Ok(entries) => entries,
         Err(what) => return Ok(Err(what)),
     };
     let mut outcome = Ok(());
     for entry in entries {
-        let mut tensor = empty(&entry)?;
+        let mut tensor = empty(comm, &entry)?;
         if !tensor.bytes().is_empty() {
             comm.recv(tensor.bytes_mut(), rank)?;
         }
-        outcome = outcome.and(assembly.add(entry, tensor));
+        outcome = outcome.and(assembly.add(rank, entry, tensor));
     }
     Ok(outcome)
 }
@@ -111,12 +113,17 @@ fn receive_pieces(
 #[derive(Default)]
 struct Assembly {
     tensors: BTreeMap<String, Tensor>,
-    /// How many elements of a tensor in parts have come.
-    filled: BTreeMap<String, usize>,
+    /// Which elements of a tensor in parts have come, and from which rank.
+    parts: BTreeMap<String, Vec<(Range<usize>, usize)>>,
 }
 
 impl Assembly {
-    fn add(&mut self, entry: Entry, tensor: Tensor) -> std::result::Result<(), String> {
+    fn add(
+        &mut self,
+        rank: usize,
+        entry: Entry,
+        tensor: Tensor,
+    ) -> std::result::Result<(), String> {
         let Entry { name, part_of, .. } = entry;
         let Some(Whole { shape, start }) = part_of else {
             self.tensors.insert(name, tensor);
@@ -137,23 +144,39 @@ impl Assembly {
         let place = whole.bytes_mut().get_mut(from..place).filter(|_| fits);
         let Some(place) = place else {
             return Err(format!(
-                "ranks disagree about the tensor '{name}' that they have parts of: one has \
-                 elements {start} and following of {shape:?}"
+                "ranks disagree about the tensor '{name}' that they have parts of: rank {rank} \
+                 has elements {start} and following of {shape:?}"
             ));
         };
         place.copy_from_slice(bytes);
-        *self.filled.entry(name).or_default() += bytes.len() / element;
+        let part = (start..start + bytes.len() / element, rank);
+        self.parts.entry(name).or_default().push(part);
         Ok(())
     }
 
+    /// The tensors, each of whose parts begins where the one before ends.
     fn finish(self) -> std::result::Result<BTreeMap<String, Tensor>, String> {
-        for (name, filled) in &self.filled {
-            let all = self.tensors.get(name).map_or(0, Tensor::count);
-            if *filled != all {
-                return Err(format!(
-                    "the parts of the tensor '{name}' that ranks have are {filled} elements \
-                     together, and it has {all}"
-                ));
+        for (name, mut parts) in self.parts {
+            let count = self.tensors.get(&name).map_or(0, Tensor::count);
+            parts.retain(|(part, _)| !part.is_empty());
+            parts.sort_unstable_by_key(|(part, rank)| (part.start, *rank));
+            let (mut end, mut rank_before) = (0, WRITER);
+            for (part, rank) in parts.into_iter().chain([(count..count, WRITER)]) {
+                if end < part.start {
+                    return Err(format!(
+                        "no rank has the elements from {end} up to {} of the {count} of the tensor \
+                         '{name}', which the ranks share out",
+                        part.start
+                    ));
+                }
+                if part.start < end {
+                    return Err(format!(
+                        "rank {rank_before} and rank {rank} both have element {} of the tensor \
+                         '{name}', which the ranks share out",
+                        part.start
+                    ));
+                }
+                (end, rank_before) = (part.end, rank);
             }
         }
         Ok(self.tensors)
@@ -188,7 +211,7 @@ where
     T: Serialize + DeserializeOwned,
 {
     let texts = all_gather_bytes(comm, to_json(own))?;
-    texts.iter().map(|text| from_json(text)).collect()
+    texts.iter().map(|text| from_json(comm, text)).collect()
 }
 
 /// The value that `root` has, on every rank.
@@ -196,7 +219,7 @@ pub(super) fn share<T>(comm: &Communicator, root: usize, own: &T) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
 {
-    from_json(&broadcast_bytes(comm, to_json(own), root)?)
+    from_json(comm, &broadcast_bytes(comm, to_json(own), root)?)
 }
 
 pub(super) fn entry(name: &str, tensor: &Tensor) -> Entry {
@@ -208,15 +231,16 @@ pub(super) fn entry(name: &str, tensor: &Tensor) -> Entry {
     }
 }
 
-/// A tensor of zeros to receive into.
-pub(super) fn empty(entry: &Entry) -> Result<Tensor> {
+/// A tensor of zeros to receive into. Without memory for it the communicator ends on all ranks:
+/// its sender does not know.
+pub(super) fn empty(comm: &Communicator, entry: &Entry) -> Result<Tensor> {
     let dtype = Dtype::from_code(entry.dtype);
     let tensor = dtype.and_then(|dtype| Tensor::zeros(dtype, entry.shape.clone()));
     tensor.ok_or_else(|| {
         let Entry { name, shape, .. } = entry;
-        Error::system(format!(
+        comm.first_cause(Error::system(format!(
             "no memory for the tensor '{name}' of shape {shape:?}"
-        ))
+        )))
     })
 }
 
@@ -224,10 +248,11 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("invariant: what ranks exchange has only text for keys")
 }
 
-fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
+/// The value that `text` is; otherwise the communicator ends on all ranks, as it says what follows.
+fn from_json<T: DeserializeOwned>(comm: &Communicator, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {
-        Error::protocol(format!(
+        comm.first_cause(Error::protocol(format!(
             "a rank's part in a checkpoint is malformed: {error}"
-        ))
+        )))
     })
 }

@@ -121,18 +121,15 @@ impl Parts<'_> {
     /// elements, the last dimension varying fastest. Names are paths, such as `model/weight`.
     ///
     /// # Errors
-    /// [`Error::usage`] if the shape has another number of elements, or the name came before.
+    /// [`Error::usage`] if the shape has another number of elements, the name came before, or it
+    /// starts with `rank-`.
     pub fn tensor<T: Element>(
         &mut self,
         name: &str,
         shape: &[usize],
         values: &mut [T],
     ) -> Result<()> {
-        if name.starts_with("rank-") {
-            return Err(Error::usage(format!(
-                "the tensor '{name}': names that start with 'rank-' are those of `Parts::own`"
-            )));
-        }
+        check_common(name)?;
         let rank = self.rank;
         self.whole(name, shape, values, |contents, tensor| {
             if rank == WRITER {
@@ -192,8 +189,8 @@ impl Parts<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Parts::tensor`]; if the parts are not the whole, [`Run::save`](super::Run::save) says
-    /// so.
+    /// As [`Parts::tensor`]. If the parts overlap, or are not the whole,
+    /// [`Run::save`](super::Run::save) is an error on every rank, and nothing is saved.
     pub fn shard<T: Element>(
         &mut self,
         name: &str,
@@ -201,6 +198,7 @@ impl Parts<'_> {
         start: usize,
         values: &mut [T],
     ) -> Result<()> {
+        check_common(name)?;
         let all = shape.iter().product::<usize>();
         let Some(end) = start.checked_add(values.len()).filter(|end| *end <= all) else {
             return Err(Error::usage(format!(
@@ -364,6 +362,16 @@ impl Findings {
                 said.join("; ")
             )
         })
+    }
+}
+
+/// A name of what is not one rank's alone.
+fn check_common(name: &str) -> Result<()> {
+    match name.starts_with("rank-") {
+        true => Err(Error::usage(format!(
+            "the tensor '{name}': names that start with 'rank-' are those of `Parts::own`"
+        ))),
+        false => Ok(()),
     }
 }
 

@@ -47,7 +47,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoints::save`], on every rank, and the communicator can still be used;
-    /// [`Error::usage`] on every rank if one passes state of another. Errors of the communicator.
+    /// [`Error::usage`] on every rank if one passes state of another. Errors of the communicator,
+    /// which ends if the writer has no memory for what the others send.
     pub fn save_from(&self, comm: &Communicator, checkpoint: &Checkpoint) -> Result<()> {
         self.set_warnings(Vec::new());
         let gathered = gather_own(comm, own_tensors(comm, checkpoint))?;
@@ -78,7 +79,7 @@ impl Checkpoints {
     /// On every rank, and the communicator can still be used: [`Error::configuration`] if ranks
     /// find checkpoints of different runs, because the newest may be one that an older run left
     /// behind; as [`Checkpoints::latest`] if no rank finds a whole one and some rank finds trouble.
-    /// Errors of the communicator.
+    /// Errors of the communicator, which ends if a rank has no memory for what it is sent.
     pub fn load_and_broadcast(&self, comm: &Communicator) -> Result<Option<Found>> {
         self.search(comm, Search::new(self))
     }
@@ -268,7 +269,9 @@ fn hand_out(
         let owner = owner(&entry.name);
         let takes = owner.is_none_or(|owner| owner == comm.rank());
         if takes && comm.rank() != root {
-            checkpoint.tensors.insert(entry.name.clone(), empty(entry)?);
+            checkpoint
+                .tensors
+                .insert(entry.name.clone(), empty(comm, entry)?);
         }
         let Some(tensor) = checkpoint.tensors.get_mut(&entry.name) else {
             continue;

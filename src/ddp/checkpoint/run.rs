@@ -89,9 +89,12 @@ pub struct Run {
     /// What was found, with its tensors until the training has resumed.
     found: Option<Checkpoint>,
     is_resumed: bool,
-    /// On rank 0: the save under way.
-    saving: Option<JoinHandle<Result<Vec<String>>>>,
+    /// On rank 0: the save under way, or why its thread did not start.
+    saving: Option<Result<Saving>>,
 }
+
+/// The thread that saves, and what it warns of.
+type Saving = JoinHandle<Result<Vec<String>>>;
 
 /// Opening.
 impl Run {
@@ -141,12 +144,10 @@ impl Run {
         let state = found.as_ref().map(|checkpoint| &checkpoint.state);
         let id = match state {
             Some(state) => state.run_id.clone(),
-            None => share(comm, WRITER, &new_id()?)?,
+            None => share(comm, WRITER, &new_id())??,
         };
         let comm = with_table_of(comm, state)?;
         let channel = comm.duplicate()?.named("checkpoint");
-        // Once it was used, a save on some ranks alone is told as a deadlock.
-        channel.barrier()?;
         Ok(Self {
             channel,
             comm,
@@ -303,7 +304,7 @@ impl Run {
                 user: serde_json::Value::Object(values),
                 ..self.state_of(model, sampler)
             };
-            self.start_saving(checkpoints, Checkpoint { state, tensors })?;
+            self.start_saving(checkpoints, Checkpoint { state, tensors });
         }
         Ok(())
     }
@@ -331,26 +332,24 @@ impl Run {
         }
     }
 
-    fn start_saving(
-        &mut self,
-        checkpoints: Arc<Checkpoints>,
-        checkpoint: Checkpoint,
-    ) -> Result<()> {
+    fn start_saving(&mut self, checkpoints: Arc<Checkpoints>, checkpoint: Checkpoint) {
         let save = move || {
             checkpoints.save(&checkpoint)?;
             Ok(checkpoints.warnings())
         };
         let thread = thread::Builder::new().name("ringtree-checkpoint".to_owned());
         let started = thread.spawn(save);
-        let started =
-            started.map_err(|error| Error::io("cannot start a thread that saves", &error))?;
-        self.saving = Some(started);
-        Ok(())
+        let cannot = |error| Error::io("cannot start a thread that saves", &error);
+        self.saving = Some(started.map_err(cannot));
     }
 
     /// Waits for the save under way, and tells every rank how it went.
     fn settle(&mut self) -> Result<()> {
-        let outcome = share(&self.channel, WRITER, &joined(self.saving.take()))?;
+        let outcome = share(
+            &self.channel,
+            WRITER,
+            &joined(&self.comm, self.saving.take()),
+        )?;
         warn(&self.comm, &outcome?);
         Ok(())
     }
@@ -358,20 +357,28 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        match joined(self.saving.take()) {
+        let is_forked = self.comm.is_forked();
+        match joined(&self.comm, self.saving.take()) {
             Ok(warnings) => warn(&self.comm, &warnings),
+            // It is the parent's.
+            Err(_) if is_forked => {}
             Err(error) => eprintln!("ringtree: the last checkpoint is not saved: {error}"),
         }
     }
 }
 
 /// How a save ended; well, if there was none.
-fn joined(saving: Option<JoinHandle<Result<Vec<String>>>>) -> Result<Vec<String>> {
+fn joined(comm: &Communicator, saving: Option<Result<Saving>>) -> Result<Vec<String>> {
     let Some(saving) = saving else {
         return Ok(Vec::new());
     };
+    if comm.is_forked() {
+        // The thread is the parent's.
+        std::mem::forget(saving);
+        return comm.failure().map_or_else(|| Ok(Vec::new()), Err);
+    }
     let panicked = |_| Err(Error::system("the thread that saves checkpoints panicked"));
-    saving.join().unwrap_or_else(panicked)
+    saving?.join().unwrap_or_else(panicked)
 }
 
 /// Keeps other trainings from saving where rank 0 saves.

@@ -112,7 +112,8 @@ impl Checkpoints {
     /// What cannot be removed is no error, but in [`Checkpoints::warnings`].
     ///
     /// # Errors
-    /// [`Error::system`] if it cannot be written: the older ones are untouched.
+    /// [`Error::system`] if it cannot be written, or it is not certain that it was: the older ones
+    /// are untouched, and the next save goes on either way.
     /// [`Error::usage`] if there are checkpoints that this value has neither loaded nor written, or
     /// later steps of another run. [`Error::configuration`] if another process saves there.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
@@ -158,9 +159,7 @@ impl Checkpoints {
         }
         let file = &manifest.tensors.file;
         self.store.write_atomically(file, &parts)?;
-        self.store
-            .write_atomically(&names::manifest(state.step), &[&encoded])?;
-        claim.wrote(state.step, &encoded);
+        claim.write(state.step, &encoded, &*self.store)?;
         self.remove_left_behind(&mut claim, &mut cleanup);
         self.remove_old(state.step, file, &mut cleanup);
         self.set_warnings(cleanup.warnings());

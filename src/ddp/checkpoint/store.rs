@@ -27,7 +27,8 @@ pub trait Store: Send + Sync {
     /// returns, the file survives a crash.
     ///
     /// # Errors
-    /// It cannot be written; what was there before is still there.
+    /// It cannot be written, or it is not certain that it was: what was there before is still
+    /// there, or the whole new file is, now or later.
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()>;
 
     /// Removes the file `name`, if it is there.

@@ -190,7 +190,8 @@ impl<R: UpdateRule> Optimizer<R> {
     /// had a gradient, weights and state stay as they are. All ranks call it after each `wait`.
     ///
     /// # Errors
-    /// [`Error::usage`] before `wait`, or for weights of another length; what failed before; with
+    /// [`Error::usage`] before `wait` and after another step since, which change nothing, or for
+    /// weights of another length; what failed before; with
     /// [`Options::sharded`](super::Options::sharded) any of the communicator's, and the weights are
     /// not equal on all ranks then: go on from a checkpoint.
     pub fn step(
@@ -199,7 +200,7 @@ impl<R: UpdateRule> Optimizer<R> {
         weights: &mut (impl Weights + ?Sized),
         learning_rate: f64,
     ) -> Result<()> {
-        model.check_averaged()?;
+        model.spend()?;
         let result = self.take_step(model, weights, learning_rate);
         model.keep_failure(result)
     }
@@ -313,7 +314,8 @@ fn take(model: &mut DataParallel, index: usize) -> Result<Vec<f32>> {
     match std::mem::replace(&mut model.contents[index], Content::Lost) {
         Content::Here(Values::F32(values)) => Ok(values),
         _ => Err(Error::usage(
-            "the averages are gone: one step is taken after each `wait`",
+            "the averages are not f32 in host memory: an optimizer takes the steps of the model \
+             that it was made for",
         )),
     }
 }

@@ -9,7 +9,7 @@ pub use timeline::{RankSpans, Span, Timeline};
 
 use super::parallel::DataParallel;
 use crate::comm::Communicator;
-use crate::comm::values::{broadcast_bytes, receive_bytes, send_bytes};
+use crate::comm::values::{broadcast_bytes, gather_bytes};
 use crate::error::{Error, Result};
 use crate::limits::TRACE_SPANS_MAX;
 use crate::whole_file;
@@ -245,16 +245,13 @@ impl Active {
         let comm = &self.comm;
         let end = clock::read_all(comm)?;
         let own = serde_json::to_vec(&*self.recording())
-            .map_err(|error| Error::system(format!("encoding the trace: {error}")))?;
-        if comm.rank() > 0 {
-            send_bytes(comm, &own, 0)?;
+            .map_err(|error| Error::system(format!("encoding the trace: {error}")))
+            .map_err(|error| comm.first_cause(error))?;
+        let Some(parts) = gather_bytes(comm, own, 0)? else {
             return Ok(None);
-        }
-        let mut recordings = vec![decode(0, &own)];
-        for rank in 1..comm.world_size() {
-            recordings.push(decode(rank, &receive_bytes(comm, rank)?));
-        }
-        let recordings = recordings.into_iter().collect();
+        };
+        let parts = parts.iter().enumerate();
+        let recordings = parts.map(|(rank, part)| decode(rank, part)).collect();
         let join = |recordings| {
             let mut timeline = Timeline::new(recordings, &self.begin, &end);
             messages::predict(&lock(&self.predicted), &mut timeline);

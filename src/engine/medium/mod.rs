@@ -30,8 +30,6 @@ pub struct Part {
     pub message_bytes: usize,
     /// Bytes of it that are done.
     pub offset: usize,
-    /// What its digest is changed by, see [`ProgramStep::salt`](super::program::ProgramStep::salt).
-    pub salt: u32,
 }
 
 /// How to reduce.

@@ -67,12 +67,12 @@ fn division(bytes: usize) -> Division {
     }
 }
 
-/// New memory of `bytes` bytes, and the file that the others map.
+/// New memory of `bytes` bytes, which forked children can read, and the file that the others map.
 ///
 /// # Errors
 /// The system's.
 pub fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
-    OwnRegion::new(division(bytes))
+    OwnRegion::inherited(division(bytes))
 }
 
 /// Bytes of such a file.

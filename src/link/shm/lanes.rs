@@ -6,10 +6,12 @@ use super::layout::{KERNEL_FENCE, Layout};
 use super::local::Local;
 use super::ring::{INLINE_BYTES, Receiver, Sender};
 use super::{Place, Present, SharedLink, Wake};
+use crate::limits::LINK_GRACE;
 use crate::link::{Link, LinkError, Message, Payload};
 use crate::sys::barrier::is_kernel_fencing;
 use crate::sys::shared::{OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the links of a rank are made of, as far as they have not been made.
 pub struct Lanes {
@@ -176,6 +178,15 @@ impl Link for LaterLink {
 
     fn is_ready(&self) -> bool {
         self.made.as_ref().is_none_or(SharedLink::is_ready)
+    }
+
+    fn has_arrived(&mut self) -> Result<bool, LinkError> {
+        self.made()?.map_or(Ok(false), Link::has_arrived)
+    }
+
+    fn is_silent_after(&self) -> Option<Duration> {
+        let made = self.made.as_ref();
+        made.map_or(Some(LINK_GRACE), SharedLink::is_silent_after)
     }
 
     fn capacity(&self) -> usize {

@@ -21,7 +21,7 @@ const ROW_SLOTS: [usize; 2] = [4, 8];
 const REGION_SLOTS: usize = 16;
 /// Segments of a row of a small region, and the least bytes of each.
 const SMALL_ROW_SLOTS: usize = 3;
-const SMALL_SEGMENT_BYTES_MIN: usize = 4 << 10;
+pub(in crate::link) const SMALL_SEGMENT_BYTES_MIN: usize = 4 << 10;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
 

@@ -34,6 +34,7 @@ use ring::{Head, INLINE_BYTES, Receiver, Sender};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A new region of this layout, and the file that the others map.
 ///
@@ -370,6 +371,11 @@ impl Link for SharedLink {
     #[inline]
     fn is_ready(&self) -> bool {
         self.present.bytes > 0 || self.receiver.is_ready(&self.theirs)
+    }
+
+    fn is_silent_after(&self) -> Option<Duration> {
+        // What a rank publishes is there before its goodbye is.
+        Some(Duration::ZERO)
     }
 
     fn capacity(&self) -> usize {

@@ -6,7 +6,6 @@ use super::{Traffic, path, shared};
 use crate::limits::TRACE_SPANS_MAX;
 use crate::plan::algorithms::{plans, required};
 use crate::plan::ir::Request;
-use crate::plan::spec::Collective;
 use crate::plan::topology::Sharing;
 use crate::plan::tuning::TuningTable;
 
@@ -30,7 +29,7 @@ pub struct MessageTimes {
 /// What a call is predicted to do when.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
-    /// Every message that has bytes; in a barrier every message.
+    /// Every message, also one without elements.
     pub messages: Vec<MessageTimes>,
     /// When the last rank is through.
     pub end_s: f64,
@@ -90,15 +89,11 @@ pub fn schedule(
         ));
     }
     let plans = plans(request)?;
-    let mut schedule = match request.topology().sharing() {
+    Ok(match request.topology().sharing() {
         Sharing::All => shared::schedule(&plans, count, element_bytes, &table.shm),
         sharing => {
             let shares = sharing == Sharing::Some && entry.stages.is_some();
             path::schedule(&plans, (count, element_bytes), table, shares)
         }
-    };
-    if request.collective != Collective::Barrier {
-        schedule.messages.retain(|message| message.bytes > 0);
-    }
-    Ok(schedule)
+    })
 }

@@ -2,10 +2,11 @@
 
 use super::{Session, To};
 use crate::error::Error;
-use crate::limits::CALLS_REMEMBERED;
+use crate::limits::{CALLS_REMEMBERED, COUNTS_TOLD_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Equal calls in a row, as a training loop makes them.
@@ -15,6 +16,8 @@ struct Row {
     call: Call,
     digest: u32,
     timeout: Duration,
+    /// The lengths of their blocks, where the call gave them.
+    counts: Option<Arc<[usize]>>,
 }
 
 /// The last calls.
@@ -26,7 +29,13 @@ pub(super) struct Made {
 
 impl Made {
     #[inline]
-    fn push(&mut self, call: &Call, digest: u32, sequence: u64, timeout: Duration) {
+    fn push(
+        &mut self,
+        (call, counts): (&Call, Option<&Arc<[usize]>>),
+        digest: u32,
+        sequence: u64,
+        timeout: Duration,
+    ) {
         self.last = sequence;
         let is_same = |row: &Row| row.digest == digest && row.timeout == timeout;
         if self.rows.back().is_some_and(is_same) {
@@ -39,6 +48,7 @@ impl Made {
             call: call.numbered(sequence),
             digest,
             timeout,
+            counts: counts.cloned(),
         });
     }
 
@@ -65,11 +75,17 @@ impl Made {
 }
 
 impl Session {
-    /// This rank makes `call`, which has this digest, as its call number `sequence`, with this
-    /// timeout.
+    /// This rank makes `call` with this digest, on blocks of these lengths if it gives some, as its
+    /// call number `sequence`, with this timeout.
     #[inline]
-    pub fn enter(&mut self, call: &Call, digest: u32, sequence: u64, timeout: Duration) {
-        self.calls.push(call, digest, sequence, timeout);
+    pub fn enter(
+        &mut self,
+        (call, counts): (&Call, Option<&Arc<[usize]>>),
+        digest: u32,
+        sequence: u64,
+        timeout: Duration,
+    ) {
+        self.calls.push((call, counts), digest, sequence, timeout);
         self.made = sequence;
         if sequence <= self.patient {
             self.offer_clock(sequence);
@@ -86,7 +102,7 @@ impl Session {
             let due: Vec<_> = self.announced.keys().copied().collect();
             for peer in due {
                 if let Some(theirs) = self.announced.remove(&peer) {
-                    self.compare(peer, theirs);
+                    self.compare(peer, theirs, None);
                 }
             }
         }
@@ -124,8 +140,8 @@ impl Session {
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
         let ours = ours.unwrap_or(*call);
-        self.outbox
-            .push_back((To::Rank(peer), Message::Waiting(ours)));
+        let told = self.message_about(&ours);
+        self.outbox.push_back((To::Rank(peer), told));
         let error = Error::mismatch(format!(
             "{} is in {call}, but {} sent data of another call; all ranks must make the same calls \
              in the same order",
@@ -141,7 +157,7 @@ impl Session {
         let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
         match ours.map(|(_, ours)| *ours) {
             Some(ours) if ours != theirs => {
-                let error = self.different(&ours, peer, &theirs);
+                let error = self.different(&ours, peer, &theirs, None);
                 self.explained(error);
             }
             Some(_) => self.answer(peer),
@@ -160,7 +176,7 @@ impl Session {
         let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
         match ours {
             Some((_, ours)) if *ours != theirs => {
-                let error = self.different(ours, peer, &theirs);
+                let error = self.different(ours, peer, &theirs, None);
                 self.explained(error);
             }
             None if self.announced_pairs.len() < CALLS_REMEMBERED => {
@@ -175,8 +191,7 @@ impl Session {
     pub(super) fn compare_entered(&mut self, peer: usize, theirs: Call) {
         let ours = self.calls.numbered(theirs.sequence);
         if let Some(ours) = ours.filter(|ours| *ours != theirs) {
-            let error = self.different(&ours, peer, &theirs);
-            self.explained(error);
+            self.disagree(&ours, peer, &theirs, None);
         }
     }
 
@@ -189,29 +204,74 @@ impl Session {
         self.failed(error);
     }
 
-    /// Both calls in full, the lower rank's first, so that both ranks report the same error.
-    fn different(&self, ours: &Call, peer: usize, theirs: &Call) -> Error {
-        let ((low, call), (high, other)) = match self.rank < peer {
-            true => ((self.rank, ours), (peer, theirs)),
-            false => ((peer, theirs), (self.rank, ours)),
-        };
-        let error = Error::mismatch(format!(
-            "the ranks made different calls{}: {} {call}; {} {other}; all ranks must make the \
-             same calls in the same order",
-            self.on(),
-            self.name(low),
-            self.name(high)
-        ));
-        call.mark(error.with_rank(low).with_peer(high))
+    /// `peer` makes another call, maybe on blocks of these lengths. Where only lengths tell the two
+    /// apart and this rank does not know the peer's, the peer is told this rank's, and looks.
+    fn disagree(&mut self, ours: &Call, peer: usize, theirs: &Call, counts: Option<&[u64]>) {
+        let error = self.different(ours, peer, theirs, counts);
+        if counts.is_none() && ours.differs_in_counts(theirs) {
+            let told = self.message_about(ours);
+            self.outbox.push_back((To::Rank(peer), told));
+            self.set_pending(error, None);
+        } else {
+            self.explained(error);
+        }
     }
 
-    pub(super) fn compare(&mut self, peer: usize, theirs: Call) {
+    /// What tells a peer this call of this rank.
+    fn message_about(&self, call: &Call) -> Message {
+        let row = self.calls.row(call.sequence).filter(|_| !call.is_pair());
+        match row.and_then(|row| row.counts.as_ref()) {
+            Some(counts) => {
+                let first = counts.iter().take(COUNTS_TOLD_MAX);
+                Message::Counts(*call, first.map(|count| *count as u64).collect())
+            }
+            None => Message::Waiting(*call),
+        }
+    }
+
+    /// The first block of this rank's call that has another length in `theirs`, and both lengths.
+    fn first_difference(&self, ours: &Call, theirs: &[u64]) -> Option<(usize, u64, u64)> {
+        let own = self.calls.row(ours.sequence)?.counts.as_ref()?;
+        let mut blocks = (0..).zip(own.iter().zip(theirs));
+        let difference = blocks.find(|(_, (own, their))| **own as u64 != **their);
+        difference.map(|(block, (own, their))| (block, *own as u64, *their))
+    }
+
+    /// Both calls in full, the lower rank's first, so that both ranks report the same error.
+    fn different(&self, ours: &Call, peer: usize, theirs: &Call, counts: Option<&[u64]>) -> Error {
+        let block = counts.and_then(|counts| self.first_difference(ours, counts));
+        let mut both = [(self.rank, ours), (peer, theirs)];
+        both.sort_by_key(|(rank, _)| *rank);
+        let [(low, call), (high, other)] = both;
+        let (on, first, second) = (self.on(), self.name(low), self.name(high));
+        let text = match block {
+            _ if !ours.differs_in_counts(theirs) => format!(
+                "the ranks made different calls{on}: {first} {call}; {second} {other}; all ranks \
+                 must make the same calls in the same order"
+            ),
+            None => format!(
+                "the ranks gave different counts{on}: {first} in {call}; {second} in {other}; all \
+                 ranks must give the same"
+            ),
+            Some((block, own, their)) => {
+                let (one, two) = match self.rank < peer {
+                    true => (own, their),
+                    false => (their, own),
+                };
+                format!(
+                    "the ranks gave different counts{on}: in {call}, block {block} has {one} \
+                     elements on {first}, and {two} on {second}; all ranks must give the same"
+                )
+            }
+        };
+        call.mark(Error::mismatch(text).with_rank(low).with_peer(high))
+    }
+
+    /// `peer` makes the call `theirs`, maybe on blocks of these lengths.
+    pub(super) fn compare(&mut self, peer: usize, theirs: Call, counts: Option<&[u64]>) {
         let ours = self.calls.numbered(theirs.sequence);
         match ours.filter(|ours| *ours != theirs) {
-            Some(ours) => {
-                let error = self.different(&ours, peer, &theirs);
-                self.explained(error);
-            }
+            Some(ours) => self.disagree(&ours, peer, &theirs, counts),
             None => {
                 self.answer(peer);
                 if theirs.sequence > self.made {
@@ -225,4 +285,51 @@ impl Session {
 /// Whether two calls are the two ends of one message: same receiver, same number.
 fn is_same_place(one: &Call, other: &Call) -> bool {
     (one.sequence, one.root) == (other.sequence, other.root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+    use crate::plan::spec::Collective;
+    use crate::protocol::call::Split;
+
+    /// What rank 1 reports once rank 0 has seen its data: their calls differ in this block.
+    fn told(block: usize) -> String {
+        let ranks = [0, 1].map(|rank| {
+            let mut counts = vec![usize::MAX / 8192; 2 * COUNTS_TOLD_MAX];
+            counts[block] -= rank;
+            let call = Call {
+                split: Split::by(&counts),
+                ..Call::new(Collective::AllGather, 7).numbered(1)
+            };
+            let mut session = Session::new(rank, counts.len());
+            let counts = Arc::from(counts);
+            session.enter((&call, Some(&counts)), call.digest(), 1, Duration::MAX);
+            (session, call)
+        });
+        let [(mut one, call), (mut other, _)] = ranks;
+        one.mismatched(1, &call, 1);
+        let Some((To::Rank(1), message)) = one.next_message() else {
+            panic!("the peer is told nothing");
+        };
+        assert!(message.encode().len() <= CONTROL_MESSAGE_BYTES_MAX);
+        other.receive(0, message);
+        match other.next_message() {
+            Some((To::Rank(0), Message::Report(error))) => error.to_string(),
+            other => panic!("no report: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn lengths_of_many_blocks_fit_a_message_and_the_rest_are_known_to_differ() {
+        let text = told(COUNTS_TOLD_MAX - 1);
+        let block = "block 4095 has 2251799813685247 elements on rank 0, and 2251799813685246 on";
+        assert!(text.contains(block), "{text}");
+        let text = told(COUNTS_TOLD_MAX);
+        assert!(
+            text.contains("gave different counts: rank 0 in all-gather #1 of 7 f32"),
+            "{text}"
+        );
+    }
 }

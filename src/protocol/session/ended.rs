@@ -99,7 +99,8 @@ impl Session {
 mod tests {
     use super::*;
     use crate::error::Error;
-    use crate::protocol::message::Place;
+    use crate::protocol::call::Call;
+    use crate::protocol::message::{Place, Wait};
 
     fn goodbye(calls: u64) -> Message {
         Message::Goodbye {
@@ -177,11 +178,19 @@ mod tests {
             inside: false,
             pair_calls: 0,
             pair: None,
-            elsewhere: None,
         };
-        let position = |rank, held_up_by: Vec<Place>| Message::Position {
+        let told = |rank, held_up_by: Vec<Place>, waits: Vec<Wait>| Message::Position {
             place: place(rank),
             held_up_by,
+            waits,
+        };
+        let position = |rank, held_up_by| told(rank, held_up_by, Vec::new());
+        let wait = |rank, awaits| Wait {
+            rank,
+            group: 0,
+            title: String::new(),
+            call: Call::barrier(),
+            awaits: vec![awaits],
         };
         let lost = |rank| Error::peer_lost(rank, format!("rank {rank} is gone"));
         let lies = [
@@ -191,6 +200,9 @@ mod tests {
             position(2, Vec::new()),
             position(1, vec![place(1_124_007_936)]),
             position(1, vec![place(0); 100]),
+            told(1, Vec::new(), vec![wait(1, 3)]),
+            told(1, Vec::new(), vec![wait(2, 1)]),
+            told(1, Vec::new(), vec![wait(1, 2); 100]),
         ];
         for lie in lies {
             let mut coordinator = Session::new(0, 3);
@@ -203,6 +215,7 @@ mod tests {
         }
         let truths = [
             position(1, vec![place(2)]),
+            told(1, Vec::new(), vec![wait(1, 2), wait(2, 0)]),
             Message::Ended(0),
             goodbye(1 << 60),
         ];

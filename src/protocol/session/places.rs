@@ -3,23 +3,25 @@
 use super::{COORDINATOR, Session, To};
 use crate::limits::{ANSWERS_MISSED_MAX, PEERS_ASKED_MAX, PLACES_MAX};
 use crate::protocol::call::Call;
-use crate::protocol::message::{Message, Place};
+use crate::protocol::message::{Message, Place, Wait};
 use std::collections::BTreeMap;
 
 /// What a peer said of where it is.
 #[derive(Debug)]
 pub(super) struct Position {
-    place: Place,
-    held_up_by: Vec<Place>,
+    pub(super) place: Place,
+    pub(super) held_up_by: Vec<Place>,
+    pub(super) waits: Vec<Wait>,
     /// Times it was asked since.
     asked: u32,
 }
 
 impl Position {
-    pub(super) fn new(place: Place, held_up_by: Vec<Place>) -> Self {
+    pub(super) fn new(place: Place, held_up_by: Vec<Place>, waits: Vec<Wait>) -> Self {
         Self {
             place,
             held_up_by,
+            waits,
             asked: 0,
         }
     }
@@ -106,23 +108,10 @@ impl Session {
         places
     }
 
-    /// The ranks of a circle of sends, this rank first, which sends to `to`: each has said that it
-    /// is sending to the next, and the last to this one.
-    #[must_use]
-    pub fn circle_of_sends(&self, to: usize) -> Option<Vec<usize>> {
-        let places = self.places(&[to]);
-        let mut circle = vec![self.rank];
-        let mut next = to;
-        while next != self.rank {
-            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
-            let pair = places.get(&(next as u32))?.pair.filter(|pair| pair.sends)?;
-            if circle.contains(&next) {
-                return None;
-            }
-            circle.push(next);
-            next = pair.peer? as usize;
-        }
-        Some(circle)
+    /// What the rank itself has said of where it is, or else what another has.
+    pub(super) fn latest<'a>(&'a self, told: &'a Place) -> &'a Place {
+        let own = self.positions.get(&(told.rank as usize));
+        own.map_or(told, |own| &own.place)
     }
 
     /// Where a rank is, in words.
@@ -134,14 +123,10 @@ impl Session {
             inside,
             pair_calls,
             pair,
-            ref elsewhere,
         } = *place;
         let name = self.name(rank as usize);
         if let Some(departed) = self.departed.get(&(rank as usize)) {
             return format!("{name} left after call #{}", departed.calls);
-        }
-        if let (false, None, Some(elsewhere)) = (inside, pair, elsewhere) {
-            return format!("{name} waits in {elsewhere}");
         }
         match (calls, inside, pair) {
             (Place::UNKNOWN, ..) => format!("{name} has not said where it is"),
@@ -170,16 +155,12 @@ impl Session {
             inside: self.inside,
             pair_calls: self.pairs_made,
             pair: self.pair,
-            elsewhere: self.elsewhere.clone(),
         };
-        // In a circle of sends every rank waits, so those are told too.
-        let (waiting, mut held_up_by) = self.waiting_and_blamed(&self.awaited);
-        held_up_by.extend(waiting.iter().filter(|one| one.pair.is_some()).cloned());
-        if held_up_by.is_empty() {
-            held_up_by = waiting;
-        }
-        held_up_by.truncate(PLACES_MAX);
-        let position = Message::Position { place, held_up_by };
+        let position = Message::Position {
+            place,
+            held_up_by: self.held_up_by(&self.awaited),
+            waits: self.waits.clone(),
+        };
         self.outbox.push_back((To::Rank(peer), position));
     }
 }
@@ -192,6 +173,5 @@ fn unknown(rank: usize) -> Place {
         inside: false,
         pair_calls: 0,
         pair: None,
-        elsewhere: None,
     }
 }

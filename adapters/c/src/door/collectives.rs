@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 
 /// Makes a call, and waits for it.
 fn run(comm: *mut ringtree_comm_t, call: impl FnOnce() -> Result<Call>) -> ringtree_result_t {
-    answer(|| call()?.run(&communicator(comm)?.comm))
+    answer(|| call()?.run(&*communicator(comm)?))
 }
 
 /// Every rank's `recv` becomes the reduction of all ranks' `send`, element by element: `count` of
@@ -161,17 +161,17 @@ pub extern "C" fn ringtree_all_gather_v(
 ) -> ringtree_result_t {
     answer(|| {
         let comm = communicator(comm)?;
-        let recv_counts = counts(recv_counts, comm.comm.world_size())?;
+        let recv_counts = counts(recv_counts, comm.world_size())?;
         let call = ByCounts {
             collective: Collective::AllGather,
             send: send.addr(),
             recv: recv.addr(),
-            send_counts: vec![recv_counts[comm.comm.rank()]],
+            send_counts: vec![recv_counts[comm.rank()]],
             recv_counts,
             dtype: types::dtype(dtype)?,
             op: ReduceOp::Sum,
         };
-        call.run(&comm.comm)
+        call.run(&comm)
     })
 }
 
@@ -188,17 +188,17 @@ pub extern "C" fn ringtree_reduce_scatter_v(
 ) -> ringtree_result_t {
     answer(|| {
         let comm = communicator(comm)?;
-        let send_counts = counts(send_counts, comm.comm.world_size())?;
+        let send_counts = counts(send_counts, comm.world_size())?;
         let call = ByCounts {
             collective: Collective::ReduceScatter,
             send: send.addr(),
             recv: recv.addr(),
-            recv_counts: vec![send_counts[comm.comm.rank()]],
+            recv_counts: vec![send_counts[comm.rank()]],
             send_counts,
             dtype: types::dtype(dtype)?,
             op: types::op(op)?,
         };
-        call.run(&comm.comm)
+        call.run(&comm)
     })
 }
 
@@ -216,7 +216,7 @@ pub extern "C" fn ringtree_all_to_all_v(
 ) -> ringtree_result_t {
     answer(|| {
         let comm = communicator(comm)?;
-        let ranks = comm.comm.world_size();
+        let ranks = comm.world_size();
         let call = ByCounts {
             collective: Collective::AllToAll,
             send: send.addr(),
@@ -226,12 +226,12 @@ pub extern "C" fn ringtree_all_to_all_v(
             dtype: types::dtype(dtype)?,
             op: ReduceOp::Sum,
         };
-        call.run(&comm.comm)
+        call.run(&comm)
     })
 }
 
 /// Returns on no rank before every rank has called it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_barrier(comm: *mut ringtree_comm_t) -> ringtree_result_t {
-    answer(|| communicator(comm)?.comm.barrier())
+    answer(|| communicator(comm)?.barrier())
 }

@@ -1,7 +1,7 @@
 //! Starting, asking, splitting and leaving.
 
 use crate::error::answer;
-use crate::handles::{COMMUNICATORS, Comm};
+use crate::handles::COMMUNICATORS;
 use crate::memory::{as_pointer, communicator, place, ranks, text};
 use crate::types::{
     RINGTREE_SPLIT_NOCOLOR, RINGTREE_UNIQUE_ID_BYTES, number, rank, ringtree_comm_t,
@@ -14,9 +14,6 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// What an abort says of its cause at most.
-const REASON_CHARACTERS_MAX: usize = 1000;
 
 /// Where a new handle goes.
 type Place<'a> = Option<&'a mut MaybeUninit<*mut ringtree_comm_t>>;
@@ -34,7 +31,7 @@ fn make(out: Place<'_>, start: impl FnOnce() -> Result<Option<Communicator>>) ->
         let out = place("comm", out)?;
         out.write(null_mut());
         if let Some(comm) = start()? {
-            out.write(as_pointer(COMMUNICATORS.insert(Comm::new(comm))));
+            out.write(as_pointer(COMMUNICATORS.insert(comm)));
         }
         Ok(())
     })
@@ -129,7 +126,7 @@ fn ask(
 ) -> ringtree_result_t {
     answer(|| {
         let out = place(what, out)?;
-        out.write(number(of(&communicator(comm)?.comm)));
+        out.write(number(of(&*communicator(comm)?)));
         Ok(())
     })
 }
@@ -170,11 +167,9 @@ pub extern "C" fn ringtree_comm_set_timeout_ms(
     timeout_ms: u64,
 ) -> ringtree_result_t {
     answer(|| {
-        COMMUNICATORS.replace(comm.addr(), |old| {
-            old.with(match timeout_ms {
-                0 => old.comm.patient(),
-                _ => old.comm.with_timeout(Duration::from_millis(timeout_ms)),
-            })
+        COMMUNICATORS.replace(comm.addr(), |old| match timeout_ms {
+            0 => old.patient(),
+            _ => old.with_timeout(Duration::from_millis(timeout_ms)),
         })
     })
 }
@@ -197,7 +192,7 @@ pub extern "C" fn ringtree_comm_split(
         };
         // In the same order, from 0 on.
         let key = key.abs_diff(c_int::MIN) as usize;
-        communicator(comm)?.comm.split(color, key)
+        communicator(comm)?.split(color, key)
     })
 }
 
@@ -214,7 +209,7 @@ pub extern "C" fn ringtree_comm_subgroup(
         let members = ranks(members, count)?.into_iter();
         let members = members.map(|one| rank("member", one));
         let members = members.collect::<Result<Vec<usize>>>()?;
-        communicator(comm)?.comm.subgroup(&members).map(Some)
+        communicator(comm)?.subgroup(&members).map(Some)
     })
 }
 
@@ -227,14 +222,10 @@ pub extern "C" fn ringtree_comm_abort(
     reason: *const c_char,
 ) -> ringtree_result_t {
     answer(|| {
-        let handle = COMMUNICATORS.take(comm.addr(), |_| Ok(()))?;
-        let comm = &handle.comm;
+        let comm = COMMUNICATORS.take(comm.addr(), |_| Ok(()))?;
         let rank = comm.rank();
         let line = match text(reason) {
-            Some(reason) => {
-                let reason: String = reason.chars().take(REASON_CHARACTERS_MAX).collect();
-                format!("rank {rank} aborted: {reason}")
-            }
+            Some(reason) => format!("rank {rank} aborted: {reason}"),
             None => format!("rank {rank} aborted; look at its output"),
         };
         comm.fail(&Error::peer_lost(rank, line).with_rank(rank));
@@ -245,18 +236,15 @@ pub extern "C" fn ringtree_comm_abort(
 /// Leaves, and destroys the handle: what was sent is delivered, then the other ranks are told. Calls
 /// of other threads and work under way go on to their ends, and the other ranks are told after the
 /// last of them; work stays to be waited for and freed. A program that ends without it looks to the
-/// other ranks like one that died. NULL is ignored.
+/// other ranks like one that died. NULL is ignored, and so is all in a child that was forked from
+/// the process that joined.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_destroy(comm: *mut ringtree_comm_t) -> ringtree_result_t {
     answer(|| {
-        if comm.is_null() {
+        // Leaving is the parent's to do.
+        if comm.is_null() || COMMUNICATORS.is_of_parent() {
             return Ok(());
         }
-        let comm = COMMUNICATORS.take(comm.addr(), |_| Ok(()))?;
-        if comm.is_forked() {
-            // Leaving is the parent's to do.
-            std::mem::forget(comm);
-        }
-        Ok(())
+        COMMUNICATORS.take(comm.addr(), |_| Ok(())).map(drop)
     })
 }

@@ -24,7 +24,7 @@ pub extern "C" fn ringtree_send(
     answer(|| {
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
         let comm = communicator(comm)?;
-        with_element!(dtype, T => comm.comm.send(&elements::<T>(send.addr(), count)?, peer))
+        with_element!(dtype, T => comm.send(&elements::<T>(send.addr(), count)?, peer))
     })
 }
 
@@ -40,7 +40,7 @@ pub extern "C" fn ringtree_recv(
     answer(|| {
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
         let comm = communicator(comm)?;
-        with_element!(dtype, T => comm.comm.recv(&mut elements::<T>(recv.addr(), count)?, peer))
+        with_element!(dtype, T => comm.recv(&mut elements::<T>(recv.addr(), count)?, peer))
     })
 }
 
@@ -83,8 +83,8 @@ fn start(
         let started: Box<dyn Operation> = with_element!(dtype, T => {
             let memory = elements::<T>(address, count)?;
             match is_sent {
-                true => Box::new(comm.comm.send_async(memory, peer)?),
-                false => Box::new(comm.comm.recv_async(memory, peer)?),
+                true => Box::new(comm.send_async(memory, peer)?),
+                false => Box::new(comm.recv_async(memory, peer)?),
             }
         });
         out.write(as_pointer(WORK.insert(Pending::of_operation(started))));

@@ -18,7 +18,7 @@ fn start(
 ) -> ringtree_result_t {
     answer(|| {
         let out = place("work", out)?;
-        let started = call()?.start(&communicator(comm)?.comm)?;
+        let started = call()?.start(&*communicator(comm)?)?;
         out.write(as_pointer(WORK.insert(Pending::of_operation(started))));
         Ok(())
     })
@@ -168,7 +168,10 @@ pub extern "C" fn ringtree_scatter_start(
 /// Waits until a call has ended, and returns its result. May be called again, and by any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_result_t {
-    answer(|| WORK.get(work.addr())?.wait())
+    answer(|| {
+        WORK.refuse_children()?;
+        WORK.get(work.addr())?.wait()
+    })
 }
 
 /// Puts at `has_ended` whether a call has ended, 1 or 0. If it has, returns its result as
@@ -180,6 +183,7 @@ pub extern "C" fn ringtree_work_test(
 ) -> ringtree_result_t {
     answer(|| {
         let out = place("has_ended", has_ended)?;
+        WORK.refuse_children()?;
         let work = WORK.get(work.addr())?;
         let has_ended = work.has_ended();
         out.write(c_int::from(has_ended));
@@ -188,11 +192,12 @@ pub extern "C" fn ringtree_work_test(
 }
 
 /// Destroys the handle of a call that has ended, which is all that this frees. RINGTREE_USAGE if it
-/// is still under way: its buffers are in use, and nothing would say until when. NULL is ignored.
+/// is still under way: its buffers are in use, and nothing would say until when. NULL is ignored, and
+/// so is all in a child that was forked from the process that started it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| {
-        if work.is_null() {
+        if work.is_null() || WORK.is_of_parent() {
             return Ok(());
         }
         let ended = WORK.take(work.addr(), |work| match work.has_ended() {

@@ -86,6 +86,7 @@ impl Program {
             output: Output::Prefixed,
             log_folder: None,
             meeting: None,
+            sessions: false,
         };
         run(&job).unwrap()
     }
@@ -124,6 +125,12 @@ fn handles_may_end_while_others_use_them() {
     for ranks in [2, 4] {
         assert_eq!(program.run(ranks), 0, "{ranks} ranks");
     }
+}
+
+#[test]
+fn a_forked_child_is_refused_and_its_parent_goes_on() {
+    let program = Program::new("tests/c/forked.c", Build::Shared);
+    assert_eq!(program.run(2), 0);
 }
 
 #[test]

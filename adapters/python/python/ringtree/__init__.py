@@ -10,6 +10,7 @@
 """
 
 import atexit as _atexit
+import os as _os
 import weakref as _weakref
 from typing import Protocol as _Protocol
 
@@ -74,8 +75,9 @@ def init(
     Without `rank` and `world_size` all comes from the environment, as `ringtree run` and torchrun
     set it. With them, the ranks meet through `store`, or at `rendezvous` ("host:port" of rank 0)
     with `secret`, without which only loopback is used. `local` is this process's number on its
-    host, and how many the host has. `timeout`, in seconds, counts for the start and each call.
-    Settings by `RINGTREE_` variables count in both cases.
+    host, and how many the host has. `timeout`, in seconds, is how long the start may take, until
+    all ranks have come, and later each call. Settings by `RINGTREE_` variables count in both cases,
+    where no keyword says something else.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("init takes rank and world_size together, or neither")
@@ -84,32 +86,27 @@ def init(
             each is not None for each in (local, store, rendezvous, secret, interface, transport)
         ):
             raise UsageError("init takes these keywords together with rank and world_size")
-        comm = _ringtree.connect_from_env(False)
-        if timeout is not None:
-            comm.timeout = timeout
-    else:
-        told = {
-            "rank": rank,
-            "world_size": world_size,
-            "local": local,
-            "store": store,
-            "rendezvous": rendezvous,
-            "secret": secret,
-            "interface": interface,
-            "transport": transport,
-            "timeout": timeout,
-        }
-        comm = _ringtree.connect(told)
-    return leave_at_exit(comm)
+        return _ringtree.connect_from_env(False, timeout)
+    told = {
+        "rank": rank,
+        "world_size": world_size,
+        "local": local,
+        "store": store,
+        "rendezvous": rendezvous,
+        "secret": secret,
+        "interface": interface,
+        "transport": transport,
+        "timeout": timeout,
+    }
+    return _ringtree.connect(told)
 
 
 _open: _weakref.WeakSet[Communicator] = _weakref.WeakSet()
 
 
-def leave_at_exit(comm: Communicator) -> Communicator:
-    """Sees that the others are told when this program ends; `init` does it."""
+def _leave_at_exit(comm: Communicator) -> None:
+    """Sees that the others are told when this program ends; each communicator that is made does."""
     _open.add(comm)
-    return comm
 
 
 @_atexit.register
@@ -117,3 +114,6 @@ def _leave() -> None:
     """Without a goodbye, ranks that end later would take this one for dead."""
     for comm in list(_open):
         comm.close()
+
+
+_os.register_at_fork(after_in_child=_ringtree.forked)

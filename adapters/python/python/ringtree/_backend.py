@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import ErrorType
 
-from . import init, leave_at_exit
+from . import init
 from ._plan import DTYPES, Plan, check
 from ._sparse import reduce_sparse
 from ._work import Group, Work, span
@@ -272,7 +272,8 @@ class RingtreeBackend(C10dBackend):
         name, each = DTYPES.get(near.dtype) or ("u8", near.element_size())
         part = near.data_ptr(), near.numel() * each
         begun = span("send" if is_sent else "recv", tensors)
-        running = self.comm._message(name, part, (peer, tag), is_sent, near)
+        used = near, near.untyped_storage()
+        running = self.comm._message(name, part, (peer, tag), is_sent, used)
         is_copy = near is not tensor and not is_sent
         finish = (lambda: tensor.copy_(near)) if is_copy else None
         return self.noted(Work(tensors, [running], finish, begun))
@@ -328,7 +329,7 @@ def _default():
 
 
 def _part(comm, ranks, timeout):
-    part = leave_at_exit(comm.subgroup(ranks))
+    part = comm.subgroup(ranks)
     if (seconds := _seconds(timeout)) is not None:
         part.timeout = seconds
     return part

@@ -60,8 +60,9 @@ class Plan:
         # What torch's profiler shows.
         self.name = name
         self.calls = []
-        # All tensors whose memory is used, kept alive until the calls have ended.
-        self.used = []
+        # All tensors whose memory is used; and the memory, kept alive until the calls have ended: a
+        # program may give a tensor other memory meanwhile.
+        self.used, self.storages = [], []
         # What was written to a contiguous copy: the tensor, and the copy.
         self.copies = []
 
@@ -90,6 +91,7 @@ class Plan:
             if is_written:
                 self.copies.append((tensor, near))
         self.used.append(near)
+        self.storages.append(near.untyped_storage())
         return near.data_ptr(), near.numel() * each
 
     def start(self, tensors, opts, shown=None):
@@ -99,7 +101,7 @@ class Plan:
         is_async = backend.group is not None or opts is None or opts.asyncOp
         begun = span(self.name, self.used if shown is None else shown)
         try:
-            running = backend.comm._calls(self.calls, self.used, is_async, _seconds(opts))
+            running = backend.comm._calls(self.calls, self.storages, is_async, _seconds(opts))
         except Error:
             if begun is not None:
                 begun.end_after(())

@@ -1,7 +1,9 @@
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from typing_extensions import Buffer, Self, TypeAlias
+from typing_extensions import Buffer as _Buffer
+from typing_extensions import Self, TypeAlias
 
 from .errors import Error
 
@@ -9,6 +11,14 @@ Op: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor
 Dtype: TypeAlias = Literal[
     "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"
 ]
+
+class _Array(Protocol):
+    """A NumPy array, whose stubs declare no buffer before Python 3.12."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+Buffer: TypeAlias = _Buffer | _Array
 
 class Work:
     def wait(self, timeout: float | None = None) -> None: ...
@@ -122,5 +132,6 @@ class Communicator:
         trace: TracebackType | None,
     ) -> None: ...
 
-def connect(told: dict[str, object]) -> Communicator: ...
-def connect_from_env(may_be_alone: bool) -> Communicator: ...
+def connect(told: Mapping[str, object]) -> Communicator: ...
+def connect_from_env(may_be_alone: bool, timeout: float | None) -> Communicator: ...
+def forked() -> None: ...

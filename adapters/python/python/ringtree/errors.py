@@ -31,6 +31,10 @@ class UsageError(Error, ValueError):
     """The call itself was wrong; nothing was sent."""
 
 
+class BufferUsageError(UsageError, TypeError, BufferError):
+    """A buffer was not one that the call can take."""
+
+
 class ConfigurationError(Error, ValueError):
     """A setting is missing or malformed."""
 

@@ -1,0 +1,66 @@
+/* A forked child, such as a data loader's worker, that uses what it has inherited: it is refused, and
+ * its parent goes on unharmed. */
+#define _POSIX_C_SOURCE 199309L
+#include "check.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define COUNT 100000
+#define F32 RINGTREE_F32
+#define SUM RINGTREE_SUM
+
+static int rank;
+
+static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
+    float x[4] = {100, 100, 100, 100};
+    int own = -1, has_ended;
+    ringtree_comm_t *other;
+    ringtree_work_t *more;
+    alarm(20); /* a call that hangs ends this */
+    OK(ringtree_comm_rank(comm, &own));
+    CHECK(own == rank);
+    REFUSED(ringtree_all_reduce(x, x, 4, F32, SUM, comm), "forked");
+    REFUSED(ringtree_barrier(comm), "forked");
+    REFUSED(ringtree_send(x, 4, F32, 1 - rank, comm), "forked");
+    REFUSED(ringtree_all_reduce_start(x, x, 4, F32, SUM, comm, &more), "forked");
+    REFUSED(ringtree_comm_split(comm, 0, 0, &other), "forked");
+    REFUSED(ringtree_comm_set_timeout_ms(comm, 5), "forked");
+    REFUSED(ringtree_work_wait(work), "forked");
+    REFUSED(ringtree_work_test(work, &has_ended), "forked");
+    OK(ringtree_work_free(work));
+    REFUSED(ringtree_comm_abort(comm, "a child"), "forked");
+    OK(ringtree_comm_destroy(comm));
+    exit(0);
+}
+
+int main(void) {
+    ringtree_comm_t *comm;
+    ringtree_work_t *work;
+    float *many = malloc(COUNT * sizeof *many), one = 1;
+    OK(ringtree_comm_init_from_env(&comm));
+    OK(ringtree_comm_rank(comm, &rank));
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            many[i] = 1;
+        }
+        OK(ringtree_barrier(comm));
+        OK(ringtree_all_reduce_start(many, many, COUNT, F32, SUM, comm, &work));
+        pid_t forked = fork();
+        CHECK(forked >= 0);
+        if (forked == 0) {
+            child(comm, work);
+        }
+        int status;
+        CHECK(waitpid(forked, &status, 0) == forked);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        OK(ringtree_work_wait(work));
+        OK(ringtree_work_free(work));
+        CHECK(many[0] == 2 && many[COUNT - 1] == 2);
+        one = 1;
+        OK(ringtree_all_reduce(&one, &one, 1, F32, SUM, comm));
+        CHECK(one == 2);
+    }
+    OK(ringtree_comm_destroy(comm));
+    free(many);
+    return 0;
+}

@@ -1,0 +1,182 @@
+//! Tests of whom a builder believes.
+
+use super::*;
+use crate::bootstrap::environment::VARIABLES;
+
+/// Every variable, with a value that is not what holds without it.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("RANK", "3"),
+    ("WORLD_SIZE", "8"),
+    ("LOCAL_RANK", "1"),
+    ("LOCAL_WORLD_SIZE", "2"),
+    ("MASTER_ADDR", "10.0.0.1"),
+    ("MASTER_PORT", "29501"),
+    ("RINGTREE_RENDEZVOUS", "10.0.0.2:29502"),
+    (
+        "RINGTREE_SECRET",
+        "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+    ),
+    ("RINGTREE_SECRET_FILE", "/dev/null"),
+    ("RINGTREE_TIMEOUT_MS", "1500"),
+    ("RINGTREE_STALL_WARNING_S", "7"),
+    ("RINGTREE_TRANSPORT", "tcp"),
+    ("RINGTREE_DEVICE_PATH", "staged"),
+    ("RINGTREE_INTERFACE", "eth1"),
+    ("RINGTREE_HOST_ID", "x"),
+    ("RINGTREE_SITE", "y"),
+    ("RINGTREE_ALGORITHM", "ring"),
+    ("RINGTREE_TUNING", "built-in"),
+    ("RINGTREE_REPRODUCIBLE", "1"),
+    ("RINGTREE_CHECK", "calls"),
+    ("RINGTREE_ATTEMPT", "2"),
+    ("RINGTREE_LISTENER_FD", "5"),
+    ("RINGTREE_TUNING_FD", "6"),
+    ("RINGTREE_JOB_TUNING", "a table"),
+    ("RINGTREE_ENCRYPT", "1"),
+    ("RINGTREE_LOG", "debug"),
+];
+
+/// An environment of these variables, of which the first of a name counts.
+fn of(all: &[&[(&'static str, &'static str)]]) -> Environment {
+    let rows = all.iter().rev().flat_map(|rows| rows.iter().rev());
+    let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Environment(rows.map(text).collect())
+}
+
+/// What is equal looks alike.
+fn shown(settings: Result<Settings>) -> String {
+    format!("{settings:?}")
+}
+
+/// Enough to join.
+const PLACE: &[(&str, &str)] = &[
+    ("RANK", "3"),
+    ("WORLD_SIZE", "8"),
+    ("MASTER_ADDR", "10.0.0.1"),
+    ("MASTER_PORT", "29501"),
+];
+
+#[test]
+fn a_builder_that_is_told_nothing_believes_each_variable_as_from_env_does() {
+    let plain = shown(Builder::begun(of(&[PLACE])).placed());
+    for one in VARIABLES {
+        let given = ENVIRONMENT.iter().find(|(name, _)| *name == one.name);
+        let given = given.unwrap_or_else(|| panic!("{} has no row", one.name));
+        for value in [given.1, "-1x\n"] {
+            let one_more = [(given.0, value)];
+            let environment = of(&[&one_more, PLACE]);
+            let plainly = shown(Settings::from_env(|name| environment.get(name)));
+            let built = shown(Builder::begun(environment).placed());
+            assert_eq!(built, plainly, "{given:?}");
+            let is_place = PLACE.contains(given);
+            assert!(is_place || built != plain, "{given:?} is ignored");
+        }
+    }
+}
+
+#[test]
+fn a_builder_alone_is_one_rank_and_a_part_of_a_place_is_refused() {
+    let alone = Builder::begun(of(&[])).placed().unwrap();
+    assert_eq!((alone.rank, alone.world_size), (0, 1));
+    let half = of(&[&[("RANK", "1")]]);
+    let error = Builder::begun(half).placed().unwrap_err();
+    assert!(error.to_string().starts_with("WORLD_SIZE is not set"));
+    let begun = || Builder::begun(of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
+    assert!(begun().placed().unwrap_err().is_configuration());
+    let told = begun().rank(1).world_size(4).rendezvous("10.0.0.9:1");
+    assert_eq!(told.placed().unwrap().rank, 1);
+}
+
+type Say = fn(Builder) -> Builder;
+type Look = fn(&Settings) -> String;
+
+/// What a program says, where it is seen, and how.
+const TOLD: &[(Say, Look, &str)] = &[
+    (
+        |one| one.rank(5),
+        |all| format!("{} {:?}", all.rank, all.local_rank),
+        "5 None",
+    ),
+    (
+        |one| one.local(2, 4).rank(5),
+        |all| format!("{:?}", all.local_rank),
+        "Some(2)",
+    ),
+    (
+        |one| one.world_size(16),
+        |all| format!("{} {:?}", all.world_size, all.local_world_size),
+        "16 None",
+    ),
+    (
+        |one| one.local(2, 4),
+        |all| format!("{:?}", all.local_world_size),
+        "Some(4)",
+    ),
+    (
+        |one| one.rendezvous("10.0.0.9:7"),
+        |all| {
+            format!(
+                "{} {:?} {:?}",
+                all.rendezvous, all.listener_fd, all.tuning_fd
+            )
+        },
+        "10.0.0.9:7 None None",
+    ),
+    (
+        |one| one.interface("lo"),
+        |all| format!("{:?}", all.interface),
+        "Some(\"lo\")",
+    ),
+    (
+        |one| one.site("z"),
+        |all| format!("{:?}", all.site),
+        "Some(\"z\")",
+    ),
+    (
+        |one| {
+            one.timeout(Duration::from_secs(9))
+                .stall_warning(Duration::ZERO)
+        },
+        |all| format!("{:?} {:?}", all.timeout, all.stall_warning),
+        "9s 0ns",
+    ),
+    (
+        |one| {
+            one.transport(TransportChoice::Shm)
+                .device_path(DevicePathChoice::Mapped)
+        },
+        |all| format!("{:?} {:?}", all.transport, all.device_path),
+        "Shm Mapped",
+    ),
+    (
+        |one| one.check_calls(false).reproducible(false),
+        |all| format!("{} {}", all.checks_calls, all.is_reproducible),
+        "false false",
+    ),
+    (
+        |one| one.tuning(&TuningTable::default()),
+        |all| format!("{}", matches!(&all.tuning, TuningSource::Text { .. })),
+        "true",
+    ),
+];
+
+#[test]
+fn what_the_program_says_wins() {
+    let is_built = |one: &&(&str, &str)| !["RINGTREE_ENCRYPT", "RINGTREE_LOG"].contains(&one.0);
+    let all: Vec<_> = ENVIRONMENT.iter().filter(is_built).copied().collect();
+    let environment = || of(&[&all]);
+    for (nth, (say, look, expected)) in TOLD.iter().enumerate() {
+        let settings = say(Builder::begun(environment())).placed();
+        assert_eq!(look(&settings.unwrap()), *expected, "row {nth}");
+    }
+    // All else is as the environment has it.
+    let settings = Builder::begun(environment()).rank(5).placed().unwrap();
+    assert_eq!(settings.algorithm.as_deref(), Some("ring"));
+    assert_eq!((settings.attempt, settings.listener_fd), (2, None));
+    let settings = Builder::begun(environment()).rank(3).placed();
+    assert_eq!(
+        settings.unwrap().listener_fd,
+        Some(5),
+        "the launcher's rank"
+    );
+}

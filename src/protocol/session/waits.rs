@@ -1,0 +1,199 @@
+//! Which rank is blocked in which call of which communicator, for whom; and whether ranks wait for
+//! each other so.
+
+use super::Session;
+use crate::limits::PLACES_MAX;
+use crate::protocol::call::Call;
+use crate::protocol::founding::list;
+use crate::protocol::message::{Place, Wait};
+use std::collections::BTreeSet;
+
+/// What holds up a call.
+#[derive(Debug)]
+pub struct Story {
+    /// In words.
+    pub words: String,
+    /// The ranks that it blames.
+    pub ranks: Vec<usize>,
+    /// Whether ranks wait for each other.
+    pub is_circle: bool,
+}
+
+impl Session {
+    /// This is the session of the group that has this number.
+    pub fn set_group(&mut self, number: u32) {
+        self.group = number;
+    }
+
+    /// What a peer is told that waits for a thread which is blocked in `call` and waits for
+    /// `awaited` itself: this wait first, then those that it hangs on.
+    #[must_use]
+    pub fn waits(&self, call: &Call, awaited: &[usize]) -> Vec<Wait> {
+        let own = self.wait(call, awaited);
+        let mut told = self.waits_told(&own, awaited);
+        told.retain(|wait| wait.rank != own.rank);
+        told.insert(0, own);
+        told.truncate(PLACES_MAX);
+        told
+    }
+
+    /// What holds up `call`, which waits for `awaited`.
+    #[must_use]
+    pub fn story(&self, call: &Call, awaited: &[usize]) -> Story {
+        let own = self.wait(call, awaited);
+        let told = self.waits_told(&own, awaited);
+        let circle = circle(&told);
+        let places = self.held_up_by(awaited);
+        let (mut beside, mut words) = (Vec::new(), Vec::new());
+        for place in &places {
+            let wait = told
+                .iter()
+                .find(|wait| wait.rank == self.of_world(place.rank));
+            match wait {
+                Some(wait) if circle.contains(&wait.rank) => {}
+                Some(wait) => beside.push(wait),
+                None => words.push(self.whereabouts(place)),
+            }
+        }
+        words.splice(0..0, self.in_words(&beside));
+        let is_told = |wait: &&Wait| wait.rank != own.rank && circle.contains(&wait.rank);
+        let others: Vec<&Wait> = told.iter().filter(is_told).collect();
+        if !circle.is_empty() {
+            let others = self.in_words(&others).join(", ");
+            words.insert(0, format!("{others}; they wait for each other"));
+        } else if words.is_empty() {
+            words.push("no rank holds it up".to_owned());
+        }
+        Story {
+            words: words.join(", "),
+            ranks: places.iter().map(|one| one.rank as usize).collect(),
+            is_circle: !circle.is_empty(),
+        }
+    }
+
+    fn of_world(&self, rank: u32) -> u32 {
+        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        self.members.world_rank(rank as usize) as u32
+    }
+
+    fn wait(&self, call: &Call, awaited: &[usize]) -> Wait {
+        let title = match &self.name {
+            Some(name) => format!("{name:?}"),
+            None if self.group == 0 => "the communicator of all ranks".to_owned(),
+            None => format!("an unnamed communicator of {} ranks", self.members.count()),
+        };
+        let absent = self.absent(call, awaited).into_iter();
+        Wait {
+            rank: self.of_world(self.rank as u32),
+            group: self.group,
+            title,
+            call: Call {
+                root: self.members.world_rank(call.root),
+                ..*call
+            },
+            awaits: absent.map(|rank| self.of_world(rank)).collect(),
+        }
+    }
+
+    /// The ranks that have not made `call`, as they have said, so that it waits for them: ranks in
+    /// `awaited`, or ranks for which these wait in the call, too.
+    fn absent(&self, call: &Call, awaited: &[usize]) -> BTreeSet<u32> {
+        // Any of them may send what a receive without a number is for.
+        let needs_all = !call.is_pair() || call.sequence > 0;
+        let awaited = awaited.iter().filter(|_| needs_all);
+        let is_absent = |place: &&Place| {
+            let place = self.latest(place);
+            let is_there = match call.is_pair() {
+                false => place.calls >= call.sequence,
+                true => place.pair.is_some_and(|pair| {
+                    let is_this =
+                        (pair.sequence, pair.sends) == (call.sequence, call.root == self.rank);
+                    is_this && pair.peer == Some(self.rank as u32)
+                }),
+            };
+            !is_there && !self.departed.contains_key(&(place.rank as usize))
+        };
+        let mut absent = BTreeSet::new();
+        for position in awaited.filter_map(|rank| self.positions.get(rank)) {
+            if is_absent(&&position.place) {
+                absent.insert(position.place.rank);
+            } else if !call.is_pair() {
+                let beyond = position.held_up_by.iter().filter(is_absent);
+                absent.extend(beyond.map(|place| place.rank));
+            }
+        }
+        absent.remove(&(self.rank as u32));
+        while absent.len() > PLACES_MAX {
+            absent.pop_last();
+        }
+        absent
+    }
+
+    /// The waits that `awaited` have told of, one a rank, those of the tellers first. The own wait
+    /// is among them if a teller has found that the thread for which it waits is blocked there.
+    fn waits_told(&self, own: &Wait, awaited: &[usize]) -> Vec<Wait> {
+        let tellers = || awaited.iter().filter_map(|rank| self.positions.get(rank));
+        let first = tellers().filter_map(|one| one.waits.first());
+        let beyond = tellers().flat_map(|one| one.waits.iter().skip(1));
+        let mut told: Vec<Wait> = Vec::new();
+        for wait in first.chain(beyond) {
+            let is_own = (wait.group, wait.call) == (own.group, own.call);
+            let is_known = told.iter().any(|one| one.rank == wait.rank);
+            if !is_known && (is_own || wait.rank != own.rank) {
+                told.push(wait.clone());
+            }
+        }
+        told
+    }
+
+    /// Ranks that wait in one call are told of together.
+    fn in_words(&self, waits: &[&Wait]) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut rest = waits.to_vec();
+        while let [one, ..] = *rest {
+            let together =
+                rest.extract_if(.., |wait| (wait.group, wait.call) == (one.group, one.call));
+            let (mut who, mut whom) = (BTreeSet::new(), BTreeSet::new());
+            for wait in together {
+                who.insert(wait.rank);
+                whom.extend(&wait.awaits);
+            }
+            let verb = if who.len() == 1 { "waits" } else { "wait" };
+            let whom = match whom.is_empty() {
+                true => String::new(),
+                false => format!(" for {}", self.ranks(whom)),
+            };
+            let (who, call, title) = (self.ranks(who), &one.call, &one.title);
+            words.push(format!("{who} {verb}{whom} in {call}, on {title}"));
+        }
+        words
+    }
+
+    /// Ranks by their numbers in the world.
+    fn ranks(&self, ranks: BTreeSet<u32>) -> String {
+        let ranks: Vec<u32> = ranks.into_iter().collect();
+        let are_same = (0..self.members.count()).all(|one| self.members.world_rank(one) == one);
+        let of = if are_same { "" } else { "world " };
+        let plural = if ranks.len() == 1 { "" } else { "s" };
+        format!("{of}rank{plural} {}", list(&ranks))
+    }
+}
+
+/// Ranks that wait for each other, directly or not; none if there are no such.
+fn circle(waits: &[Wait]) -> BTreeSet<u32> {
+    let reached = |from: u32| {
+        let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(rank) = next.pop() {
+            let awaits = waits.iter().filter(|wait| wait.rank == rank);
+            let awaits = awaits.flat_map(|wait| &wait.awaits).copied();
+            next.extend(awaits.filter(|rank| reached.insert(*rank)));
+        }
+        reached
+    };
+    let mut ranks = waits.iter().map(|wait| wait.rank);
+    let first = ranks.find(|rank| reached(*rank).contains(rank));
+    first.map_or_else(BTreeSet::new, |first| {
+        let back = |rank: &u32| reached(*rank).contains(&first);
+        reached(first).into_iter().filter(back).collect()
+    })
+}

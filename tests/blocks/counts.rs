@@ -1,0 +1,178 @@
+//! Ranks that count the elements of blocks differently are told so: in which block, and which two
+//! ranks. Nothing stays in a link for the next call.
+
+use super::forms::{FORMS, of_own_type};
+use super::over_processes;
+use ringtree::engine::bind::{Lengths, Placement};
+use ringtree::engine::program::Program;
+use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Error, Layout, Result};
+
+const RANKS: usize = 3;
+
+/// What each rank believes of the blocks. They differ from the first call on, in this block.
+const BELIEFS: [(&str, [[usize; RANKS]; RANKS]); 7] = [
+    ("the own block alone", [[4, 0, 0], [0, 4, 0], [0, 0, 4]]),
+    ("another one's", [[4, 0, 0], [4, 0, 0], [0, 4, 0]]),
+    ("of the same sum", [[3, 1, 2], [1, 3, 2], [3, 1, 2]]),
+    ("too short", [[3, 4, 2], [3, 4, 2], [3, 1, 2]]),
+    ("too long", [[3, 1, 2], [3, 1, 40_000], [3, 1, 2]]),
+    ("nothing", [[0, 0, 0], [1, 1, 1], [1, 1, 1]]),
+    ("something", [[0, 0, 0], [0, 0, 0], [0, 1, 0]]),
+];
+
+const COLLECTIVES: [Collective; 4] = [
+    Collective::AllGather,
+    Collective::Gather,
+    Collective::ReduceScatter,
+    Collective::Scatter,
+];
+
+/// What is wrong with the error of such a call; nothing if it names a block that differs, and both
+/// ranks.
+fn fault(end: Result<()>, beliefs: &[[usize; RANKS]; RANKS]) -> Option<String> {
+    let Err(error) = end else {
+        return Some("no error".into());
+    };
+    let (Some(low), Some(high)) = (error.rank(), error.peer()) else {
+        return Some(format!("no ranks: {error:?}"));
+    };
+    let (one, other) = (beliefs[low], beliefs[high]);
+    let block = (0..RANKS).find(|block| one[*block] != other[*block])?;
+    let says = format!(
+        ", block {block} has {} elements on rank {low}, and {} on rank {high}; all ranks must give",
+        one[block], other[block]
+    );
+    let is_told = error.is_mismatch() && low < high && error.to_string().contains(&says);
+    (!is_told).then(|| format!("no '{says}' in: {error:?}"))
+}
+
+/// Makes the calls that `is_wanted`, each in a communicator of its own; says what went wrong.
+fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<String> {
+    let mut wrong = String::new();
+    let mut row = 0;
+    for (at, collective) in COLLECTIVES.into_iter().enumerate() {
+        for (what, beliefs) in BELIEFS {
+            row += 1;
+            for (form, (suffix, _, call)) in FORMS.into_iter().enumerate() {
+                if !is_wanted(row + at + form) {
+                    continue;
+                }
+                let own = comm.duplicate()?;
+                let counts = beliefs[comm.rank()].to_vec().leak();
+                let data = vec![1.0; counts.iter().sum()];
+                let buffer = of_own_type(Layout::Counts(counts), data);
+                // A rank that only sends may be through before it is told.
+                let first = call(&own, collective, buffer).map(drop);
+                let end = first.and_then(|()| own.barrier());
+                if let Some(fault) = fault(end, &beliefs) {
+                    wrong += &format!("{collective}{suffix}, {what}: {fault}; ");
+                }
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// In one form each: every process is told when a link is, or a second later.
+pub(crate) fn some_wrong(comm: &Communicator) -> Result<String> {
+    wrong(comm, |one| one.is_multiple_of(FORMS.len()))
+}
+
+#[test]
+fn different_counts_are_named_with_the_block_and_both_ranks() {
+    for checks_calls in [false, true] {
+        for algorithm in [None, Some(Algorithm::Flat), Some(Algorithm::Ring)] {
+            let mut world = World::new(RANKS);
+            (world.checks_calls, world.algorithm) = (checks_calls, algorithm);
+            let ends = world.run(|comm| wrong(comm, |_| true));
+            let said = format!("checked: {checks_calls}, {algorithm:?}");
+            assert_eq!(ends, vec![Ok(String::new()); RANKS], "{said}");
+        }
+    }
+}
+
+#[test]
+fn different_counts_are_named_over_processes() {
+    over_processes("counts", RANKS, |said| assert_eq!(said, [""; RANKS]));
+}
+
+/// A call on blocks sends a message to everyone that its plan does, whoever has no elements; an
+/// all-to-all by counts, on which the ranks have agreed, those that have some.
+#[test]
+fn messages_without_elements_travel_but_in_an_all_to_all_by_counts() {
+    const MANY: usize = 8;
+    let mut counts = [0; MANY];
+    counts[3] = 5;
+    for (collective, messages) in [(Collective::AllGather, MANY - 1), (Collective::AllToAll, 1)] {
+        let request = Request {
+            collective,
+            algorithm: Algorithm::Flat,
+            world_size: MANY,
+            rank: 0,
+            root: 0,
+            pieces: 1,
+            hosts: Hosts::APART,
+        };
+        let layout = Layout::Counts(&counts);
+        let lengths = Lengths {
+            count: 5,
+            input: layout,
+            output: layout,
+        };
+        let program = Program::bind(
+            &plan(&request).unwrap(),
+            lengths,
+            4,
+            Placement::Into,
+            &|_| false,
+        );
+        let lanes = [&program.sends, &program.receives].map(Vec::len);
+        assert_eq!(lanes, [messages; 2], "{collective}");
+    }
+}
+
+/// Rank 0 says that it sends rank 1 so many, which expects so many: all three ranks are told, and
+/// nothing has moved.
+fn miscount(comm: &Communicator, sent: usize, received: usize) -> Result<Option<String>> {
+    let own = comm.duplicate()?;
+    let (mut send, mut receive) = ([2; RANKS], [2; RANKS]);
+    match comm.rank() {
+        0 => send[1] = sent,
+        1 => receive[0] = received,
+        _ => {}
+    }
+    let input = vec![1u16; send.iter().sum()];
+    let mut output = vec![0u16; receive.iter().sum()];
+    let end = own.all_to_all_into(&input, &send, &mut output, &receive);
+    let says = format!(
+        "rank 0 sends {sent} elements to rank 1 in all-to-all #1 of u16 by counts, but rank 1 \
+         receives {received} of it"
+    );
+    let is_told = |error: &Error| {
+        let is_of = (error.rank(), error.peer()) == (Some(0), Some(1));
+        error.is_mismatch() && is_of && error.to_string().contains(&says)
+    };
+    let is_right = end.as_ref().is_err_and(is_told) && output.iter().all(|one| *one == 0);
+    Ok((!is_right).then(|| format!("no '{says}' in {end:?}; ")))
+}
+
+/// Says what went wrong.
+pub(crate) fn pairs(comm: &Communicator) -> Result<String> {
+    let both = [(3, 5), (5, 3), (0, 5), (5, 0), (100_000, 5), (5, 100_000)];
+    let ends = both.map(|(sent, received)| miscount(comm, sent, received));
+    let faults: Result<Vec<_>> = ends.into_iter().collect();
+    Ok(faults?.into_iter().flatten().collect())
+}
+
+#[test]
+fn counts_that_two_ranks_see_differently_are_named_on_all() {
+    let ends = ringtree::simulate(RANKS, pairs);
+    assert_eq!(ends, vec![Ok(String::new()); RANKS]);
+}
+
+#[test]
+fn counts_that_two_processes_see_differently_are_named_on_all() {
+    over_processes("pairs", RANKS, |said| assert_eq!(said, [""; RANKS]));
+}
