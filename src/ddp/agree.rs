@@ -73,8 +73,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
     let its = broadcast_bytes(comm, line(at).into(), culprit)?;
     Err(Error::mismatch(format!(
-        "rank {culprit} registered {}, rank 0 {}; all ranks must register the same parameters in \
-         the same order, with the same options",
+        "rank {culprit} has {}, rank 0 has {}; all ranks must give the same parameters in the same \
+         order, with the same options",
         String::from_utf8_lossy(&its),
         expected.get(at).copied().unwrap_or("nothing"),
     ))

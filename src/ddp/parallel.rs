@@ -279,6 +279,12 @@ impl DataParallel {
     /// # Errors
     /// Any of [`Error`]; [`Error::mismatch`] names lengths that differ.
     pub fn broadcast<T: Element>(&self, weights: &mut [&mut [T]]) -> Result<()> {
+        // Slices travel together, so an equal sum of lengths would hide that they differ.
+        let length =
+            |(at, one): (usize, &&mut [T])| format!("slice {at} of {} elements", one.len());
+        let mut lengths = vec![format!("{} slices", weights.len())];
+        lengths.extend(weights.iter().enumerate().map(length));
+        compare(&self.comms[0], &lengths)?;
         let flat_elements = crate::limits::BUCKET_BYTES_MAX / size_of::<T>();
         let mut rest = weights;
         while !rest.is_empty() {

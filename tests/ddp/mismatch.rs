@@ -101,7 +101,7 @@ fn all_ranks_learn_who_registers_what_else() {
                 };
                 assert!(error.is_mismatch(), "{error:?}");
                 let message = error.to_string();
-                let named = format!("rank {culprit} registered");
+                let named = format!("rank {culprit} has");
                 assert!(message.contains(&named), "{what}: {message}");
                 for part in *expected {
                     assert!(message.contains(part), "{what}: no '{part}' in: {message}");
@@ -109,6 +109,24 @@ fn all_ranks_learn_who_registers_what_else() {
                 assert_eq!(end, &ends[0]);
             }
         }
+    }
+}
+
+#[test]
+fn weights_of_equal_sum_and_other_lengths_are_told_before_they_are_replaced() {
+    let ends = ringtree::simulate(3, |comm| {
+        let (parameters, options) = usual();
+        let model = DataParallel::new(comm, parameters, options)?;
+        let (mut long, mut short) = ([1.0f32; 6], [2.0f32; 4]);
+        let mut weights: [&mut [f32]; 2] = [&mut long, &mut short];
+        weights.rotate_left(usize::from(comm.rank() == 1));
+        model.broadcast(&mut weights)
+    });
+    for end in ends {
+        let error = end.unwrap_err();
+        assert!(error.is_mismatch(), "{error:?}");
+        let told = "rank 1 has slice 0 of 4 elements, rank 0 has slice 0 of 6 elements";
+        assert!(error.to_string().contains(told), "{error}");
     }
 }
 
@@ -124,9 +142,9 @@ fn if_rank_0_is_the_odd_one_the_first_other_is_named() {
     for end in ends {
         let message = end.unwrap_err().to_string();
         assert!(
-            message.contains("rank 1 registered parameter embedding"),
+            message.contains("rank 1 has parameter embedding"),
             "{message}"
         );
-        assert!(message.contains("rank 0 parameter tokens"), "{message}");
+        assert!(message.contains("rank 0 has parameter tokens"), "{message}");
     }
 }
