@@ -96,8 +96,9 @@ pub struct Session {
     positions: BTreeMap<usize, Position>,
     /// Whether the coordinator, which relays all messages, was asked where it is in this call.
     has_asked_coordinator: bool,
-    /// The last collective that a rank is known to wait in without a deadline; 0 if none is.
-    patient: u64,
+    /// Collectives that ranks are known to wait in without a deadline, by number: the last
+    /// [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED).
+    patient: BTreeSet<u64>,
     /// The clocks of such collectives, by number.
     clocks: BTreeMap<u64, Clock>,
     /// Present where calls are checked.
@@ -142,7 +143,7 @@ impl Session {
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
             has_asked_coordinator: false,
-            patient: 0,
+            patient: BTreeSet::new(),
             clocks: BTreeMap::new(),
             checks: None,
             departed: BTreeMap::new(),

@@ -107,6 +107,37 @@ fn the_first_rank_without_patience_starts_the_clock_of_all() {
 }
 
 #[test]
+fn patience_in_a_later_call_does_not_hide_patience_in_an_earlier_one() {
+    let (ends, _) = run_timed(&world(4, Some(Algorithm::Binomial)), |comm| {
+        let patient = comm.patient();
+        match comm.rank() {
+            // Sends to ranks 1 and 2, and is through: no clock of its own runs any more.
+            0 => {
+                let of_root = comm.broadcast(&mut [1u8; 16], 0);
+                sleep(comm, 4 * LONG);
+                of_root.and_then(|()| comm.barrier())
+            }
+            // Never comes.
+            2 => {
+                sleep(comm, 4 * LONG);
+                comm.barrier()
+            }
+            // Rank 1 waits in the barrier before rank 3, which gets the request through rank 2,
+            // waits in the broadcast.
+            rank => {
+                sleep(comm, if rank == 3 { LONG } else { Duration::ZERO });
+                patient.broadcast(&mut [0u8; 16], 0)?;
+                patient.barrier()
+            }
+        }
+    });
+    for end in [&ends[1], &ends[3]] {
+        let text = deadline(end);
+        assert!(text.contains("rank 2 has"), "{text}");
+    }
+}
+
+#[test]
 fn a_clock_that_another_rank_started_is_named() {
     let (ends, took) = run_timed(&world(8, Some(Algorithm::Binomial)), |comm| {
         let mut request = [comm.rank() as u8; 16];

@@ -87,7 +87,7 @@ impl Session {
     ) {
         self.calls.push((call, counts), digest, sequence, timeout);
         self.made = sequence;
-        if sequence <= self.patient {
+        if self.patient.contains(&sequence) {
             self.offer_clock(sequence);
         }
         if self.checks_calls() {
@@ -99,6 +99,7 @@ impl Session {
         self.has_asked_coordinator = false;
         self.inside = true;
         if !self.announced.is_empty() {
+            self.moves_on();
             let due: Vec<_> = self.announced.keys().copied().collect();
             for peer in due {
                 if let Some(theirs) = self.announced.remove(&peer) {
@@ -122,9 +123,15 @@ impl Session {
         self.positions.clear();
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
         if let Some(at) = self.announced_pairs.iter().position(is_this) {
+            self.moves_on();
             let (peer, theirs) = self.announced_pairs.swap_remove(at);
             self.compare_pair(peer, theirs);
         }
+    }
+
+    /// What this rank said that it waits for may be over: an answer must not repeat it.
+    fn moves_on(&mut self) {
+        self.stands(Vec::new(), None, Vec::new());
     }
 
     /// This rank has no call under way any more.

@@ -7,7 +7,7 @@ use crate::protocol::message::{Clock, Message};
 impl Session {
     /// This rank has waited a while in the collective of that number, and has no deadline.
     pub fn is_patient_in(&mut self, sequence: u64) {
-        if sequence <= self.patient {
+        if self.patient.contains(&sequence) {
             return;
         }
         if self.rank == COORDINATOR {
@@ -27,10 +27,13 @@ impl Session {
     /// `from` says that a rank waits without a deadline. The coordinator tells all, once.
     pub(super) fn someone_is_patient(&mut self, from: usize, sequence: u64) {
         let counts = self.rank == COORDINATOR || from == COORDINATOR;
-        if !counts || sequence <= self.patient {
+        // Ranks wait in different calls at once, so each number counts for itself.
+        if !counts || !self.patient.insert(sequence) {
             return;
         }
-        self.patient = sequence;
+        if self.patient.len() > CALLS_REMEMBERED {
+            self.patient.pop_first();
+        }
         if self.rank == COORDINATOR {
             let told = Message::Patient(sequence);
             self.outbox.push_back((To::All, told));
