@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
-use crate::plan::algorithms::{REGISTRY, prove};
+use crate::plan::algorithms::{REGISTRY, guarded, prove};
 use crate::plan::ir::Request;
 use crate::plan::layout::Layout;
 use crate::plan::select::{self, Choice, TuningTable};
@@ -168,15 +168,19 @@ impl Cache {
             true => select::choose_in_rank_order,
             false => select::choose,
         };
-        let choice = choose(
-            collective,
-            &self.topology,
-            bytes,
-            call.dtype.size(),
-            &self.tuning,
-            algorithm,
-        );
-        choice.map_err(Error::usage)
+        let element_bytes = call.dtype.size();
+        let choice = guarded(algorithm, || {
+            let (topology, tuning) = (&self.topology, &self.tuning);
+            choose(
+                collective,
+                topology,
+                bytes,
+                element_bytes,
+                tuning,
+                algorithm,
+            )
+        });
+        choice.flatten().map_err(Error::usage)
     }
 
     fn make(&mut self, key: Key, lengths: Lengths) -> Result<Prepared> {

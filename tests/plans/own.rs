@@ -44,6 +44,40 @@ fn an_algorithm_that_is_wrong_is_not_registered() {
     assert_eq!(Algorithm::register(taken).unwrap_err(), refusal);
 }
 
+#[test]
+fn a_panic_of_an_algorithm_is_an_error_that_names_it() {
+    let entry = Entry {
+        name: "panics-beyond-eight",
+        build: |request| {
+            assert!(request.world_size <= 8, "made for eight");
+            (ringtree::plan::REGISTRY[0].build)(&Request {
+                pieces: 2,
+                ..request.clone()
+            })
+        },
+        cost: |request| {
+            assert!(request.world_size <= 9, "priced for nine");
+            (Entry::PLAIN.cost)(request)
+        },
+        ..ENTRY
+    };
+    let algorithm = Algorithm::register(entry).unwrap();
+    for ranks in [9, 10] {
+        let ends = ringtree::simulate(ranks, move |comm| {
+            comm.use_algorithm(Some(algorithm))?;
+            comm.all_reduce(&mut [1.0f32; 5], ringtree::ReduceOp::Sum)
+        });
+        for end in ends {
+            let error = end.unwrap_err();
+            let told = "a function of the algorithm panics-beyond-eight panicked";
+            assert!(
+                error.is_usage() && error.to_string().contains(told),
+                "{error}"
+            );
+        }
+    }
+}
+
 /// Of worlds that were not proven when it was registered, each call is.
 #[test]
 fn a_call_of_an_algorithm_that_is_wrong_for_its_ranks_is_refused() {

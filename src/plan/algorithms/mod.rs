@@ -26,6 +26,7 @@ mod ring;
 mod scatter_allgather;
 mod two_shot;
 
+pub(crate) use own::guarded;
 pub use own::prove;
 
 use super::ir::{Plan, Request, Round};

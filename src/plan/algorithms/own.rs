@@ -6,6 +6,7 @@ use crate::plan::ir::Request;
 use crate::plan::spec::Algorithm;
 use crate::plan::topology::Hosts;
 use crate::plan::verify::verify;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock};
 
 /// In the order in which they were registered; their numbers go on where the registry's end.
@@ -34,7 +35,8 @@ impl Algorithm {
     /// never chooses it. All ranks register the same ones in the same order. A name that was
     /// registered before keeps its first entry.
     ///
-    /// The plans are proven here for up to eight ranks, and again for every call that is new.
+    /// The plans are proven here for up to eight ranks, and again for every call that is new. The
+    /// entry's functions must not call a communicator: they run within a call.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -122,6 +124,21 @@ impl Algorithm {
     }
 }
 
+/// Calls `act`, which calls functions of this algorithm.
+///
+/// # Errors
+/// A sentence, if the algorithm is a program's own and one of its functions panicked.
+pub(crate) fn guarded<R>(
+    algorithm: Option<Algorithm>,
+    act: impl FnOnce() -> R,
+) -> Result<R, String> {
+    match algorithm.filter(|one| one.is_own()) {
+        None => Ok(act()),
+        Some(own) => catch_unwind(AssertUnwindSafe(act))
+            .map_err(|_| format!("a function of the algorithm {own} panicked, as told above")),
+    }
+}
+
 /// Proves the plans of a request for all ranks.
 ///
 /// # Errors
@@ -134,7 +151,8 @@ pub fn prove(request: &Request) -> Result<(), String> {
             request.world_size
         ));
     }
-    let why = match verify(&plans(request)?) {
+    let plans = guarded(Some(request.algorithm), || plans(request))??;
+    let why = match verify(&plans) {
         Ok(proof) if proof.bits_agree => return Ok(()),
         Ok(_) => "not all ranks would end with the same bits".to_owned(),
         Err(fault) => fault.to_string(),
