@@ -193,6 +193,41 @@ fn from_the_callback(
     nested.get().cloned().expect("the callback was asked")
 }
 
+/// A buffer is made in turns, so one within another could only wait for itself.
+#[test]
+fn a_buffer_from_the_interrupt_callback_while_its_thread_makes_one_is_refused() {
+    let end = within(FOR_EVER, || {
+        let side = Arc::new(OnceLock::<Communicator>::new());
+        let nested = Arc::new(OnceLock::new());
+        let setting = |rank: usize, builder: Builder| {
+            let (side, nested) = (Arc::clone(&side), Arc::clone(&nested));
+            builder.interrupt(move || {
+                if rank == 0
+                    && nested.get().is_none()
+                    && let Some(side) = side.get()
+                {
+                    let _ = nested.set(side.alloc::<u8>(64).map(drop));
+                }
+                false
+            })
+        };
+        world(2, (LINKS[1], 20 * SECOND), setting, |comm| {
+            if comm.rank() == 0 {
+                assert!(side.set(comm.with_timeout(20 * SECOND)).is_ok());
+            } else {
+                while nested.get().is_none() {
+                    std::thread::yield_now();
+                }
+            }
+            comm.alloc::<u8>(64).unwrap();
+        });
+        nested.get().cloned()
+    });
+    let nested = end.expect("rank 0 waits for itself");
+    let error = nested.expect("the callback was asked").unwrap_err();
+    assert!(error.is_usage(), "{error}");
+}
+
 /// Rank 1 leaves in peace; what rank 0 does then waits for it.
 #[test]
 fn a_rank_that_left_in_peace_is_named_at_once_by_messages_that_wait_for_it() {

@@ -144,7 +144,7 @@ struct Core {
     queued: AtomicUsize,
     first_in_line: Mutex<()>,
     /// Locked by the thread that allocates: the ranks exchange one allocation at a time.
-    allocating: Mutex<()>,
+    allocating: shared_buffer::Turn,
 }
 
 /// What has been issued so far, and the programs made for it.
@@ -190,7 +190,7 @@ impl Communicator {
             issued: Mutex::new(issued),
             queued: AtomicUsize::new(0),
             first_in_line: Mutex::default(),
-            allocating: Mutex::default(),
+            allocating: shared_buffer::Turn::default(),
         };
         Self(Handle(Arc::new(core)), timeout, 0)
     }

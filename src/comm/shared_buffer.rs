@@ -10,6 +10,8 @@ use crate::sys::generation::Generation;
 use crate::sys::shared::{OwnRegion, WriteWords};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::ThreadId;
 
 /// A buffer of the communicator's, see [`Communicator::alloc`]. It is a slice in every respect, and
 /// parts of it can be sent as well as the whole.
@@ -130,7 +132,7 @@ impl Communicator {
                 Error::usage(format!("no memory holds {count} elements of {dtype}"))
             })?;
         self.0.parts.runtime.get()?;
-        let _one_at_a_time = super::lock(&self.0.allocating);
+        let _one_at_a_time = self.0.allocating.take()?;
         let home = match self.allocate(bytes) {
             Ok(Some(region)) => Ok(Home::Shared(region, Generation::current())),
             Ok(None) => private(count).map(Home::Private),
@@ -173,6 +175,43 @@ impl Communicator {
             issued.extents.push(own.extent());
         }
         Ok(own)
+    }
+}
+
+/// The thread that makes a buffer: of one communicator one at a time.
+#[derive(Default)]
+pub(super) struct Turn {
+    owner: Mutex<Option<ThreadId>>,
+    given_back: Condvar,
+}
+
+impl Turn {
+    /// Waits for the turn, which is given back when what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`Error::usage`] if this thread has it: its interrupt's callback may make calls, but not
+    /// this one, in which the other ranks would wait for the first one's end.
+    fn take(&self) -> Result<impl Drop> {
+        let own = Some(std::thread::current().id());
+        let owner = super::lock(&self.owner);
+        if *owner == own {
+            return Err(Error::usage(
+                "this thread waits in alloc of this communicator already, and was interrupted: \
+                 make the buffer once that call has returned",
+            ));
+        }
+        let freed = self.given_back.wait_while(owner, |owner| owner.is_some());
+        *freed.unwrap_or_else(PoisonError::into_inner) = own;
+        Ok(Taken(self))
+    }
+}
+
+struct Taken<'a>(&'a Turn);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *super::lock(&self.0.owner) = None;
+        self.0.given_back.notify_one();
     }
 }
 
