@@ -248,6 +248,30 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
         );
         assert!(line.ends_with("(seen by rank 1)"), "{line}");
     }
+    // So is one whose code fails when the state is loaded.
+    let ends = simulate(2, |comm| {
+        let (mut run, mut trainer) = set_up(comm, &store)?;
+        let mut passes = 0;
+        run.resume(&mut trainer.model, &mut trainer.sampler, |all| {
+            passes += 1;
+            if passes == 2 && comm.rank() == 1 {
+                return Err(ringtree::Error::system("no memory on the device"));
+            }
+            let (weights, momentum) = (&mut trainer.weights, &mut trainer.momentum);
+            parts(
+                all,
+                weights,
+                momentum,
+                &mut trainer.noise,
+                &mut trainer.best,
+            )
+        })
+    });
+    for end in ends {
+        let line = end.unwrap_err().to_string();
+        let told = "the state is loaded in part: no memory on the device (seen by rank 1)";
+        assert!(line.ends_with(told), "{line}");
+    }
 }
 
 #[test]

@@ -207,7 +207,8 @@ impl Run {
     /// # Errors
     /// [`Error::usage`] on every rank, with nothing overwritten, if the checkpoint does not fit: it
     /// lists what it lacks, has otherwise and has beyond ([`Parts`]), and says if the data set has
-    /// another number of samples. Those of [`Run::save`].
+    /// another number of samples. The same, with some of it overwritten, if `parts` fails on a rank
+    /// when it is called again. Those of [`Run::save`].
     pub fn resume<'s>(
         &mut self,
         model: &mut DataParallel,
@@ -232,7 +233,14 @@ impl Run {
         if !complaints.is_empty() {
             return Err(Error::usage(complaints.join("; ")));
         }
-        found.overwrite_parts(rank, &mut parts)?;
+        // The program's code may fail on one rank alone; the others must not go on without it.
+        let failed = found.overwrite_parts(rank, &mut parts).err();
+        let failed = Vec::from_iter(failed.map(|error| error.to_string()));
+        let failed = gather_words(&self.channel, &failed)?;
+        if !failed.is_empty() {
+            let why = failed.join("; ");
+            return Err(Error::usage(format!("the state is loaded in part: {why}")));
+        }
         let state = &found.state;
         model.restore(state.step, state.order.clone())?;
         model.restore_hook(found.hook_state(rank)?)?;

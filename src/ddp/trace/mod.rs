@@ -130,12 +130,14 @@ impl Trace {
         let Some(active) = &self.0 else {
             return;
         };
+        // The name is the program's code, which may record a span itself.
+        let span = Span::new(track, name, time, numbers);
         let mut recording = active.recording();
         if recording.spans.len() >= TRACE_SPANS_MAX {
             recording.dropped += 1;
             return;
         }
-        recording.spans.push(Span::new(track, name, time, numbers));
+        recording.spans.push(span);
     }
 
     /// Runs `body` and records how long it took.
