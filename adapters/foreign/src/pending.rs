@@ -3,6 +3,7 @@
 use ringtree::{Error, Failed, Result, Work};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Between two looks at an operation whose waiter has a time of its own.
@@ -106,6 +107,8 @@ pub struct Pending {
     outcome: Arc<Outcome>,
     /// None once a thread waits in it, or where another thread sets the outcome.
     operation: Mutex<Option<Box<dyn Operation>>>,
+    /// The thread that waits in it.
+    waiting: Mutex<Option<ThreadId>>,
 }
 
 impl Pending {
@@ -115,6 +118,7 @@ impl Pending {
         Self {
             outcome,
             operation: Mutex::new(None),
+            waiting: Mutex::new(None),
         }
     }
 
@@ -124,6 +128,7 @@ impl Pending {
         Self {
             outcome: Arc::default(),
             operation: Mutex::new(Some(operation)),
+            waiting: Mutex::new(None),
         }
     }
 
@@ -140,9 +145,10 @@ impl Pending {
     /// Waits for the end.
     ///
     /// # Errors
-    /// The call's.
+    /// The call's; [`Error::usage`] in a signal's handler that interrupted this wait.
     pub fn wait(&self) -> Result<()> {
         self.wait_in_operation();
+        self.check_nested()?;
         let end = self.outcome.wait(None);
         end.expect("invariant: without a time it waits until there is an end")
     }
@@ -159,15 +165,34 @@ impl Pending {
         let taken = self.take_operation();
         let is_mine = taken.is_some();
         if let Some(operation) = taken {
+            *lock(&self.waiting) = Some(std::thread::current().id());
             self.outcome.set(unpanicked(|| operation.wait()));
+            *lock(&self.waiting) = None;
         }
         is_mine
     }
 
+    /// A signal's handler runs within the wait of the thread that it interrupts, which goes on only
+    /// when the handler returns.
+    fn check_nested(&self) -> Result<()> {
+        let is_nested = *lock(&self.waiting) == Some(std::thread::current().id());
+        match is_nested && self.outcome.get().is_none() {
+            true => Err(Error::usage(
+                "this thread waits for this call already, and was interrupted by the handler that \
+                 waits for it again: let the handler return first",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Waits for the end, `at_most` so long, while other threads may do the same; it may return
-    /// earlier, with nothing.
+    /// earlier, with nothing. In a signal's handler that interrupted a wait for the same call the
+    /// end is [`Error::usage`].
     #[must_use]
     pub fn wait_at_most(&self, at_most: Duration) -> Option<Result<()>> {
+        if let Err(nested) = self.check_nested() {
+            return Some(Err(nested));
+        }
         let end = Instant::now() + at_most;
         while lock(&self.operation).is_some() {
             if self.has_ended() {

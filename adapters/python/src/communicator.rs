@@ -456,9 +456,10 @@ impl Communicator {
 
     /// Leaves: what is under way is finished, then the others are told. Nothing can be called
     /// afterwards. It is done at the end of the program, too.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let lane = self.take_lane();
         py.detach(|| drop(lane));
+        interrupt::raise()
     }
 
     fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -471,8 +472,8 @@ impl Communicator {
         _kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
+    ) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {

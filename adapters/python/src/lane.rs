@@ -6,7 +6,8 @@
 //! code and never takes the interpreter's lock.
 
 use crate::call::Call;
-use crate::work::Work;
+use crate::interrupt::is_interrupted;
+use crate::work::{LOOK, Work};
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::{Operation, Outcome, Pending, unpanicked};
 use std::collections::VecDeque;
@@ -32,32 +33,34 @@ pub(crate) enum Ran<R> {
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct Jobs {
+    waiting: VecDeque<Job>,
     is_closed: bool,
+    /// The thread has carried out all of them, and takes no more.
+    have_ended: bool,
 }
 
 /// What the callers and the thread share.
-struct Shared {
+pub(crate) struct Queue {
     comm: Communicator,
     /// Jobs that are queued or under way: what a call asks that finds none.
     unfinished: AtomicUsize,
-    queue: Mutex<Queue>,
+    jobs: Mutex<Jobs>,
     changed: Condvar,
 }
 
 /// A communicator with its order of calls.
 pub(crate) struct Lane {
-    shared: Arc<Shared>,
+    shared: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Lane {
     pub(crate) fn new(comm: Communicator) -> Self {
-        let shared = Shared {
+        let shared = Queue {
             comm,
             unfinished: AtomicUsize::new(0),
-            queue: Mutex::default(),
+            jobs: Mutex::default(),
             changed: Condvar::new(),
         };
         Self {
@@ -126,9 +129,9 @@ impl Lane {
             outcome: Arc::clone(&outcome),
         };
         self.shared.unfinished.fetch_add(1, Ordering::Relaxed);
-        self.shared.lock().jobs.push_back(job);
+        self.shared.lock().waiting.push_back(job);
         self.shared.changed.notify_all();
-        Ok(Work::new(Pending::of_outcome(outcome)))
+        Ok(Work::queued(Pending::of_outcome(outcome), &self.shared))
     }
 
     fn have_thread(&self) -> Result<()> {
@@ -155,24 +158,41 @@ pub(crate) fn carry_out<C: AsMut<[Call]>>(mut calls: C, comm: &Communicator) -> 
 }
 
 impl Drop for Lane {
-    /// What is queued is carried out before.
+    /// What is queued is carried out before, unless the user interrupts it.
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
+        let mut jobs = self.shared.lock();
+        jobs.is_closed = true;
         self.shared.changed.notify_all();
-        let thread = self
-            .thread
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
-            // It has panicked if this fails; its calls say so.
-            let _ = thread.join();
+        let thread = self.thread.get_mut();
+        let Some(thread) = thread.unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        while !jobs.have_ended && !thread.is_finished() {
+            let waited = self.shared.changed.wait_timeout(jobs, LOOK);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            if is_interrupted() {
+                self.shared.interrupted();
+            }
+            jobs = self.shared.lock();
         }
+        drop(jobs);
+        // It has panicked if this fails; its calls say so.
+        let _ = thread.join();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The user has interrupted the thread that waits for what is queued: no rank waits for it any
+    /// more. The library does the same where its caller waits in a call.
+    pub(crate) fn interrupted(&self) {
+        let rank = self.comm.rank();
+        let line = format!("rank {rank} was interrupted by its user while it waited");
+        self.comm
+            .fail(&Error::peer_lost(rank, line).with_rank(rank));
     }
 
     fn work(&self) {
@@ -182,20 +202,22 @@ impl Shared {
             self.unfinished.fetch_sub(1, Ordering::Release);
             job.outcome.set(end);
         }
+        self.lock().have_ended = true;
+        self.changed.notify_all();
     }
 
     fn next(&self) -> Option<Job> {
-        let mut queue = self.lock();
+        let mut jobs = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = jobs.waiting.pop_front() {
                 return Some(job);
             }
-            if queue.is_closed {
+            if jobs.is_closed {
                 return None;
             }
-            queue = self
+            jobs = self
                 .changed
-                .wait(queue)
+                .wait(jobs)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }

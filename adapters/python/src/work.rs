@@ -3,19 +3,22 @@
 use crate::error;
 use crate::fork::Home;
 use crate::interrupt;
+use crate::lane::Queue;
 use pyo3::prelude::*;
 use ringtree::{Error, Result};
 use ringtree_foreign::Pending;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Between two looks at whether the user has interrupted a thread that waits.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// A call under way: `wait()` returns when it has ended, and raises its error.
 #[pyclass(frozen, module = "ringtree")]
 pub(crate) struct Work {
     pending: Arc<Pending>,
+    /// Where it was queued; nowhere if the library carries it out.
+    queue: Weak<Queue>,
     home: Home,
 }
 
@@ -23,8 +26,15 @@ impl Work {
     pub(crate) fn new(pending: Pending) -> Self {
         Self {
             pending: Arc::new(pending),
+            queue: Weak::new(),
             home: Home::here(),
         }
+    }
+
+    pub(crate) fn queued(pending: Pending, queue: &Arc<Queue>) -> Self {
+        let mut work = Self::new(pending);
+        work.queue = Arc::downgrade(queue);
+        work
     }
 
     /// Waits until `end`, in turns; the interpreter's lock is not held.
@@ -40,7 +50,12 @@ impl Work {
             if outcome.is_some() || left == Some(Duration::ZERO) {
                 return Ok(outcome);
             }
-            py.check_signals()?;
+            py.check_signals().inspect_err(|_| {
+                // As in a call that waits by itself. Who gave a time to wait leaves the call to go on.
+                if let Some(queue) = self.queue.upgrade().filter(|_| left.is_none()) {
+                    py.detach(|| queue.interrupted());
+                }
+            })?;
         }
     }
 }

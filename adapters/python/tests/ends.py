@@ -126,6 +126,61 @@ def interrupted():
         shown(error)
 
 
+def interrupted_while_queued():
+    """The same in a call that a thread of the process carries out, or in leaving before its end."""
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    size = dist.get_world_size()
+    try:
+        dist.barrier()
+        if dist.get_rank() == 0:
+            interrupt_soon()
+            parts = [torch.ones(3) for _ in range(size)]
+            work = dist.all_gather(parts, torch.ones(3), async_op=True)
+            if sys.argv[2] == "waiting":
+                work.wait()
+            else:
+                dist.destroy_process_group()
+        else:
+            time.sleep(3)
+            dist.all_reduce(torch.ones(3))
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt")
+    except ringtree.Error as error:
+        shown(error)
+
+
+def waited_for_in_a_handler():
+    """A signal's handler waits for the call in which its thread waits."""
+    import torch
+
+    dist = torch_group()
+    import ringtree
+
+    tensor = torch.ones(3)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+
+        def handler(*_):
+            try:
+                work.wait()
+            except ringtree.UsageError:
+                print("refused")
+
+        signal.signal(signal.SIGINT, handler)
+        interrupt_soon()
+        work.wait()
+    else:
+        time.sleep(3)
+        dist.all_reduce(tensor)
+    assert tensor.tolist() == [dist.get_world_size()] * 3
+    dist.destroy_process_group()
+
+
 def interrupted_in_a_start():
     import ringtree
 

@@ -43,14 +43,22 @@ def test_calls_that_differ_are_named_in_full():
         assert "3 f32" in text and "4 f32" in text
 
 
+def test_a_handler_that_waits_for_what_it_interrupts_is_refused():
+    assert "refused" in run("ends.py", 2, "waited_for_in_a_handler")[0]
+
+
 def test_a_rank_that_is_late_is_named():
     out = run("ends.py", 2, "late")[0]
     (kind, _, _, operation, _, missing), text = fields(out)
     assert (kind, operation, missing) == ("DeadlineError", "all-reduce", "(1,)"), text
 
 
-def test_an_interrupt_ends_a_wait():
-    ends = Job("ends.py", 3, "interrupted").end()
+INTERRUPTED = (["interrupted"], *(["interrupted_while_queued", when] for when in ("waiting", "leaving")))
+
+
+@pytest.mark.parametrize("how", INTERRUPTED, ids="-".join)
+def test_an_interrupt_ends_a_wait(how):
+    ends = Job("ends.py", 3, *how).end()
     assert "KeyboardInterrupt" in ends[0][1], ends[0]
     for rank in (1, 2):
         (kind, _, peer, *_), text = fields(ends[rank][1])

@@ -10,6 +10,7 @@
 """
 
 import atexit as _atexit
+import contextlib as _contextlib
 import os as _os
 import weakref as _weakref
 from typing import Protocol as _Protocol
@@ -113,7 +114,9 @@ def _leave_at_exit(comm: Communicator) -> None:
 def _leave() -> None:
     """Without a goodbye, ranks that end later would take this one for dead."""
     for comm in list(_open):
-        comm.close()
+        # The program ends anyway, and each of them has to be left.
+        with _contextlib.suppress(KeyboardInterrupt):
+            comm.close()
 
 
 _os.register_at_fork(after_in_child=_ringtree.forked)
