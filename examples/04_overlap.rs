@@ -3,8 +3,7 @@
 //!
 //! `cargo run --release --example 04_overlap`
 
-use ringtree::{Communicator, Error, ReduceOp};
-use std::net::TcpListener;
+use ringtree::{Communicator, Error, ReduceOp, UniqueId};
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
@@ -13,12 +12,12 @@ const ELEMENTS: usize = 4 << 20;
 const COMPUTE: Duration = Duration::from_millis(150);
 
 fn main() -> Result<(), Error> {
-    let rendezvous = free_address()?;
+    let id = UniqueId::on("127.0.0.1")?;
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..RANKS)
             .map(|rank| {
-                let rendezvous = &rendezvous;
-                scope.spawn(move || one_rank(rank, rendezvous))
+                let id = &id;
+                scope.spawn(move || one_rank(rank, id))
             })
             .collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
@@ -29,11 +28,11 @@ fn main() -> Result<(), Error> {
     })
 }
 
-fn one_rank(rank: usize, rendezvous: &str) -> Result<(), Error> {
+fn one_rank(rank: usize, id: &UniqueId) -> Result<(), Error> {
     let comm = Communicator::builder()
         .rank(rank)
         .world_size(RANKS)
-        .rendezvous(rendezvous)
+        .unique_id(id)
         .connect()?;
     // The first call opens the links; it is not what is shown here.
     comm.barrier()?;
@@ -51,12 +50,4 @@ fn one_rank(rank: usize, rendezvous: &str) -> Result<(), Error> {
         sum[0]
     );
     Ok(())
-}
-
-/// An address at which no process listens. `ringtree run` finds one for the ranks that it starts.
-fn free_address() -> Result<String, Error> {
-    let listener = TcpListener::bind("127.0.0.1:0");
-    let address = listener.and_then(|listener| listener.local_addr());
-    let address = address.map_err(|error| Error::io("finding a free port", &error))?;
-    Ok(address.to_string())
 }

@@ -6,8 +6,7 @@
 //! `cargo run --release --example 10_inference`, or among processes
 //! `ringtree run --nproc-per-node 4 -- target/release/examples/10_inference`
 
-use ringtree::{Communicator, Error, ReduceOp, Result};
-use std::net::TcpListener;
+use ringtree::{Communicator, Error, ReduceOp, Result, UniqueId};
 use std::time::Duration;
 
 /// Ranks, where `ringtree run` starts none.
@@ -26,11 +25,11 @@ fn main() -> Result<()> {
     if std::env::var_os("RANK").is_some() {
         return one_rank(&Communicator::from_env()?);
     }
-    let rendezvous = free_address()?;
+    let id = UniqueId::on("127.0.0.1")?;
     std::thread::scope(|scope| {
         let start = |rank| {
             let builder = Communicator::builder().rank(rank).world_size(RANKS);
-            let builder = builder.rendezvous(&rendezvous);
+            let builder = builder.unique_id(&id);
             scope.spawn(move || one_rank(&builder.connect()?))
         };
         let ranks: Vec<_> = (0..RANKS).map(start).collect();
@@ -101,12 +100,4 @@ fn answer(
         true => Ok(()),
         false => Err(Error::system("the activations are wrong")),
     }
-}
-
-/// An address at which no process listens. `ringtree run` finds one for the ranks that it starts.
-fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0");
-    let address = listener.and_then(|listener| listener.local_addr());
-    let address = address.map_err(|error| Error::io("finding a free port", &error))?;
-    Ok(address.to_string())
 }

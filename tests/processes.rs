@@ -12,7 +12,7 @@ use checked::{Case, check};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, exit, free_address};
+use ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, exit, own_address};
 use ringtree::plan::{REGISTRY, algorithms};
 use ringtree::{Algorithm, Communicator, Dtype, ReduceOp, Result, Work};
 use rustix::process::Signal;
@@ -550,7 +550,7 @@ fn a_process_that_leaves_too_early_is_named() {
 #[test]
 fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
     for links in ALL_LINKS {
-        let second = free_address();
+        let second = own_address();
         let ranks = Ranks::start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
         let (said, _) = ranks.hear(&[0, 1]);
         assert_eq!(said, ["sum 80", "sum 80"], "{links:?}");

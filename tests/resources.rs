@@ -6,7 +6,7 @@
 #[path = "support/address.rs"]
 mod address;
 
-use address::free_address;
+use address::own_address;
 use ringtree::{Communicator, ReduceOp, Result};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
@@ -74,7 +74,7 @@ fn work(role: &str) -> Result<u64> {
 
 /// Starts a rank for each of `roles`; what they say, when all have ended.
 fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
-    let rendezvous = free_address();
+    let rendezvous = own_address();
     let folder = tempfile::tempdir().unwrap();
     let full = folder.path().join("full");
     let start = |(rank, role): (usize, &&str)| {

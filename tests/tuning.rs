@@ -5,7 +5,7 @@
 #[path = "support/address.rs"]
 mod address;
 
-use address::free_address;
+use address::own_address;
 use ringtree::plan::calibration::{LinkClass, probes};
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Collective, Hosts, Topology};
@@ -132,7 +132,7 @@ fn a_slow_network_is_asked_only_a_few_times() {
 
 /// Runs `code` on ranks that are threads of this process.
 fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let rendezvous = free_address();
+    let rendezvous = own_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         code(builder.rendezvous(&rendezvous).connect().unwrap())
@@ -342,7 +342,7 @@ fn a_setting_goes_before_a_kept_table() {
     slow.hosts = Hosts::each(2);
     slow.tuning.tcp.alpha_s = 1e-2;
     let kept = slow.run(|comm| comm.tuning_record()).remove(0);
-    let rendezvous = free_address();
+    let rendezvous = own_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(2);
         let builder = builder.tuning(&TuningTable::default());

@@ -92,10 +92,9 @@ pub(super) fn outward() -> IpAddr {
     usable.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
-/// A free port of `address`, kept for as long as the socket lives: it does not listen, and only a
-/// socket that asks for this very port gets it as well.
-pub(super) fn reserve(address: IpAddr) -> io::Result<(Socket, SocketAddr)> {
-    let address = SocketAddr::new(address, 0);
+/// The port of `address`, or a free one if that is 0, kept for as long as the socket lives: it does
+/// not listen, and only a socket that asks for this very port gets it as well.
+pub(super) fn reserve(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -71,11 +71,11 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
     Ok(gathering.into_gathered(data_listener))
 }
 
-/// The rendezvous' listener: inherited, or on the address (and port, or the next) that was given.
+/// The rendezvous' listener: passed on, or on the address (and port, or the next) that was given.
 fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
     let at = &settings.rendezvous;
-    if let Some(inherited) = inherited(settings)? {
-        return Ok(inherited);
+    if let Some(passed_on) = passed_on(settings)? {
+        return Ok(passed_on);
     }
     let mut last = None;
     for given in address::resolve("the rendezvous", at, deadline)? {
@@ -106,23 +106,28 @@ fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, Socket
     )))
 }
 
-/// The listener that the launcher passed on, unless an earlier join of this process took it.
-fn inherited(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
-    let Some(descriptor) = settings.listener_fd else {
-        return Ok(None);
+/// The listener that the program or its launcher passed on, unless an earlier join took it.
+fn passed_on(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
+    let own = settings.start.take_listener();
+    let name = match (&own, settings.listener_fd) {
+        (Some(_), _) => "the program's listener".to_owned(),
+        (None, Some(descriptor)) => format!("RINGTREE_LISTENER_FD={descriptor}"),
+        (None, None) => return Ok(None),
     };
-    let unusable = |error: std::io::Error| {
-        Error::configuration(format!("RINGTREE_LISTENER_FD={descriptor}: {error}"))
+    let unusable = |error: std::io::Error| Error::configuration(format!("{name}: {error}"));
+    let inherited = || settings.listener_fd.map(inherit::take_listener);
+    let listener = match own {
+        Some(own) => Some(own),
+        None => inherited().transpose().map_err(unusable)?.flatten(),
     };
-    let Some(listener) = inherit::take_listener(descriptor).map_err(unusable)? else {
+    let Some(listener) = listener else {
         return Ok(None);
     };
     listener.set_nonblocking(true).map_err(unusable)?;
     let address = listener.local_addr().map_err(unusable)?;
     if address.ip().is_unspecified() {
         return Err(Error::configuration(format!(
-            "RINGTREE_LISTENER_FD={descriptor} listens on the wildcard {address}; bind it to one \
-             address"
+            "{name} listens on the wildcard {address}; bind it to one address"
         )));
     }
     address::check_secretless(settings, address.ip())?;

@@ -79,7 +79,7 @@ impl UniqueId {
     }
 
     fn at(address: IpAddr) -> Result<Self> {
-        let (reserved, address) = address::reserve(address)
+        let (reserved, address) = address::reserve(SocketAddr::new(address, 0))
             .map_err(|error| Error::io(format_args!("taking a port of {address}"), &error))?;
         let unfilled = |error| Error::io("making a secret", &error);
         Ok(Self {

@@ -25,6 +25,7 @@ use crate::runtime::own::OwnRuntime;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
 use crate::sys::generation::count_forks;
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,6 +119,7 @@ impl Builder {
         for name in ["RINGTREE_LISTENER_FD", "RINGTREE_TUNING_FD"] {
             self.place.insert(name, String::new());
         }
+        self.settings.start.listen_at(None);
     }
 
     /// What the environment says, to be changed in places.
@@ -246,6 +248,36 @@ impl Builder {
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
         self.meet_at(host_and_port);
         self
+    }
+
+    /// Rank 0 waits for the others at `listener`, which the program has bound to one address; the
+    /// others are told that address, as by [`Builder::rendezvous`]. So no other process can take
+    /// the port between its choice and the start.
+    ///
+    /// ```
+    /// use ringtree::{Communicator, Result};
+    /// use std::net::TcpListener;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    /// let address = listener.local_addr().expect("it is bound").to_string();
+    /// let of = |rank| Communicator::builder().rank(rank).world_size(2);
+    /// let other = of(1).rendezvous(&address);
+    /// let other = std::thread::spawn(move || other.connect()?.barrier());
+    /// of(0).listener(listener)?.connect()?.barrier()?;
+    /// other.join().unwrap()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::system`](Error::io) if the listener has no address.
+    pub fn listener(mut self, listener: TcpListener) -> Result<Self> {
+        let address = listener.local_addr();
+        let address =
+            address.map_err(|error| Error::io("asking a listener for its address", &error))?;
+        self.meet_at(&address.to_string());
+        self.settings.start.listen_at(Some(listener));
+        Ok(self)
     }
 
     /// The job's secret, the same on all ranks; without one only loopback is accepted.

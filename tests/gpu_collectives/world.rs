@@ -1,6 +1,6 @@
 //! Ranks as processes on the pretended driver: this test binary starts itself.
 
-use crate::address::free_address;
+use crate::address::own_address;
 use crate::driver;
 use ringtree::comm::builder::Builder;
 use ringtree::device::{Device, Stream};
@@ -81,7 +81,7 @@ impl World {
 
     /// What each rank says.
     pub(crate) fn run(&self, role: &str) -> Vec<String> {
-        let rendezvous = free_address();
+        let rendezvous = own_address();
         let start = |rank: usize| {
             let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
             let sizes = [("WORLD_SIZE", self.ranks), ("LOCAL_WORLD_SIZE", self.ranks)];

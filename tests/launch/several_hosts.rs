@@ -1,6 +1,6 @@
 //! Jobs of several hosts, all of them this one.
 
-use super::address::free_address;
+use super::address::own_address;
 use super::*;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(crate) struct Hosts {
 impl Hosts {
     pub(crate) fn new(nodes: usize) -> Self {
         Hosts {
-            endpoint: free_address(),
+            endpoint: own_address(),
             nodes: nodes.to_string(),
         }
     }

@@ -25,7 +25,7 @@ fn its_spellings_work() {
 
 #[test]
 fn a_master_address_is_where_the_launchers_meet() {
-    let endpoint = address::free_address();
+    let endpoint = address::own_address();
     let (host, port) = endpoint.rsplit_once(':').unwrap();
     // On one host, where rank 0 answers.
     let options = ["--nproc-per-node=1", "--master_port", port];

@@ -1,53 +1,26 @@
 //! Where the ranks of a test meet.
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::TcpListener;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use ringtree::UniqueId;
+use std::sync::{Mutex, PoisonError};
 
-/// The lowest port that a test takes, and how many it chooses from at most.
-const FIRST: u32 = 10_000;
-const CHOICE: u32 = 20_000;
+/// What keeps the ports that this process has taken, for as long as it lives.
+static TAKEN: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
 
-/// An address of loopback at which no process listens.
+/// An address of loopback that no other process is given: this one has bound the port, and only
+/// a rank that is told the number listens at it.
 #[allow(
     dead_code,
     reason = "not every test that meets needs the whole address"
 )]
-pub(crate) fn free_address() -> String {
-    format!("127.0.0.1:{}", free_port())
+pub(crate) fn own_address() -> String {
+    format!("127.0.0.1:{}", own_port())
 }
 
-/// A port of loopback that is free, and its successor too. Both are below those that the system
-/// gives to connections by itself: one of those could be given away between this call and the rank
-/// that listens.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    static CHANCE: OnceLock<u32> = OnceLock::new();
-    let choice = below_the_systems_own();
-    // Tests run in several processes at once, in containers whose process numbers are alike.
-    let chance = CHANCE.get_or_init(|| RandomState::new().hash_one("port") as u32 % CHOICE);
-    loop {
-        let at = chance + NEXT.fetch_add(2, Ordering::Relaxed);
-        let port = u16::try_from(FIRST + at % choice / 2 * 2).unwrap();
-        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(port) && free(port + 1) {
-            return port;
-        }
-    }
-}
-
-/// How many ports from [`FIRST`] on the system leaves alone; all of the choice where it leaves few.
-fn below_the_systems_own() -> u32 {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    let low = range.ok().and_then(|range| {
-        let low = range.split_whitespace().next()?;
-        low.parse::<u32>().ok()
-    });
-    let left = low.map_or(CHOICE, |low| low.saturating_sub(FIRST));
-    if left < 1_000 {
-        CHOICE
-    } else {
-        left.min(CHOICE)
-    }
+/// The port of such an address.
+pub(crate) fn own_port() -> u16 {
+    let taken = UniqueId::on("127.0.0.1").unwrap();
+    let port = taken.address().port();
+    let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push(taken);
+    port
 }

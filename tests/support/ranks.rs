@@ -3,7 +3,7 @@
 
 mod address;
 
-pub(crate) use address::free_address;
+pub(crate) use address::own_address;
 use ringtree::Result;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
@@ -85,7 +85,7 @@ impl Ranks {
         settings: impl Fn(usize, &mut Command),
     ) -> Self {
         let (tell, heard) = channel();
-        let rendezvous = free_address();
+        let rendezvous = own_address();
         let program = std::env::current_exe().unwrap();
         let start = |rank: usize| {
             let mut command = Command::new(&program);

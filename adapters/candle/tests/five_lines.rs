@@ -50,7 +50,7 @@ fn programs() -> [PathBuf; 2] {
 
 /// What all ranks of a program print together.
 fn printed(program: &Path, ranks: usize) -> String {
-    let meeting = address::free_address();
+    let meeting = address::own_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];

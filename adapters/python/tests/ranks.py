@@ -11,17 +11,24 @@ HERE = Path(__file__).parent
 SECONDS_MAX = 240
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+# What keeps the ports that this process has taken.
+_taken = []
+
+
+def own_port():
+    """A port of loopback that no other process is given; a rank that is told it can listen there."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", 0))
+    _taken.append(one)
+    return one.getsockname()[1]
 
 
 class Job:
     """A program over `ranks` processes, with torchrun's variables."""
 
     def __init__(self, program, ranks, *arguments, environment=()):
-        port = str(free_port())
+        port = str(own_port())
         self.processes = []
         for rank in range(ranks):
             variables = {

@@ -63,7 +63,7 @@ fn settings<'a>(own: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a small run on `ranks` processes.
 fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
-    let meeting = address::free_address();
+    let meeting = address::own_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];

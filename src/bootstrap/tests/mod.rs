@@ -1,7 +1,5 @@
 //! Ranks as threads of one process, over loopback.
 
-#[path = "../../../tests/support/address.rs"]
-mod address;
 mod control;
 mod join;
 mod sharing;
@@ -12,9 +10,9 @@ use crate::control::{Handler, Membership};
 use crate::error::{Error, Result};
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::Secret;
-use address::free_port;
 use mio::net::TcpStream;
-use std::net::TcpListener;
+use socket2::Socket;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -22,9 +20,24 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What keeps the ports that this process has taken.
+static TAKEN: Mutex<Vec<[Socket; 2]>> = Mutex::new(Vec::new());
+
+/// A port of loopback that no other process is given, and neither is its successor.
+fn own_port() -> u16 {
+    loop {
+        let (first, at) = address::reserve(([127, 0, 0, 1], 0).into()).unwrap();
+        let next = SocketAddr::new(at.ip(), at.port().saturating_add(1));
+        if let Ok((next, _)) = address::reserve(next) {
+            TAKEN.lock().unwrap().push([first, next]);
+            return at.port();
+        }
+    }
+}
+
 /// The settings of every rank of a world at a fresh rendezvous.
 fn world(world_size: usize, timeout: Duration) -> Vec<Settings> {
-    let rendezvous = format!("127.0.0.1:{}", free_port());
+    let rendezvous = format!("127.0.0.1:{}", own_port());
     let one = |rank| {
         let mut settings = Settings::new(rank, world_size, &rendezvous);
         settings.timeout = timeout;

@@ -1,9 +1,9 @@
 //! The processes of one part of the check: started, listened to, and ended, whatever they do.
 
-use super::rank::{Said, free_address};
+use super::rank::Said;
 use crate::command::Program;
 use crate::launch::bind_to_parent;
-use crate::{Error, Result};
+use crate::{Error, Result, UniqueId};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -63,6 +63,8 @@ struct Group {
     children: Vec<Child>,
     complaints: Vec<Receiver<String>>,
     events: Receiver<Event>,
+    /// Keeps the port at which the ranks meet.
+    _meeting: UniqueId,
 }
 
 /// Runs the job for at most `patience`.
@@ -106,12 +108,14 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
 impl Group {
     fn start(job: &Job) -> Result<Self> {
         let (said, events) = channel();
+        let meeting = UniqueId::on("127.0.0.1")?;
+        let rendezvous = meeting.address().to_string();
         let mut group = Self {
             children: Vec::new(),
             complaints: Vec::new(),
             events,
+            _meeting: meeting,
         };
-        let rendezvous = free_address()?;
         for rank in 0..job.ranks {
             let mut command = job.command(rank, &rendezvous);
             let child = command.spawn();

@@ -7,7 +7,6 @@ use crate::command::gpu;
 use crate::device::{Device, Stream};
 use crate::{Communicator, Error, Result};
 use std::io::Write;
-use std::net::TcpListener;
 
 /// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -127,13 +126,6 @@ fn named(rank: usize, error: &Error) -> Error {
         true => Error::system(text),
         false => Error::system(format!("rank {rank}: {text}")),
     }
-}
-
-/// An address at which no process listens.
-pub(super) fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = listener.map_err(|error| Error::io("an address to meet at", &error))?;
-    Ok(address.to_string())
 }
 
 /// A rank, its device and a stream of it.

@@ -1,11 +1,11 @@
 //! How long all-reduces of device buffers take, and what that consists of.
 
-use super::rank::{Rank, Said, free_address};
+use super::rank::{Rank, Said};
 use crate::command::bench::case::{Case, Memory};
 use crate::command::bench::measure::measure as measured;
 use crate::ddp::Trace;
 use crate::plan::Collective;
-use crate::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result};
+use crate::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result, UniqueId};
 
 /// What is reduced, in bytes.
 const SIZES: &[usize] = &[
@@ -32,7 +32,7 @@ pub(super) fn measure(rank: &Rank, bytes_max: usize) -> Result<()> {
     } = rank;
     let alone = Communicator::builder().rank(0).world_size(1);
     let alone = alone.device_path(DevicePathChoice::Staged);
-    let alone = alone.rendezvous(&free_address()?).connect()?;
+    let alone = alone.unique_id(&UniqueId::on("127.0.0.1")?).connect()?;
     alone.attach(device)?;
     let on_device = || Memory::Device((device.clone(), stream.clone()));
     for bytes in SIZES.iter().filter(|bytes| **bytes <= bytes_max) {
