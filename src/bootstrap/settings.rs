@@ -230,6 +230,9 @@ impl Settings {
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         refuse_what_is_not_built(&set)?;
+        if set("RANK").is_none() {
+            refuse_other_launchers(&set)?;
+        }
         let rank = required(&set, "RANK", "this process's number among all, from 0")?;
         let world_size = required(&set, "WORLD_SIZE", "the number of processes")?;
         let (rendezvous, next_port_too) = rendezvous(&set, world_size)?;
@@ -287,15 +290,7 @@ impl Settings {
         if PLACE.iter().any(|name| set(name).is_some()) {
             return Self::from_env(lookup);
         }
-        for (launcher, name) in OTHER_LAUNCHERS {
-            if let Some(size) = set(name).filter(|size| size.trim() != "1") {
-                return Err(Error::configuration(format!(
-                    "{launcher} started this process ({name}={size}), and its variables are not \
-                     understood yet: start the program with `ringtree run`, or set RANK, \
-                     WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-                )));
-            }
-        }
+        refuse_other_launchers(&set)?;
         Self::from_env(|name| match name {
             "RANK" => Some("0".to_owned()),
             "WORLD_SIZE" => Some("1".to_owned()),
@@ -435,6 +430,20 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
     checks_calls(&set)?;
     is_reproducible(&set)?;
     device_path(&set).map(|_| ())
+}
+
+/// An error if a launcher whose variables are not understood has started several processes.
+fn refuse_other_launchers(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
+    for (launcher, name) in OTHER_LAUNCHERS {
+        if let Some(size) = set(name).filter(|size| size.trim() != "1") {
+            return Err(Error::configuration(format!(
+                "{launcher} started this process ({name}={size}), and its variables are not \
+                 understood yet: start the program with `ringtree run`, or set RANK, WORLD_SIZE, \
+                 MASTER_ADDR and MASTER_PORT"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// An error that names a setting which asks for what is not built.

@@ -45,10 +45,14 @@ pub(crate) fn parse_selection(text: &str) -> Result<Selection, String> {
     match text {
         "auto" => Ok(Selection::Auto),
         "all" => Ok(Selection::All),
-        _ => text
-            .parse()
-            .map(Selection::One)
-            .map_err(|unknown: String| format!("{unknown} auto all")),
+        _ => text.parse().map(Selection::One).map_err(|why: String| {
+            let name = text.split('/').next().unwrap_or(text);
+            match name.parse::<Algorithm>() {
+                Ok(_) => why,
+                // It ends with the names that there are.
+                Err(_) => format!("{why} auto all"),
+            }
+        }),
     }
 }
 
@@ -63,6 +67,9 @@ mod tests {
             let algorithm = entry.algorithm;
             let selection = parse_selection(algorithm.name());
             assert_eq!(selection, Ok(Selection::One(algorithm)));
+            let too_much = format!("{}/1", algorithm.name());
+            let why = "a radix is a number from 2 to 64, not 1";
+            assert_eq!(parse_selection(&too_much), Err(why.to_owned()));
             for collective in entry.collectives {
                 assert_eq!(parse_collective(collective.name()), Ok(*collective));
             }

@@ -217,5 +217,6 @@ fn half_an_environment_makes_no_rank_alone() {
     for (_, name) in OTHER_LAUNCHERS {
         let error = or_alone(&[(name, "4")]).unwrap_err();
         assert!(error.is_configuration() && error.to_string().contains(name));
+        assert_eq!(refusal(&[("RANK", ""), (name, "4")]), error.to_string());
     }
 }
