@@ -1,4 +1,4 @@
-//! Settings and metrics as values: any type that serde knows, without a buffer in sight.
+//! Settings and metrics as values: types that derive serde's traits, without a buffer in sight.
 //!
 //! ```text
 //! cargo run --example 12_metrics                      # four simulated ranks
