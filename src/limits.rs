@@ -103,6 +103,11 @@ pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
+/// A start that waits for other processes tells the user so after this long, and a launcher of
+/// which a rank has ended well, while others run,
+pub const START_TOLD_AFTER: Duration = Duration::from_secs(5);
+/// and then this often.
+pub const START_TOLD_EVERY: Duration = Duration::from_secs(30);
 /// A rank that is lost during the join may come back for so long: it may have been started again.
 pub const REJOIN_GRACE: Duration = Duration::from_secs(1);
 /// A port that answers no handshake within this time is not the rendezvous.

@@ -32,6 +32,7 @@ fn child_entry() {
         Ok("local") => exit(local()),
         Ok("misspelt") => exit(misspelt()),
         Ok("cancelling") => exit(cancelling()),
+        Ok("late") => exit(late()),
         Ok(other) => panic!("no role is called {other}"),
         Err(_) => {}
     }
@@ -436,6 +437,41 @@ fn a_dropped_start_leaves_no_thread_and_no_descriptor() {
     for links in [Links::Tcp, Links::SharedMemory] {
         let ranks = Ranks::start(links, "cancelling", 1, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["nothing is left"], "{links:?}");
+    }
+}
+
+/// Rank 1 comes once rank 0 has said that it waits, or the other way round.
+fn late() -> Result<String> {
+    let rank = std::env::var("RANK").unwrap();
+    let told = folder().join("told");
+    while std::env::var("LATE").unwrap() == rank && !told.exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Communicator::from_env()?.barrier()?;
+    Ok("together".into())
+}
+
+#[test]
+fn a_rank_that_waits_for_others_to_come_says_for_whom_and_where() {
+    let expected = [
+        ("1", "for rank 1 of 2"),
+        ("0", "rank 1 has looked for rank 0 for "),
+    ];
+    for (late, expected) in expected {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        // One rank of a host tells, if the ranks know their numbers there.
+        let of_host = [("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "")];
+        let told = [("RINGTREE_STALL_WARNING_S", "10")];
+        let role = [(FOLDER, path), ("LATE", late)];
+        let settings = [&of_host[..], &told, &role].concat();
+        let ranks = Ranks::start(Links::Tcp, "late", 2, &settings);
+        let waits = 1 - late.parse::<usize>().unwrap();
+        let (said, _) = ranks.hear(&[waits]);
+        assert!(said[0].starts_with("ringtree: rank"), "{said:?}");
+        assert!(said[0].contains(expected), "{said:?}");
+        std::fs::write(folder.path().join("told"), "").unwrap();
+        assert_eq!(ranks.hear(&[0, 1]).0, ["together", "together"]);
     }
 }
 

@@ -7,6 +7,7 @@ use super::{sharing, store};
 use crate::control::channel::{Channel, Received};
 use crate::control::descriptors::Room;
 use crate::control::handshake::{Failure, Proven, connect};
+use crate::control::notices::RankNotices;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
@@ -101,9 +102,12 @@ fn at(settings: &Settings, remote: SocketAddr) -> String {
 fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     let mut pause = RETRY_FIRST;
     let mut told: Option<String> = None;
+    // One rank of a host tells the user, as far as the ranks know their numbers there.
+    let is_first = settings.local_rank.is_none_or(|rank| rank == 0);
+    let mut notices = RankNotices::new(is_first && !settings.stall_warning.is_zero());
     loop {
         settings.check_cancelled()?;
-        store::refresh(settings, deadline)?;
+        store::refresh(settings, deadline, &mut notices)?;
         let (mut refused, mut last) = (None, None);
         for remote in candidates(settings, deadline)? {
             match attempt(settings, remote, deadline) {
@@ -112,6 +116,9 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
                     let line = refusal_line(settings, remote, refusal);
                     if is_final(refusal) {
                         return Err(Error::join(line));
+                    }
+                    if told.is_none() {
+                        notices.now(|| format!("{line}; it tries again"));
                     }
                     refused = refused.or(Some(line));
                 }
@@ -126,6 +133,15 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
             };
             return Err(Error::join(line));
         }
+        notices.still(|seconds| {
+            let why = match (&refused, &last) {
+                (Some(line), _) => line.clone(),
+                (None, Some((remote, failure))) => format!("{}: {failure}", at(settings, *remote)),
+                (None, None) => settings.rendezvous.clone(),
+            };
+            let rank = settings.rank;
+            format!("rank {rank} has looked for rank 0 for {seconds} s: {why}")
+        });
         told = refused.or(told);
         thread::sleep(pause);
         pause = (pause * 3 / 2).min(RETRY_MAX);

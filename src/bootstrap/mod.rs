@@ -17,6 +17,7 @@ pub(crate) mod address;
 mod client;
 pub mod environment;
 pub mod join;
+mod listen;
 pub(crate) mod messages;
 mod rendezvous;
 pub mod settings;

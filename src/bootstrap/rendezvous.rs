@@ -6,23 +6,22 @@
 
 use super::address;
 use super::client::{Gathered, own_peer};
+use super::listen::listen;
 use super::messages::{Handout, Message, Record};
 use super::settings::Settings;
 use super::store;
 use crate::control::connections::{Connections, Incoming, Outcome};
 use crate::control::descriptors::{self, Room};
 use crate::control::handshake::Failure;
+use crate::control::notices::RankNotices;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
 use crate::limits::{JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER};
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
-use crate::sys::inherit;
-use mio::net::TcpListener;
 use mio::{Events, Poll};
 use socket2::Socket;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -64,74 +63,13 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         stranger: None,
         deadline,
         next_notice: Instant::now() + WAITING_NOTICE_AFTER,
+        notices: RankNotices::new(!settings.stall_warning.is_zero()),
+        has_warned_of_secret: false,
     };
     gathering.look_for_own_shortage();
     gathering.run(poll)?;
     gathering.hand_out(poll)?;
     Ok(gathering.into_gathered(data_listener))
-}
-
-/// The rendezvous' listener: passed on, or on the address (and port, or the next) that was given.
-fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
-    let at = &settings.rendezvous;
-    if let Some(passed_on) = passed_on(settings)? {
-        return Ok(passed_on);
-    }
-    let mut last = None;
-    for given in address::resolve("the rendezvous", at, deadline)? {
-        address::check_secretless(settings, given.ip())?;
-        let mut address = given;
-        let mut result = address::listen(address);
-        let taken = |error: &std::io::Error| error.kind() == ErrorKind::AddrInUse;
-        if settings.next_port_too && result.as_ref().is_err_and(taken) && given.port() < u16::MAX {
-            address.set_port(given.port() + 1);
-            result = address::listen(address);
-        }
-        match result {
-            Ok(listener) => {
-                let address = listener.local_addr().unwrap_or(address);
-                return Ok((listener, address));
-            }
-            Err(error) => last = Some((address, error)),
-        }
-    }
-    let (address, error) = last.expect("invariant: a rendezvous has at least one address");
-    let hint = match error.kind() {
-        ErrorKind::AddrInUse => "another process listens there (a second rank 0?)",
-        ErrorKind::AddrNotAvailable => "the rendezvous must be an address of rank 0's own host",
-        _ => "choose another port with RINGTREE_RENDEZVOUS=host:port",
-    };
-    Err(Error::join(format!(
-        "rank 0 cannot listen at the rendezvous {at} ({address}): {error}; {hint}"
-    )))
-}
-
-/// The listener that the program or its launcher passed on, unless an earlier join took it.
-fn passed_on(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
-    let own = settings.start.take_listener();
-    let name = match (&own, settings.listener_fd) {
-        (Some(_), _) => "the program's listener".to_owned(),
-        (None, Some(descriptor)) => format!("RINGTREE_LISTENER_FD={descriptor}"),
-        (None, None) => return Ok(None),
-    };
-    let unusable = |error: std::io::Error| Error::configuration(format!("{name}: {error}"));
-    let inherited = || settings.listener_fd.map(inherit::take_listener);
-    let listener = match own {
-        Some(own) => Some(own),
-        None => inherited().transpose().map_err(unusable)?.flatten(),
-    };
-    let Some(listener) = listener else {
-        return Ok(None);
-    };
-    listener.set_nonblocking(true).map_err(unusable)?;
-    let address = listener.local_addr().map_err(unusable)?;
-    if address.ip().is_unspecified() {
-        return Err(Error::configuration(format!(
-            "{name} listens on the wildcard {address}; bind it to one address"
-        )));
-    }
-    address::check_secretless(settings, address.ip())?;
-    Ok(Some((TcpListener::from_std(listener), address)))
 }
 
 /// A rank that holds the job's secret.
@@ -164,6 +102,8 @@ struct Gathering<'a> {
     stranger: Option<(IpAddr, Failure)>,
     deadline: Instant,
     next_notice: Instant,
+    notices: RankNotices,
+    has_warned_of_secret: bool,
 }
 
 impl Gathering<'_> {
@@ -191,8 +131,25 @@ impl Gathering<'_> {
                 let waiting = Message::Waiting(format!("rank 0 waits for {}", self.missing_line()));
                 self.tell(&waiting);
             }
+            self.say_that_it_waits();
         }
         Ok(())
+    }
+
+    /// Tells the user for whom rank 0 waits, if it has waited long.
+    fn say_that_it_waits(&mut self) {
+        let is_quiet = self.failure.is_some() || self.is_complete();
+        if is_quiet || Instant::now() < self.notices.next() {
+            return;
+        }
+        let (missing, at) = (self.missing_line(), self.at);
+        let world_size = self.settings.world_size;
+        self.notices.still(|seconds| {
+            format!(
+                "rank 0 has waited for {seconds} s at the rendezvous {at} for {missing} of \
+                 {world_size}"
+            )
+        });
     }
 
     /// Sleeps until something happens, and handles it.
@@ -203,7 +160,10 @@ impl Gathering<'_> {
             .map_or(self.deadline, |failed| failed.until);
         let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
-        let until = gone.chain(next).chain([end, self.next_notice]).min();
+        let until = gone
+            .chain(next)
+            .chain([end, self.next_notice, self.notices.next()])
+            .min();
         let until = until.map(|until| self.settings.start.cancel.look_by(until));
         wait(poll, events, until)
             .map_err(|error| Error::io("waiting for the other ranks", &error))?;
@@ -278,6 +238,18 @@ impl Gathering<'_> {
             }
             Err(failure) => {
                 self.strangers += 1;
+                // Of a host that lacks the secret all ranks come, again and again.
+                let lacks_secret = matches!(failure, Failure::Refused(Refusal::Secret, _));
+                if lacks_secret && !std::mem::replace(&mut self.has_warned_of_secret, true) {
+                    let from = outcome.remote.ip();
+                    let at = self.at;
+                    self.notices.now(|| {
+                        format!(
+                            "rank 0 turned a process on {from} away at the rendezvous {at}: it \
+                             holds another secret"
+                        )
+                    });
+                }
                 let was_refused = matches!(self.stranger, Some((_, Failure::Refused(..))));
                 if !was_refused || matches!(failure, Failure::Refused(..)) {
                     self.stranger = Some((outcome.remote.ip(), failure));

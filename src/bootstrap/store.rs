@@ -2,6 +2,7 @@
 
 use super::settings::Settings;
 use super::unique_id::UniqueId;
+use crate::control::notices::RankNotices;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,7 +128,11 @@ pub(super) fn publish(settings: &mut Settings) -> Result<()> {
 
 /// Another rank: takes the newest id from the store, if the start has one. It is asked again
 /// before each attempt to reach rank 0, for what it says may be of an earlier start.
-pub(super) fn refresh(settings: &mut Settings, deadline: Instant) -> Result<()> {
+pub(super) fn refresh(
+    settings: &mut Settings,
+    deadline: Instant,
+    notices: &mut RankNotices,
+) -> Result<()> {
     let Some(store) = settings.start.store.clone() else {
         return Ok(());
     };
@@ -148,6 +153,10 @@ pub(super) fn refresh(settings: &mut Settings, deadline: Instant) -> Result<()> 
             let error = Error::join(line).with_rank(settings.rank).with_peer(0);
             return Err(error.with_missing([0]).with_elapsed(settings.timeout));
         }
+        let rank = settings.rank;
+        notices.still(|seconds| {
+            format!("rank {rank} has waited for {seconds} s for rank 0's address in the store")
+        });
         std::thread::sleep(PAUSE);
     };
     let id = UniqueId::from_bytes(&bytes).map_err(|error| {

@@ -26,6 +26,7 @@ pub(crate) mod handshake;
 pub mod local;
 pub mod membership;
 pub(crate) mod message;
+pub(crate) mod notices;
 pub mod peer;
 pub mod process;
 pub(crate) mod thread;

@@ -13,6 +13,7 @@ use super::route::Route;
 use super::streams;
 use super::terminal::PseudoTerminal;
 use crate::error::{Error, Result};
+use crate::limits::START_TOLD_AFTER;
 use crate::sys::process::{Watchdog, is_ignored, suspend};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::io::Errno;
@@ -74,8 +75,24 @@ pub(super) struct Supervisor {
     /// What is left of [`OUTPUT_GRACE`] for the ranks that have failed in this attempt.
     output_grace: Duration,
     peers: Box<dyn Peers>,
+    early: Early,
     ending: Option<Ending>,
     state: State,
+}
+
+/// Ranks of this host that ended with exit code 0 while others ran. That is nothing wrong; but
+/// those may wait for it.
+#[derive(Default)]
+struct Early {
+    names: Vec<String>,
+    /// When the user is told.
+    tell_at: Option<Instant>,
+}
+
+impl Early {
+    fn line(&self) -> String {
+        format!("{} had ended with exit code 0", self.names.join(" and "))
+    }
 }
 
 /// What is known of an attempt as a whole.
@@ -164,6 +181,7 @@ impl Supervisor {
             signals: handle,
             output_grace: OUTPUT_GRACE,
             peers,
+            early: Early::default(),
             ending: None,
             state: State::Running,
         })
@@ -237,6 +255,7 @@ impl Supervisor {
             exit_code: cause.exit_code(),
         });
         self.ranks.clear();
+        self.early = Early::default();
         self.echoes = Echoes::default();
         self.output_grace = OUTPUT_GRACE;
         match std::mem::replace(&mut self.state, State::Running) {
@@ -270,8 +289,9 @@ impl Supervisor {
     /// How long the supervisor may sleep unless an event arrives.
     fn patience(&self) -> Duration {
         let idle = Duration::from_secs(3600);
+        let until = |at: Instant| at.saturating_duration_since(Instant::now());
         let Some(ending) = &self.ending else {
-            return idle;
+            return self.early.tell_at.map_or(idle, until);
         };
         let decides_at = match ending.decision {
             Decision::Open { until } => Some(until),
@@ -284,7 +304,7 @@ impl Supervisor {
         let signals_at = ending.signal.map(|(_, at)| at);
         let next = [decides_at, signals_at, ending.kill_at];
         let next = next.into_iter().flatten().min();
-        next.map_or(idle, |at| at.saturating_duration_since(Instant::now()))
+        next.map_or(idle, until)
     }
 
     /// Does what is due by now.
@@ -292,6 +312,9 @@ impl Supervisor {
         let now = Instant::now();
         let is_empty = self.is_empty();
         let Some(ending) = &mut self.ending else {
+            if self.early.tell_at.take_if(|at| now >= *at).is_some() {
+                streams::say(&format!("{}; other ranks still run", self.early.line()));
+            }
             return;
         };
         if let Some((signal, _)) = ending.signal.take_if(|(_, at)| now >= *at) {
@@ -340,9 +363,15 @@ impl Supervisor {
             if !self.is_own_doing(status.signal()) {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
-        } else if self.ending.is_none() && self.is_empty() {
-            let status = self.peers.finished();
-            self.take(status);
+        } else if self.ending.is_none() {
+            self.early.names.push(rank.name.clone());
+            if self.early.names.len() == 1 {
+                self.early.tell_at = Some(Instant::now() + START_TOLD_AFTER);
+            }
+            if self.is_empty() {
+                let status = self.peers.finished();
+                self.take(status);
+            }
         }
         self.hasten();
     }
@@ -461,10 +490,14 @@ impl Supervisor {
     fn line(&self, cause: &Cause) -> String {
         let is_named = |rank: &&Rank| Some(rank.number) == cause.rank;
         let rank = self.ranks.iter().find(is_named);
-        cause.line(rank.and_then(|rank| {
+        let line = cause.line(rank.and_then(|rank| {
             rank.output.show_kept();
             rank.above.clone()
-        }))
+        }));
+        match cause.standing == Standing::Consequence && !self.early.names.is_empty() {
+            true => format!("{}; then {line}", self.early.line()),
+            false => line,
+        }
     }
 
     /// The launcher's terminal has another size.

@@ -4,6 +4,7 @@ use super::Runtime;
 use super::foreign;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
+use crate::control::notices::Warnings;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
@@ -16,9 +17,7 @@ use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -204,8 +203,7 @@ pub(crate) struct ProcessHost {
     pub(crate) rank: usize,
     /// Whether the program's user has interrupted the thread that asks.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    /// Whether a warning has yet to be read.
-    pub(crate) is_warning: Arc<AtomicBool>,
+    pub(crate) warnings: Warnings,
 }
 
 impl Host for ProcessHost {
@@ -238,20 +236,7 @@ impl Host for ProcessHost {
     }
 
     fn warn(&self, line: String) {
-        // A reader may be slow, or never read: that holds up later warnings alone.
-        if self.is_warning.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let is_warning = Arc::clone(&self.is_warning);
-        let show = move || {
-            // A rank without standard error goes on.
-            let _ = writeln!(std::io::stderr(), "ringtree: {line}");
-            is_warning.store(false, Ordering::Relaxed);
-        };
-        let thread = std::thread::Builder::new().name("ringtree-warning".into());
-        if thread.spawn(show).is_err() {
-            self.is_warning.store(false, Ordering::Relaxed);
-        }
+        self.warnings.show(line);
     }
 
     fn has_interrupt(&self) -> bool {

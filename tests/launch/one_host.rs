@@ -228,6 +228,28 @@ fn a_program_that_is_not_there_is_named() {
     assert!(end.stderr.contains("/no/such/program"), "{end:?}");
 }
 
+/// It is no failure by itself, so the rank that fails for want of it would be blamed alone.
+#[test]
+fn a_rank_that_ended_well_too_early_is_named() {
+    let ends_early = "[ $RANK = 1 ] && exit 0; ";
+    let two = ["--nproc-per-node", "2"];
+    let fails = "sleep 1; echo 'rank 1 left after call #3' >&2; exit 1";
+    let end = run(&two, &format!("{ends_early}{fails}"));
+    let expected =
+        "ringtree: rank 1 had ended with exit code 0; then rank 0 ended with exit code 1";
+    assert!(end.told()[0].starts_with(expected), "{end:?}");
+
+    let mut job = launcher(&two, &format!("{ends_early}sleep 30"))
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(job.stderr.take().unwrap()).lines();
+    let told = lines.next().unwrap().unwrap();
+    job.kill().unwrap();
+    job.wait().unwrap();
+    let expected = "ringtree: rank 1 had ended with exit code 0; other ranks still run";
+    assert_eq!(told, expected);
+}
+
 #[test]
 fn what_is_not_built_and_malformed_secrets_are_refused() {
     for (name, value) in [("RINGTREE_ENCRYPT", "1"), ("RINGTREE_SECRET", "abc")] {

@@ -4,7 +4,7 @@ use super::address::own_address;
 use super::*;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -97,6 +97,30 @@ fn places_that_were_given_are_kept_whoever_comes_first() {
     }
 }
 
+/// Otherwise a user could not tell a firewall from a slow start.
+#[test]
+fn a_launcher_that_waits_says_for_how_many_and_where() {
+    let hosts = Hosts::new(2);
+    let alone = |place: &str| {
+        let mut command = hosts.launcher(1, &["--node-rank", place], "true");
+        // It ends by itself if it never says so.
+        command.env("RINGTREE_TIMEOUT_MS", "20000").spawn().unwrap()
+    };
+    let at = hosts.endpoint();
+    let expected = [
+        format!("1 of 2 launchers have come to {at} in 5 s"),
+        format!("no launcher of node 0 at {at} for 5 s"),
+    ];
+    for (place, expected) in ["0", "1"].into_iter().zip(expected) {
+        let mut launcher = alone(place);
+        let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
+        let told = lines.find_map(|line| line.ok().filter(|line| line.contains(&expected)));
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+        assert!(told.is_some(), "{expected}");
+    }
+}
+
 #[test]
 fn several_hosts_need_a_secret() {
     let hosts = Hosts::new(2);
@@ -132,7 +156,11 @@ fn another_secret_is_turned_away_and_garbage_too() {
             .spawn()
             .unwrap(),
     );
-    assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+    assert_eq!((end.code, end.told().len()), (Some(1), 2), "{end:?}");
+    assert!(
+        end.told()[0].ends_with("; this launcher tries again"),
+        "{end:?}"
+    );
     assert!(end.stderr.contains("another secret") && end.stderr.contains(&hosts.endpoint));
     let second = stand_by(&mut hosts.launcher(1, &[], "echo $RANK"));
     let (first, second) = (wait(first), second.join().unwrap());

@@ -2,8 +2,10 @@
 
 use super::coordinator::{Coordinator, Node};
 use super::links::Links;
+use super::next_event;
 use crate::bootstrap::address::host_name;
 use crate::control::handshake::Failure;
+use crate::control::notices::Notices;
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};
 use crate::launch::event::{Event, Events, Heard, Met};
@@ -43,8 +45,13 @@ pub(super) fn gather(
         connection: None,
     }];
     let mut turned_away = BTreeSet::new();
+    let mut notices = Notices::new();
     while arrivals.len() < meeting.nodes {
-        let Ok(Event::Peer(heard)) = events.1.recv_deadline(deadline) else {
+        let event = next_event(events, deadline, &mut notices, |seconds| {
+            let (came, all, at) = (arrivals.len(), meeting.nodes, &meeting.endpoint);
+            format!("{came} of {all} launchers have come to {at} in {seconds} s")
+        });
+        let Some(Event::Peer(heard)) = event else {
             let error = missing(meeting, address, &arrivals, turned_away.len());
             return Err(refuse_all(&links, &arrivals, error));
         };

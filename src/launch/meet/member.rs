@@ -1,9 +1,11 @@
 //! A launcher that is not the coordinator.
 
 use super::links::{FIRST, HELLO, Links};
+use super::next_event;
 use crate::bootstrap::address::host_name;
 use crate::control::cancel::Cancel;
 use crate::control::handshake::{Failure, connect};
+use crate::control::notices::Notices;
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};
 use crate::launch::cause::{Cause, Standing};
@@ -27,6 +29,8 @@ pub(super) enum Joined {
     Met(Met),
     /// The coordinator was not reached there; why.
     NotYet(String),
+    /// What answers there refused this launcher; why.
+    TurnedAway(String),
 }
 
 /// Joins the coordinator at `address`.
@@ -57,16 +61,18 @@ pub(super) fn join(
             return match refusal.is_proven() {
                 true => Err(Error::join(why)),
                 // Any process that has the port can say so.
-                false => Ok(Joined::NotYet(why)),
+                false => Ok(Joined::TurnedAway(why)),
             };
         }
     };
     let links = Links::new(Some(proven), None, secret, &events.0)?;
     links.send(FIRST, &Message::Join(join.clone()));
-    let start = match events.1.recv_deadline(deadline) {
-        Ok(Event::Peer(Heard::Said(_, Message::Start(start)))) => start,
-        Ok(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::join(why)),
-        Err(_) => {
+    let mut notices = Notices::new();
+    let line = |seconds| format!("{endpoint} answers; not all launchers have come in {seconds} s");
+    let start = match next_event(events, deadline, &mut notices, line) {
+        Some(Event::Peer(Heard::Said(_, Message::Start(start)))) => start,
+        Some(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::join(why)),
+        None => {
             let message = format!("{endpoint} answers, but not all launchers have come");
             return Err(Error::join(message));
         }

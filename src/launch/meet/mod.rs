@@ -27,10 +27,12 @@ mod links;
 mod member;
 
 use super::attempt::run_id;
-use super::event::{Events, Met};
+use super::event::{Event, Events, Met};
 use super::job::{Job, Meeting};
 use super::message::Join;
+use super::streams;
 use crate::bootstrap::address::{self, host_name, resolve};
+use crate::control::notices::Notices;
 use crate::error::{Error, Result};
 use crate::protocol::handshake::Secret;
 use mio::net::TcpListener;
@@ -71,6 +73,8 @@ pub(super) fn meet(
         process: std::process::id(),
     };
     let may_coordinate = meeting.node_rank.is_none_or(|node_rank| node_rank == 0);
+    let mut notices = Notices::new();
+    let mut is_turned_away = false;
     loop {
         if may_coordinate && let Some(listener) = bind(&meeting.endpoint, &addresses)? {
             let own = (join, run_id(job)?);
@@ -81,7 +85,18 @@ pub(super) fn meet(
             match member::join(&join, meeting, secret, *address, deadline, events)? {
                 member::Joined::Met(met) => return Ok(met),
                 member::Joined::NotYet(why) => failure = why,
+                member::Joined::TurnedAway(why) => {
+                    if !std::mem::replace(&mut is_turned_away, true) {
+                        streams::say(&format!("{why}; this launcher tries again"));
+                    }
+                    failure = why;
+                }
             }
+        }
+        if let Some(seconds) = notices.due() {
+            let at = &meeting.endpoint;
+            let line = format!("no launcher of node 0 at {at} for {seconds} s: {failure}");
+            streams::say(&line);
         }
         if Instant::now() + ATTEMPT_PAUSE >= deadline {
             return Err(Error::join(format!(
@@ -91,6 +106,25 @@ pub(super) fn meet(
             )));
         }
         thread::sleep(ATTEMPT_PAUSE);
+    }
+}
+
+/// The next event, if there is one by `deadline`. The user is told of a wait that has lasted for so
+/// many seconds by `line`.
+fn next_event(
+    events: &Events,
+    deadline: Instant,
+    notices: &mut Notices,
+    line: impl Fn(u64) -> String,
+) -> Option<Event> {
+    loop {
+        let event = events.1.recv_deadline(deadline.min(notices.next())).ok();
+        if let Some(seconds) = notices.due() {
+            streams::say(&line(seconds));
+        }
+        if event.is_some() || Instant::now() >= deadline {
+            return event;
+        }
     }
 }
 

@@ -1,0 +1,150 @@
+//! The start of a runtime, from settings that are complete.
+
+use crate::bootstrap::join::join;
+use crate::bootstrap::settings::Settings;
+use crate::comm::tuning::{self, TuningOrigin};
+use crate::comm::{Communicator, Parts};
+use crate::control::Membership;
+use crate::control::notices::Warnings;
+use crate::error::{Error, Result};
+use crate::link::tcp::Reactor;
+use crate::plan::Topology;
+use crate::plan::select::TuningTable;
+use crate::plan::spec::Algorithm;
+use crate::protocol::founding::FIRST_MADE;
+use crate::protocol::members::Members;
+use crate::runtime::local::LocalRanks;
+use crate::runtime::own::OwnRuntime;
+use crate::runtime::process::{Callbacks, ProcessHost, Shared};
+use crate::sys::generation::count_forks;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The group of all ranks.
+const WORLD: u32 = 0;
+/// The group in which the links are measured, so that the world's calls count from its user's
+/// first. Groups that are made later have numbers above.
+pub(in crate::comm) const MEASURING: u32 = FIRST_MADE - 1;
+
+pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
+    count_forks().map_err(|error| Error::io("telling forked children from this one", &error))?;
+    let table = tuning::Start::of(settings)?;
+    let algorithm = settings
+        .algorithm
+        .as_deref()
+        .map(str::parse::<Algorithm>)
+        .transpose();
+    let algorithm =
+        algorithm.map_err(|error| Error::configuration(format!("RINGTREE_ALGORITHM: {error}")))?;
+    let reactor = Reactor::new().map_err(|error| Error::io("setting up epoll", &error))?;
+    let reactor = Arc::new(reactor);
+    let joined = join(settings)?;
+    let membership = joined.membership().clone();
+    let (rank, world_size) = (membership.rank, membership.world_size);
+    let local = local_ranks(&membership, &reactor)?;
+    let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
+    let (local_rank, local_count) = membership.place_on_host();
+    let local_count = settings.local_world_size.unwrap_or(local_count);
+    let host = host_of(settings, &shared, rank, local_count);
+    let own = OwnRuntime::new(rank, Box::new(host));
+    let runtime = own.get()?;
+    runtime.warn_after(settings.stall_warning);
+    shared.set_control(membership.control.clone());
+    let members = Members::everyone(world_size);
+    let (checks, at_most) = (settings.checks_calls, settings.timeout);
+    runtime.add_group(WORLD, rank, &members, checks, at_most)?;
+    let (hosts, sites) = (membership.hosts(), membership.sites()?);
+    let topology = Topology::at_sites(&hosts, &sites);
+    let known = table.known_by(&membership, &topology);
+    if known.is_none() {
+        runtime.add_group(MEASURING, rank, &members, false, at_most)?;
+    }
+    let callbacks = Callbacks {
+        runtime: own.downgrade(),
+        shared: Arc::clone(&shared),
+    };
+    joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
+    end_when_cancelled(settings, &own);
+    let mut parts = Parts {
+        rank,
+        hosts: hosts.into(),
+        sites: sites.into(),
+        members,
+        local_rank: settings.local_rank.unwrap_or(local_rank),
+        group: WORLD,
+        runtime: own,
+        transport_name: transport_name(membership.local_ranks().len(), world_size),
+        timeout: settings.timeout,
+        device_path: settings.device_path,
+        tuning: TuningTable::default(),
+        tuning_origin: TuningOrigin::BuiltIn,
+        algorithm,
+        // What is measured is neither checked nor restricted.
+        checks_calls: false,
+        is_reproducible: false,
+    };
+    (parts.tuning, parts.tuning_origin) = match known {
+        Some(known) => known,
+        None => tuning::measured(&parts, settings, &membership)?,
+    };
+    parts.checks_calls = settings.checks_calls;
+    parts.is_reproducible = settings.is_reproducible;
+    let comm = Communicator::assemble(parts);
+    match settings.start.cancel.disarm() {
+        true => Err(settings.cancelled()),
+        false => Ok(comm),
+    }
+}
+
+/// What the runtime of rank `rank` lives on.
+fn host_of(
+    settings: &Settings,
+    shared: &Arc<Shared>,
+    rank: usize,
+    local_count: usize,
+) -> ProcessHost {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    ProcessHost {
+        shared: Arc::clone(shared),
+        start: Instant::now(),
+        has_own_core: local_count <= cores,
+        rank,
+        interrupt: settings.start.interrupt.clone(),
+        warnings: Warnings::default(),
+    }
+}
+
+/// Once the control thread runs, cancelling the start fails what the ranks do together.
+fn end_when_cancelled(settings: &Settings, runtime: &OwnRuntime) {
+    let (runtime, cause) = (runtime.downgrade(), settings.cancelled());
+    settings.start.cancel.on_cancel(move || {
+        if let Some(runtime) = runtime.upgrade() {
+            runtime.give_up(&cause);
+        }
+    });
+}
+
+fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option<LocalRanks>> {
+    let Some(near) = &membership.local else {
+        return Ok(None);
+    };
+    near.end_sleeps_of(reactor)
+        .map_err(|error| Error::io("setting up epoll", &error))?;
+    let neighbours = membership.local_ranks();
+    Ok(LocalRanks::new(
+        Arc::clone(near),
+        membership.rank,
+        neighbours,
+    ))
+}
+
+/// What the bytes of a group of `count` ranks travel over, of which so many share memory with this
+/// one, itself included.
+pub(in crate::comm) fn transport_name(local: usize, count: usize) -> &'static str {
+    match local {
+        all if all == count && all > 1 => "shm",
+        0 | 1 => "tcp",
+        _ => "shm+tcp",
+    }
+}
