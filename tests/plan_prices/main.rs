@@ -7,6 +7,7 @@ mod sites;
 
 use proptest::prelude::*;
 use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::plan::algorithms::Offer;
 use ringtree::plan::cost::{Traffic, longest_path_s, payload_bytes, shared};
 use ringtree::plan::layout::Division;
 use ringtree::plan::price::LinkCost;
@@ -147,7 +148,13 @@ fn closed_forms_price_what_the_plans_do() {
             let rounding = 1e-9 * path;
             assert!(
                 (-below * path - rounding..=above * path + rounding).contains(&(closed - path)),
-                "{request:?} on {link:?}: the formula says {closed} s, the longest path {path} s"
+                "{request:?} on {link:?}: the formula says {closed} s, the longest path {path} s, \
+                 a ratio of {:.3}; `tolerance` in this file allows {:.2} to {:.2} for this \
+                 algorithm: mend its cost, or, where no linear form can be closer, say there how \
+                 far it may be and why",
+                closed / path,
+                1.0 - below,
+                1.0 + above
             );
         }
     }
@@ -437,8 +444,8 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
 }
 
 proptest! {
-    /// The choice is the least of the forced choices, or, if that is as good, the best one whose
-    /// streams keep out of each other's way; and the same each time.
+    /// The choice is the least of those that are offered, or, if that is as good, the best one
+    /// whose streams keep out of each other's way; and the same each time.
     #[test]
     fn the_choice_is_the_cheapest_or_as_good_and_calm(
         which in 0..Collective::ALL.len(),
@@ -457,16 +464,26 @@ proptest! {
         let chosen = ask(bytes, None).unwrap();
         prop_assert_eq!(chosen, ask(bytes, None).unwrap());
         let is_calm = |choice: &Choice| match choice.algorithm {
-            Algorithm::Ring => world_size > 2,
+            // The streams of two ranks do not meet.
+            _ if world_size == 2 => false,
+            Algorithm::Ring => true,
             Algorithm::Circulant => choice.pieces > 1 && !collective.is_rooted(),
             _ => false,
         };
+        let offer = Offer { collective, topology: apart.clone(), bytes, in_rank_order: false };
         for &algorithm in Algorithm::ALL {
+            // Some are taken by name alone, even where they would be cheaper.
+            let entry = ringtree::plan::algorithms::entry(collective, algorithm);
+            if !entry.is_some_and(|entry| (entry.is_offered)(&offer)) {
+                continue;
+            }
             if let Ok(other) = ask(bytes, Some(algorithm)) {
                 let dearer = if is_calm(&chosen) && !is_calm(&other) { 1.1 } else { 1.0 };
-                prop_assert!(chosen.predicted_s <= other.predicted_s * dearer * (1.0 + 1e-12));
+                let is_least = chosen.predicted_s <= other.predicted_s * dearer * (1.0 + 1e-12);
+                prop_assert!(is_least, "{chosen:?}, but {other:?}");
                 if is_calm(&other) && !is_calm(&chosen) {
-                    prop_assert!(other.predicted_s > chosen.predicted_s * 1.1);
+                    let is_dearer = other.predicted_s >= chosen.predicted_s * 1.1;
+                    prop_assert!(is_dearer, "{chosen:?}, but {other:?}");
                 }
             }
         }
