@@ -77,7 +77,8 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "RINGTREE_STALL_WARNING_S",
         "10",
-        "after how many seconds a call that waits is told of on standard error; 0: never",
+        "after how many seconds a call that waits is told of on standard error. A start that waits \
+         is told of after 5 s, and then each 30 s. 0: neither is",
     ),
     variable(
         "RINGTREE_TRANSPORT",
@@ -275,6 +276,10 @@ mod tests {
             .collect();
         let row =
             |one: &Variable| format!("| `{}` | {} | {} |", one.name, one.default, one.meaning);
-        assert_eq!(rows, VARIABLES.iter().map(row).collect::<Vec<_>>());
+        let expected: Vec<_> = VARIABLES.iter().map(row).collect();
+        assert_eq!(
+            rows, expected,
+            "docs/settings.md has the left rows, VARIABLES the right ones"
+        );
     }
 }

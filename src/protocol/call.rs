@@ -245,6 +245,19 @@ impl Call {
         self.kind == Kind::SendRecv
     }
 
+    /// What a message consists of, and under which number it is.
+    #[must_use]
+    pub fn payload(&self) -> String {
+        let Self {
+            count, dtype, tag, ..
+        } = self;
+        let tag = match tag {
+            0 => String::new(),
+            tag => format!(", tag {tag}"),
+        };
+        format!("{count} {dtype} as message #{}{tag}", self.sequence)
+    }
+
     /// Whether `other` is the same call by other counts, which may have another sum.
     #[must_use]
     pub fn differs_in_counts(&self, other: &Self) -> bool {

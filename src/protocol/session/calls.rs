@@ -252,6 +252,20 @@ impl Session {
         let [(low, call), (high, other)] = both;
         let (on, first, second) = (self.on(), self.name(low), self.name(high));
         let text = match block {
+            _ if ours.is_pair() && theirs.is_pair() => {
+                // Both name the receiver as root.
+                let is_received = |one: &(usize, &Call)| one.0 == one.1.root;
+                both.sort_by_key(is_received);
+                let [(from, sent), (to, received)] = both;
+                format!(
+                    "the two ends of a message differ{on}: {} sends {}, and {} receives {}; give \
+                     both the same count and type",
+                    self.name(from),
+                    sent.payload(),
+                    self.name(to),
+                    received.payload()
+                )
+            }
             _ if !ours.differs_in_counts(theirs) => format!(
                 "the ranks made different calls{on}: {first} {call}; {second} {other}; all ranks \
                  must make the same calls in the same order"
