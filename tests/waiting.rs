@@ -1,6 +1,6 @@
 //! What a rank does while it waits: code of the program may call the library from wherever the
-//! library calls it, nobody waits for a reader of standard error, and a rank that left in peace is
-//! named at once by the messages that wait for it.
+//! library calls it, no call waits for the reader of standard error, and a rank that left in peace
+//! is named at once by the messages that wait for it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -160,10 +160,10 @@ impl Gathering<'_> {
             .map_or(self.deadline, |failed| failed.until);
         let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
-        let until = gone
-            .chain(next)
-            .chain([end, self.next_notice, self.notices.next()])
-            .min();
+        // A join that fails tells nobody that it waits: what was due then must not end each sleep.
+        let notices = [self.next_notice, self.notices.next()];
+        let notices = notices.into_iter().filter(|_| self.failure.is_none());
+        let until = gone.chain(next).chain(notices).chain([end]).min();
         let until = until.map(|until| self.settings.start.cancel.look_by(until));
         wait(poll, events, until)
             .map_err(|error| Error::io("waiting for the other ranks", &error))?;

@@ -28,7 +28,7 @@ impl Notices {
         self.next
     }
 
-    /// How long the wait has lasted, in whole seconds, if a line is due: then it is for now.
+    /// How many seconds the wait has lasted, if a line is due; the next one is due later then.
     pub(crate) fn due(&mut self) -> Option<u64> {
         let now = Instant::now();
         (now >= self.next).then(|| {
@@ -75,8 +75,8 @@ impl RankNotices {
     }
 }
 
-/// Shows lines without waiting for whoever reads standard error: while one has not been taken,
-/// later ones are dropped.
+/// Shows lines, and does not wait until the reader of standard error takes them: while one line has
+/// not been taken, later ones are dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Warnings {
     /// Whether a line has yet to be taken.

@@ -45,8 +45,8 @@ enum Access {
 /// A buffer that cannot be held, and why.
 pub type Refused<B, E> = (E, B);
 
-/// The way to a buffer that a region holds, for forked children: the operation is their parent's,
-/// which nobody ends in a child, so no region comes back there.
+/// The way to a buffer that a region holds, for forked children: the operation is their parent's
+/// and does not end in a child, so no region comes back there.
 ///
 /// It is for this crate only: it goes no later than the region.
 #[derive(Debug)]

@@ -98,8 +98,8 @@ fn different_counts_are_named_over_processes() {
     over_processes("counts", RANKS, |said| assert_eq!(said, [""; RANKS]));
 }
 
-/// A call on blocks sends a message to everyone that its plan does, whoever has no elements; an
-/// all-to-all by counts, on which the ranks have agreed, those that have some.
+/// A call on blocks sends every message of its plan, those without elements too; an all-to-all by
+/// counts, on which the ranks have agreed, sends only those with elements.
 #[test]
 fn messages_without_elements_travel_but_in_an_all_to_all_by_counts() {
     const MANY: usize = 8;

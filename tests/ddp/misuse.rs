@@ -90,7 +90,7 @@ fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_all
             let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
             let parameters = (0..40).map(parameter).collect();
             let mut model = DataParallel::new(comm, parameters, options())?;
-            // Rank 0 has no data at all, of which nobody complains.
+            // Rank 0 has no data at all, which is no error.
             for step in 0..if comm.rank() == 0 { 0 } else { 2 } {
                 for number in 0..40 {
                     if step == 0 || comm.rank() == 1 || number != left_out {

@@ -107,27 +107,9 @@ def interrupt_soon():
 
 
 def interrupted():
-    """Rank 0 waits for the others, when its user interrupts it."""
-    import torch
-
-    dist = torch_group()
-    import ringtree
-
-    try:
-        dist.barrier()
-        if dist.get_rank() == 0:
-            interrupt_soon()
-        else:
-            time.sleep(3)
-        dist.all_reduce(torch.ones(3))
-    except KeyboardInterrupt:
-        print("KeyboardInterrupt")
-    except ringtree.Error as error:
-        shown(error)
-
-
-def interrupted_while_queued():
-    """The same in a call that a thread of the process carries out, or in leaving before its end."""
+    """Rank 0 waits for the others, when its user interrupts it: in a call, for a call that a thread
+    of the process carries out, or in leaving before the end of that.
+    """
     import torch
 
     dist = torch_group()
@@ -138,6 +120,7 @@ def interrupted_while_queued():
         dist.barrier()
         if dist.get_rank() == 0:
             interrupt_soon()
+        if dist.get_rank() == 0 and sys.argv[2] != "in a call":
             parts = [torch.ones(3) for _ in range(size)]
             work = dist.all_gather(parts, torch.ones(3), async_op=True)
             if sys.argv[2] == "waiting":
@@ -145,7 +128,7 @@ def interrupted_while_queued():
             else:
                 dist.destroy_process_group()
         else:
-            time.sleep(3)
+            time.sleep(3 if dist.get_rank() else 0)
             dist.all_reduce(torch.ones(3))
     except KeyboardInterrupt:
         print("KeyboardInterrupt")

@@ -53,12 +53,9 @@ def test_a_rank_that_is_late_is_named():
     assert (kind, operation, missing) == ("DeadlineError", "all-reduce", "(1,)"), text
 
 
-INTERRUPTED = (["interrupted"], *(["interrupted_while_queued", when] for when in ("waiting", "leaving")))
-
-
-@pytest.mark.parametrize("how", INTERRUPTED, ids="-".join)
-def test_an_interrupt_ends_a_wait(how):
-    ends = Job("ends.py", 3, *how).end()
+@pytest.mark.parametrize("where", ["in a call", "waiting", "leaving"])
+def test_an_interrupt_ends_a_wait(where):
+    ends = Job("ends.py", 3, "interrupted", where).end()
     assert "KeyboardInterrupt" in ends[0][1], ends[0]
     for rank in (1, 2):
         (kind, _, peer, *_), text = fields(ends[rank][1])
