@@ -10,6 +10,7 @@
 //! Kill a rank of the second, or end either and start it again: it goes on from the last
 //! checkpoint, and ends with the same bits. The model, a sum of cosines, learns a straight line.
 
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
 use ringtree::ddp::{AdamW, DataParallel, DistributedSampler, Measured};
 use ringtree::ddp::{Optimizer, Options, Parameter};
@@ -60,8 +61,12 @@ fn name_all(all: &mut Parts<'_>, weights: &mut Weights, own: &mut Optimizer<Adam
     own.parts(all)
 }
 
-/// Trains to step `steps`; returns the loss on the validation points, and the weights.
-pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f64, Weights)> {
+/// Trains to the end of `bar`; returns the loss on the validation points, and the weights.
+pub(crate) fn train(
+    comm: &Communicator,
+    folder: &Path,
+    bar: &ProgressBar,
+) -> Result<(f64, Weights)> {
     let checkpoints = Checkpoints::new(Directory::new(folder), 2).keep_best();
     let mut run = Run::open(comm, checkpoints)?;
     let parameters = PARAMETERS.map(|(name, count)| Parameter::new(name, &[count], Dtype::F32));
@@ -74,7 +79,8 @@ pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f
     let resumed = |all: &mut Parts<'_>| name_all(all, &mut weights, &mut optimizer);
     run.resume(&mut model, &mut sampler, resumed)?;
     let mut metrics = run.metrics(folder.join("metrics.jsonl"))?;
-    while model.steps() < steps {
+    bar.set_position(model.steps());
+    while Some(model.steps()) < bar.length() {
         let Some(samples) = sampler.next_batch() else {
             sampler.set_epoch(sampler.epoch() + 1);
             continue;
@@ -85,6 +91,7 @@ pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f
         model.wait()?; // all ranks have the averages, clipped
         let rate = 0.02 * (1.0 - (model.steps() - 1) as f64 / STEPS as f64);
         optimizer.step(&mut model, &mut weights[..], rate)?;
+        bar.inc(1);
 
         let mut loss = [f64::from(loss)];
         run.comm().all_reduce(&mut loss, ReduceOp::Avg)?;
@@ -97,9 +104,10 @@ pub(crate) fn train(comm: &Communicator, folder: &Path, steps: u64) -> Result<(f
         }
         let line = metrics.write(&model, measured)?; // on rank 0
         if let Some(line) = line.filter(|line| line.step % SAVE_EVERY == 0) {
-            println!("step {:3}  loss {:.6}", line.step, line.loss);
+            bar.suspend(|| println!("step {:3}  loss {:.6}", line.step, line.loss));
         }
     }
+    bar.finish_and_clear();
     run.finish()?; // the last checkpoint is written
     Ok((validate(run.comm(), &weights)?, weights))
 }
@@ -125,7 +133,12 @@ fn main() -> Result<()> {
     let comm = Communicator::from_env()?;
     let folder = std::env::args().nth(1);
     let folder = folder.as_deref().unwrap_or("target/15_training");
-    let (loss, weights) = train(&comm, Path::new(folder), STEPS)?;
+    let target = match comm.local_rank() {
+        0 => ProgressDrawTarget::stdout(), // one bar a host, on a terminal
+        _ => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(STEPS), target);
+    let (loss, weights) = train(&comm, Path::new(folder), &bar)?;
     if comm.rank() == 0 {
         println!("validation loss {loss:.6}, a weight {}", weights[0][0]);
     }

@@ -102,7 +102,7 @@ pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(100);
 /// How long a process that leaves waits until its last control messages have been sent.
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.
-pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(2);
+pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(5);
 /// A start that waits for other processes tells the user so after this long, and a launcher of
 /// which a rank has ended well, while others run,
 pub const START_TOLD_AFTER: Duration = Duration::from_secs(5);

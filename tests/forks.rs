@@ -7,7 +7,7 @@
 #[path = "support/ranks.rs"]
 mod ranks;
 
-use ranks::{ALL_LINKS, ROLE, Ranks, exit};
+use ranks::{ALL_LINKS, ROLE, Suite, exit};
 use ringtree::{Builder, Collective, Communicator, Error, ReduceOp, Result, UniqueId, Work};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -19,6 +19,9 @@ const HANGS: u32 = 20;
 /// Children that a rank forks in each role.
 const CHILDREN: usize = 12;
 const COUNT: usize = 100_000;
+
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
 
 #[test]
 fn child_entry() {
@@ -366,7 +369,7 @@ fn callback() -> Result<String> {
 fn a_childs_calls_are_refused_and_its_parent_goes_on() {
     for role in ["idle", "busy", "buffers", "callback"] {
         for links in ALL_LINKS.into_iter().take(2) {
-            let ranks = Ranks::start(links, role, 2, &[("RINGTREE_STALL_WARNING_S", "0")]);
+            let ranks = SUITE.start(links, role, 2, &[("RINGTREE_STALL_WARNING_S", "0")]);
             let (said, _) = ranks.hear(&[0, 1]);
             assert_eq!(said, ["all well"; 2], "{role} over {links:?}");
         }

@@ -1,5 +1,5 @@
-//! Ranks that the system gives too little: descriptors, files, memory. Each says so itself, at
-//! once, and every other rank hears the same.
+//! Ranks that the system gives too little: descriptors, files, memory. Each says so itself, before
+//! any deadline, and every other rank hears the same.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,13 +12,13 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The environment turns a copy of this test binary into a rank.
 const ROLE: &str = "RINGTREE_TEST_ROLE";
 /// What a rank says stands behind this, among the lines of the test harness.
 const MARK: &str = "says: ";
-/// Ranks that wait for a cause wait for this long; no test does.
+/// Ranks that wait for a cause wait for this long, and then say another one than what is expected.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -95,16 +95,13 @@ fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
             .unwrap()
     };
     let ranks: Vec<Child> = roles.iter().enumerate().map(start).collect();
-    let began = Instant::now();
     let end = |rank: Child| {
         let output = rank.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let mark = text.rfind(MARK).unwrap_or_else(|| panic!("{text}"));
         text[mark + MARK.len()..].trim_end().to_owned()
     };
-    let said = ranks.into_iter().map(end).collect();
-    assert!(began.elapsed() < TIMEOUT / 2, "at once: {said:?}");
-    said
+    ranks.into_iter().map(end).collect()
 }
 
 /// All ranks have the same error: the system's, of `rank`, with the limit to raise.

@@ -1,6 +1,6 @@
 //! What was measured, as a table and as CSV. No effects.
 
-use crate::arrangement::{Case, Gpus, Path, RANKS};
+use super::arrangement::{Case, Gpus, Path, RANKS};
 use ringtree::plan::Collective;
 use std::fmt::Write as _;
 

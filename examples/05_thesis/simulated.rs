@@ -1,6 +1,6 @@
 //! The step in virtual time: every rank's engine runs its plans on real bytes.
 
-use crate::step::{
+use super::step::{
     BACKWARD_PER_LAYER, BUCKET_BYTES, BUCKET_ELEMENTS, BUCKETS, FORWARD, LAYERS_PER_BUCKET, Link,
     Point, compute, ready,
 };

@@ -1,6 +1,6 @@
 //! The text as training samples, and which rank trains on which of them.
 
-use crate::random::mix;
+use super::random::mix;
 use std::fs;
 use std::path::{Path, PathBuf};
 

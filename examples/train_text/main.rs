@@ -13,6 +13,7 @@ mod matrix;
 mod model;
 mod optimizer;
 mod options;
+#[path = "../progress/mod.rs"]
 mod progress;
 mod random;
 mod replicas;
@@ -180,7 +181,7 @@ fn train(
     let mut gradients = vec![0.0; weights.len()];
     let mut loss_since_line = 0.0;
     let steps_per_line = options.steps.div_ceil(LOSS_LINES);
-    let progress = Progress::new(options.steps, comm.local_rank());
+    let progress = Progress::new(options.steps as u64, 0, comm.local_rank());
     if comm.rank() == 0 {
         progress.print(&describe(comm, options, text, model));
     }
@@ -202,7 +203,7 @@ fn train(
         adam.step(&mut weights, &gradients, rate);
 
         let done = step + 1;
-        progress.advance(done);
+        progress.advance(done as u64);
         if done % steps_per_line == 0 || done == options.steps {
             let steps = (done - 1) % steps_per_line + 1;
             let mut loss = [loss_since_line / steps as f32];

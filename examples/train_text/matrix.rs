@@ -109,7 +109,7 @@ mod tests {
             rows in 1..11usize, inner in 1..11usize, columns in 1..19usize,
             left_is_turned: bool, right_is_turned: bool, seed: u64,
         ) {
-            let mut random = crate::random::Random::new(seed);
+            let mut random = super::super::random::Random::new(seed);
             let mut whole = |count| -> Vec<f32> {
                 (0..count).map(|_| (random.bits() % 17) as f32 - 8.0).collect()
             };

@@ -5,8 +5,8 @@
 //! All parameters lie in one flat vector, and their gradients in another of the same layout, so
 //! that one all-reduce carries them.
 
-use crate::matrix::{Matrix, add_product};
-use crate::random::Random;
+use super::matrix::{Matrix, add_product};
+use super::random::Random;
 use std::ops::Range;
 
 /// The sizes of a model.

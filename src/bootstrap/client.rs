@@ -102,6 +102,7 @@ fn at(settings: &Settings, remote: SocketAddr) -> String {
 fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     let mut pause = RETRY_FIRST;
     let mut told: Option<String> = None;
+    let mut before = None;
     // One rank of a host tells the user, as far as the ranks know their numbers there.
     let is_first = settings.local_rank.is_none_or(|rank| rank == 0);
     let mut notices = RankNotices::new(is_first && !settings.stall_warning.is_zero());
@@ -126,6 +127,10 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
                 Err(failure) => last = last.or(Some((remote, failure))),
             }
         }
+        // What the deadline has cut short tells less than the failure before it.
+        if Instant::now() >= deadline {
+            last = before.take().or(last);
+        }
         if Instant::now() + pause >= deadline {
             let line = match refused {
                 Some(line) => format!("{line}, for {} ms", settings.timeout.as_millis()),
@@ -143,6 +148,7 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
             format!("rank {rank} has looked for rank 0 for {seconds} s: {why}")
         });
         told = refused.or(told);
+        before = last;
         thread::sleep(pause);
         pause = (pause * 3 / 2).min(RETRY_MAX);
     }
@@ -248,7 +254,7 @@ fn wait_for_table(
     let mut peers: Vec<Peer> = Vec::new();
     let mut missing = String::new();
     // Rank 0 gives up first if it can, for it knows which ranks are missing.
-    let deadline = deadline + JOIN_FAILURE_NOTICE / 4;
+    let deadline = deadline + JOIN_FAILURE_NOTICE / 10;
     loop {
         loop {
             match channel.flush_and_receive() {

@@ -117,7 +117,7 @@ impl Gathering<'_> {
                     return Err(failed.error.clone());
                 }
             } else if self.settings.start.cancel.is_cancelled() {
-                self.fail(self.settings.cancelled(), JOIN_FAILURE_NOTICE / 4);
+                self.fail(self.settings.cancelled(), JOIN_FAILURE_NOTICE / 10);
             } else if now >= self.deadline {
                 let error = Error::join(self.timeout_line()).with_rank(0);
                 let error = error.with_missing(self.missing());
@@ -210,7 +210,7 @@ impl Gathering<'_> {
         let mut gone = self.gone.iter();
         if let Some((rank, (_, line))) = gone.find(|(_, (until, _))| *until <= now) {
             let error = Error::join(line.clone()).with_rank(0).with_peer(*rank);
-            self.fail(error, JOIN_FAILURE_NOTICE / 4);
+            self.fail(error, JOIN_FAILURE_NOTICE / 10);
         }
     }
 

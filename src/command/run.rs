@@ -133,8 +133,8 @@ pub(crate) struct Arguments {
 enum Shown {
     /// Every line, after its rank's number
     Prefixed,
-    /// What rank 0 writes, as it is, and on a terminal if this is one, so that a progress bar
-    /// moves; of another rank that fails, the last of it
+    /// What each host's first rank writes, as it is, and on a terminal if this is one, so that a
+    /// progress bar moves; of another rank that fails, the last of it
     #[value(name = "rank0")]
     Rank0,
     /// The ranks write here themselves; of several that fail, the one named may not be the first

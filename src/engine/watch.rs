@@ -58,6 +58,7 @@ impl Group {
         };
         match error {
             LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
+            LinkError::Cut(why) => self.session.link_cut(peer, &call, &why),
             LinkError::Unexpected(header) => {
                 self.session.mismatched(peer, &call, header.sequence);
             }
@@ -235,7 +236,7 @@ impl Group {
         };
         let mut all = self.collectives.operations().chain(self.pairs.operations());
         if let Some(call) = all.find(needs).and_then(Slot::call) {
-            self.session.link_lost(rank, &call, why);
+            self.session.link_cut(rank, &call, why);
         }
     }
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 pub enum Output {
     /// Line by line, each line opened by its rank: `[3]: hello`.
     Prefixed,
-    /// Rank 0's as rank 0 writes it, on a pseudo terminal where the launcher writes to a terminal,
-    /// so that a progress bar moves. What the other ranks write is kept back; of a rank that ends
-    /// an attempt the last of it is shown.
+    /// What the first rank of each host writes, as it writes it, on a pseudo terminal where the
+    /// launcher writes to a terminal, so that a progress bar moves on every host. What the other
+    /// ranks write is kept back; of a rank that ends an attempt the last of it is shown.
     Rank0,
     /// All ranks have the launcher's own streams, and the launcher sees nothing of what they write:
     /// it quotes no last words, and of several ranks that fail it may name one that failed because

@@ -30,17 +30,19 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// The route of `rank`, whose command gets the streams for it.
+    /// The route of `rank`, the `local_rank`th of its host, whose command gets the streams for it.
     pub(super) fn lay(
         output: Output,
-        rank: usize,
+        (rank, local_rank): (usize, usize),
         log: Option<Arc<Log>>,
         command: &mut Command,
     ) -> Self {
         let prefix = || format!("[{rank}]: ");
         let (stdout, stderr, show) = match output {
             Output::Prefixed => (Stdio::piped(), Stdio::piped(), Show::Lines(prefix())),
-            Output::Rank0 if rank > 0 => (Stdio::piped(), Stdio::piped(), Show::Kept(prefix())),
+            Output::Rank0 if local_rank > 0 => {
+                (Stdio::piped(), Stdio::piped(), Show::Kept(prefix()))
+            }
             Output::Rank0 => (Stdio::piped(), Stdio::piped(), Show::Unchanged),
             Output::Inherit => (Stdio::inherit(), Stdio::inherit(), Show::Unchanged),
             Output::Plain => (Stdio::inherit(), Stdio::piped(), Show::Unchanged),
@@ -52,10 +54,10 @@ impl Route {
             log,
             terminals: Vec::new(),
         };
-        if (output, rank) == (Output::Rank0, 0) {
+        if (output, local_rank) == (Output::Rank0, 0) {
             route.lead_to_terminals(command).unwrap_or_else(|error| {
                 streams::say(&format!(
-                    "rank 0 finds no terminal, for no pseudo terminal can be had: {error}"
+                    "rank {rank} finds no terminal, for no pseudo terminal can be had: {error}"
                 ));
             });
         }

@@ -235,7 +235,7 @@ fn start(
         if let Some(log) = &log {
             log.begin(&placement.run_id, attempt.number);
         }
-        let route = Route::lay(job.output, rank, log, &mut command);
+        let route = Route::lay(job.output, (rank, local_rank), log, &mut command);
         let name = placement.rank_name(rank);
         supervisor.spawn((rank, name), command, &inherited, route)?;
     }

@@ -75,6 +75,9 @@ pub enum Payload<'a> {
 pub enum LinkError {
     /// The peer closed the link or it broke; the text is the system's.
     Closed(String),
+    /// The peer's host has not answered for long: it is down, or the network between is cut. The
+    /// text says for how long.
+    Cut(String),
     /// A frame came that is not the one expected: the ranks issued different calls.
     Unexpected(Header),
     /// The bytes are no frame at all.

@@ -10,7 +10,7 @@
 use super::frame::{HEADER_BYTES, Header};
 use super::{ELEMENT_BYTES_MAX, Link, LinkError, Message, PARTS_AT_ONCE, Payload};
 use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, LINK_GRACE, SEGMENT_BYTES};
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::time::Duration;
 
 /// What a link's buffer holds at first: a few small messages, so that thousands of links in one
@@ -282,7 +282,7 @@ impl<S: Read + Write> Open<S> {
                     taken => return Ok(taken),
                 },
                 Err(error) if is_not_now(&error) => return Ok(0),
-                Err(error) => return Err(LinkError::Closed(error.to_string())),
+                Err(error) => return Err(broken(&error)),
             }
         }
     }
@@ -350,7 +350,7 @@ impl<S: Read + Write> Open<S> {
             Ok(0) => return self.closed(),
             Ok(bytes) => bytes,
             Err(error) if is_not_now(&error) => return Ok(0),
-            Err(error) => return Err(LinkError::Closed(error.to_string())),
+            Err(error) => return Err(broken(&error)),
         };
         let direct = bytes.min(wanted);
         self.incoming.frame_left -= direct;
@@ -393,7 +393,7 @@ impl<S: Read + Write> Open<S> {
                 Ok(bytes)
             }
             Err(error) if is_not_now(&error) => Ok(0),
-            Err(error) => Err(LinkError::Closed(error.to_string())),
+            Err(error) => Err(broken(&error)),
         }
     }
 
@@ -429,11 +429,19 @@ fn gather<'a>(
     used
 }
 
+/// A stream that times out has told how long nobody answered.
+fn broken(error: &io::Error) -> LinkError {
+    match error.kind() {
+        ErrorKind::TimedOut => LinkError::Cut(error.to_string()),
+        _ => LinkError::Closed(error.to_string()),
+    }
+}
+
 fn ended() -> LinkError {
     LinkError::Closed("the peer closed the connection".into())
 }
 
-fn is_not_now(error: &std::io::Error) -> bool {
+fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 

@@ -60,9 +60,12 @@ impl Choice {
             pieces => format!(", {pieces} pieces a block"),
         };
         let time = format!(
-            "predicted {} in {} rounds{pieces}",
+            "predicted {} in {}{pieces}",
             Seconds(self.predicted_s),
-            self.rounds
+            match self.rounds {
+                1 => "1 round".to_owned(),
+                rounds => format!("{rounds} rounds"),
+            }
         );
         match self.runner_up {
             _ if self.is_forced => format!("{what}, as asked; {time}"),

@@ -26,6 +26,8 @@ pub use waits::Story;
 
 /// The rank that decides which error was first, and which mark is agreed.
 const COORDINATOR: usize = 0;
+/// What is said of a rank whose process ended, or closed its connections.
+const GONE: &str = "is gone";
 
 /// The receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,9 +274,18 @@ impl Session {
 
     /// The link to `peer` is gone, which `call` still needs.
     pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
+        self.lose(peer, call, GONE, why);
+    }
+
+    /// `peer` cannot be reached on its link, which `call` still needs; its process may live.
+    pub fn link_cut(&mut self, peer: usize, call: &Call, why: &str) {
+        self.lose(peer, call, "cannot be reached", why);
+    }
+
+    fn lose(&mut self, peer: usize, call: &Call, how: &str, why: &str) {
         let error = match self.departed.get(&peer) {
             Some(departed) => self.error_without(peer, departed, call),
-            None => self.gone(peer, Some(call), why),
+            None => self.lost(peer, how, Some(call), why),
         };
         self.set_pending(error, Some((peer, *call)));
     }
@@ -316,7 +327,7 @@ impl Session {
             return;
         }
         let call = self.calls.last().filter(|_| self.inside);
-        let error = self.gone(peer, call.as_ref(), why);
+        let error = self.lost(peer, GONE, call.as_ref(), why);
         if self.rank == COORDINATOR {
             self.broadcast(error);
             self.agree_if_all_told();
@@ -371,10 +382,10 @@ impl Session {
         &self.members
     }
 
-    fn gone(&self, peer: usize, call: Option<&Call>, why: &str) -> Error {
+    fn lost(&self, peer: usize, how: &str, call: Option<&Call>, why: &str) -> Error {
         let during = call.map_or_else(String::new, |call| format!(" during {}", call.name()));
         let message = format!(
-            "{} is gone{during}, seen by {}: {why}; look at that rank's last output and restart \
+            "{} {how}{during}, seen by {}: {why}; look at that rank's last output and restart \
              the job",
             self.name(peer),
             self.name(self.rank)

@@ -3,59 +3,9 @@
 use super::several_hosts::Hosts;
 use super::terminal::shell;
 use super::*;
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
-use std::fs::File;
+use crate::pty::Terminal;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-
-/// The terminal of a person: what is written to it can be read here.
-struct Terminal(File);
-
-impl Terminal {
-    /// A terminal, and its end for a launcher.
-    fn open() -> (Self, File) {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let own = openpt(flags).unwrap();
-        grantpt(&own).unwrap();
-        unlockpt(&own).unwrap();
-        let launchers = ioctl_tiocgptpeer(&own, flags).unwrap();
-        let terminal = Terminal(own.into());
-        terminal.resize(33, 111);
-        (terminal, launchers.into())
-    }
-
-    fn resize(&self, ws_row: u16, ws_col: u16) {
-        let size = Winsize {
-            ws_row,
-            ws_col,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&self.0, size).unwrap();
-    }
-
-    /// The next line, with what ends it.
-    fn line(&mut self) -> String {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\n") {
-            let mut byte = [0];
-            self.0.read_exact(&mut byte).unwrap();
-            line.push(byte[0]);
-        }
-        String::from_utf8(line).unwrap()
-    }
-
-    /// All until no process has the other end.
-    fn rest(&mut self) -> String {
-        let mut rest = Vec::new();
-        let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = self.0.read(&mut buffer) {
-            rest.extend_from_slice(&buffer[..count]);
-        }
-        String::from_utf8(rest).unwrap()
-    }
-}
 
 /// A launcher on a terminal.
 fn on_terminal(options: &[&str], script: &str) -> (Child, Terminal) {
@@ -210,14 +160,18 @@ fn a_rank_that_was_kept_back_on_another_host_is_quoted_here() {
     let hosts = Hosts::new(2);
     let meeting = tempfile::tempdir().unwrap();
     let both = both(meeting.path());
+    let last = meeting.path().join("2");
     let script = format!(
-        "echo of rank $RANK; {both}; [ $RANK = 0 ] || {{ echo no data >&2; exit 3; }}; sleep 9"
+        "echo of rank $RANK; {both}; until [ -e {} ]; do sleep 0.01; done; \
+         [ $RANK != 2 ] || {{ echo no data >&2; exit 3; }}; sleep 9",
+        last.display()
     );
     let options = ["--output", "rank0"];
     let first = hosts.coordinator(1, &options, &script);
-    let second = stand_by(&mut hosts.launcher(1, &options, &script));
+    let second = stand_by(&mut hosts.launcher(2, &options, &script));
     let (first, second) = (wait(first), second.join().unwrap());
-    assert_eq!((&*first.stdout, &*second.stdout), ("of rank 0\n", ""));
+    let shown = ("of rank 0\n", "of rank 1\n");
+    assert_eq!((&*first.stdout, &*second.stdout), shown);
     let [line] = first.told()[..] else {
         panic!("{first:?}");
     };
@@ -227,11 +181,11 @@ fn a_rank_that_was_kept_back_on_another_host_is_quoted_here() {
     );
     // The order of the two streams is not known.
     let lines: BTreeSet<_> = second.stderr.lines().take(2).collect();
-    let shown = BTreeSet::from(["[1]: of rank 1", "[1]: no data"]);
+    let shown = BTreeSet::from(["[2]: of rank 2", "[2]: no data"]);
     assert_eq!(lines, shown, "{second:?}");
     let line = second.told()[0];
-    assert!(line.contains("rank 1 (node 1, host "), "{line}");
-    assert!(line.ends_with("is above, after [1]"), "{line}");
+    assert!(line.contains("rank 2 (node 1, host "), "{line}");
+    assert!(line.ends_with("is above, after [2]"), "{line}");
 }
 
 /// What is kept of a rank.

@@ -152,7 +152,7 @@ fn another_secret_is_turned_away_and_garbage_too() {
         hosts
             .launcher(1, &[], "true")
             .env("RINGTREE_SECRET", wrong)
-            .env("RINGTREE_TIMEOUT_MS", "700")
+            .env("RINGTREE_TIMEOUT_MS", "3000")
             .spawn()
             .unwrap(),
     );
@@ -200,7 +200,7 @@ fn strangers_at_the_meeting_point_keep_no_launcher_out() {
     });
     thread::sleep(Duration::from_secs(1));
     let mut second = hosts.launcher(1, &[], "echo $RANK");
-    let second = wait(second.env("RINGTREE_TIMEOUT_MS", "4000").spawn().unwrap());
+    let second = wait(second.env("RINGTREE_TIMEOUT_MS", "30000").spawn().unwrap());
     is_over.store(true, Ordering::Relaxed);
     assert_eq!(second.code, Some(0), "{second:?}");
     assert_eq!(wait(first).code, Some(0));

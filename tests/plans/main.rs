@@ -2,15 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod command;
 mod documents;
 mod examples;
 mod formulas;
 mod interpreter;
+#[path = "../support/long.rs"]
+mod long;
 mod mutants;
 mod mutations;
 mod own;
+mod prices;
 mod proofs;
 mod replay;
+mod thesis;
 
 use ringtree::plan::price::{LinkCost, Question};
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, algorithms};

@@ -5,6 +5,7 @@
 
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
+use crate::long::short_or_long;
 use ringtree::plan::verify::{Fault, verify};
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, Request, Source, Step, algorithms};
 use std::collections::BTreeMap;
@@ -68,8 +69,7 @@ impl Count {
 
 #[test]
 fn no_mutant_is_accepted_that_fails() {
-    let is_long = std::env::var_os("RINGTREE_TEST_LONG").is_some_and(|value| value == "1");
-    let mutants = if is_long { 120_000 } else { 3_000 };
+    let mutants = short_or_long(3_000, 120_000);
     let pairs = algorithms::pairs(&[2, 3, 5]);
     let mut random = Random(1);
     let mut count = Count::default();

@@ -1,6 +1,7 @@
 //! Every algorithm of the registry over shared memory, against exactly known results, whichever
 //! way the ranks make their calls.
 
+use crate::long::short_or_long;
 use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, stingy_world, world};
 use proptest::prelude::*;
 use ringtree::plan::{Algorithm, Collective};
@@ -149,7 +150,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(short_or_long(16, 480)))]
 
     #[test]
     fn whatever_each_rank_does_the_results_are_right(

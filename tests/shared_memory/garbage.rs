@@ -1,6 +1,7 @@
 //! A peer that writes what it likes into its own region.
 
 use crate::links::{channel, channel_but, endpoints, receive, send};
+use crate::long::short_or_long;
 use crate::world::{Case, PLAIN, Random, connected};
 use proptest::prelude::*;
 use ringtree::engine::Engine;
@@ -286,7 +287,7 @@ fn turn() -> impl Strategy<Value = Turn> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(short_or_long(150, 5000)))]
 
     #[test]
     fn nothing_a_liar_writes_does_more_than_fail_its_link(

@@ -1,5 +1,6 @@
 //! Calls from an input that is only read into an output, against exactly known results.
 
+use crate::long::short_or_long;
 use crate::world::{Case, Rank, on_every_rank, pairs, stingy_world, world};
 use proptest::prelude::*;
 use ringtree::engine::bind::Placement;
@@ -99,7 +100,7 @@ fn case() -> impl Strategy<Value = (Case, usize, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(short_or_long(12, 320)))]
 
     /// Whichever links there are, of whichever type the elements are.
     #[test]

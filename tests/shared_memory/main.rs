@@ -6,6 +6,8 @@ mod collectives;
 mod garbage;
 mod into;
 mod links;
+#[path = "../support/long.rs"]
+mod long;
 mod order;
 mod stingy;
 mod stress;

@@ -1,5 +1,6 @@
 //! The order in which a program is run step by step, for every plan of the registry.
 
+use crate::long::short_or_long;
 use crate::world::{Case, pairs};
 use proptest::prelude::*;
 use ringtree::engine::bind::Placement;
@@ -155,7 +156,7 @@ fn a_step_of_a_short_buffer_reads_nothing_where_it_writes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(short_or_long(500, 20_000)))]
 
     #[test]
     fn the_order_holds_every_step_once_after_what_it_waits_for(program in either()) {

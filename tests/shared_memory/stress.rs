@@ -1,5 +1,6 @@
 //! Many ranks on few cores, calls at random.
 
+use crate::long::short_or_long;
 use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world};
 use ringtree::{Dtype, ReduceOp};
 use std::time::{Duration, Instant};
@@ -26,8 +27,7 @@ fn case(random: &mut Random) -> Case {
 /// world serves throughout, so that counts, slots and links age.
 #[test]
 fn sixteen_ranks_call_whatever_however_and_the_results_are_right() {
-    let is_long = std::env::var_os("RINGTREE_TEST_LONG").is_some();
-    let duration = Duration::from_secs(if is_long { 60 } else { 3 });
+    let duration = Duration::from_secs(short_or_long(2, 60));
     let seed = std::process::id().into();
     println!("seed {seed}");
     let mut ranks = world(RANKS);

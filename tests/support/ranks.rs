@@ -16,7 +16,7 @@ pub(crate) const ROLE: &str = "RINGTREE_TEST_ROLE";
 /// In front of what a rank has to say, among the lines of the test harness.
 pub(crate) const MARK: &str = "says: ";
 /// No test takes this long, on any machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A rank says how it ended, and ends.
 pub(crate) fn exit(end: Result<String>) -> ! {
@@ -65,32 +65,46 @@ impl Links {
     }
 }
 
-impl Ranks {
+/// The module whose `child_entry` a rank runs.
+pub(crate) struct Suite(pub(crate) &'static str);
+
+impl Suite {
+    /// The test that turns a copy of this binary into a rank.
+    pub(crate) fn entry(&self) -> String {
+        let module = self.0.split_once("::").map(|(_, module)| module);
+        module.map_or_else(
+            || "child_entry".into(),
+            |module| format!("{module}::child_entry"),
+        )
+    }
+
     pub(crate) fn start(
+        &self,
         links: Links,
         role: &str,
         world_size: usize,
         more: &[(&str, &str)],
-    ) -> Self {
-        Self::start_each(links, role, world_size, |_, command| {
+    ) -> Ranks {
+        self.start_each(links, role, world_size, |_, command| {
             command.envs(more.iter().copied());
         })
     }
 
     /// The same, each with `settings` of its own.
     pub(crate) fn start_each(
+        &self,
         links: Links,
         role: &str,
         world_size: usize,
         settings: impl Fn(usize, &mut Command),
-    ) -> Self {
+    ) -> Ranks {
         let (tell, heard) = channel();
         let rendezvous = own_address();
         let program = std::env::current_exe().unwrap();
         let start = |rank: usize| {
             let mut command = Command::new(&program);
             command
-                .args(["child_entry", "--exact", "--nocapture"])
+                .args([&self.entry(), "--exact", "--nocapture"])
                 .env(ROLE, role)
                 .env("RANK", rank.to_string())
                 .env("WORLD_SIZE", world_size.to_string())
@@ -130,12 +144,14 @@ impl Ranks {
             });
             child
         };
-        Self {
+        Ranks {
             children: (0..world_size).map(start).collect(),
             heard,
         }
     }
+}
 
+impl Ranks {
     /// The next thing that each of `ranks` says, by rank, and when the last of them said it.
     pub(crate) fn hear(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
         let mut said = vec![None; ranks.len()];

@@ -1,14 +1,18 @@
 //! Checkpoints of [ringtree](ringtree::ddp::checkpoint) in an object store, so that any machine can
 //! go on with a training.
 //!
-//! *Purpose.* [`Bucket`] is a [`Store`] behind a URL: `s3://bucket/prefix` (also of any server that
-//! speaks S3), `gs://bucket/prefix`, `az://container/prefix`. [`store_at`] takes a URL or a path,
+//! *Purpose.* [`Bucket`] is a [`Store`] behind a URL: `s3://bucket/prefix` (also of another server
+//! that speaks S3), `az://container/prefix`. [`store_at`] takes a URL or a path,
 //! as a command line does.
 //!
 //! *Credentials* come from the environment under the names that each provider's own tools use:
 //! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` (another server that
-//! speaks S3), `AWS_ALLOW_HTTP`; `GOOGLE_SERVICE_ACCOUNT`; `AZURE_STORAGE_ACCOUNT_NAME` and
-//! `AZURE_STORAGE_ACCOUNT_KEY`; or from the machine's own role.
+//! speaks S3), `AWS_ALLOW_HTTP`; `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`; or from
+//! the machine's own role.
+//!
+//! *Tried* with emulators alone, also with ranks killed while they save: S3 with moto and s3s-fs,
+//! Azure with Azurite. No provider's own servers have been, nor a machine's role. Google Cloud
+//! Storage is not supported, and `gs://` is refused.
 //!
 //! *Invariants.* An object is there whole or not at all: a small one is put at once, a large one
 //! as parts that become an object when the last is there. Every request ends: a server that does

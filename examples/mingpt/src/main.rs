@@ -22,6 +22,7 @@ mod model;
 mod optimizer;
 mod options;
 mod plot;
+#[path = "../../progress/mod.rs"]
 mod progress;
 mod random;
 mod replicas;

@@ -4,7 +4,11 @@
 
 #[path = "../../../tests/support/address.rs"]
 mod address;
+#[path = "../../../tests/support/pty.rs"]
+#[allow(dead_code)]
+mod pty;
 
+use pty::{Terminal, positions};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -63,17 +67,30 @@ fn settings<'a>(own: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a small run on `ranks` processes.
 fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
+    start_on(1, ranks, arguments, |_, _| {})
+}
+
+/// The same on `hosts` of as many ranks; `own` sets what each rank's host has of its own.
+fn start_on(
+    hosts: usize,
+    ranks: usize,
+    arguments: &[&str],
+    own: impl Fn(usize, &mut Command),
+) -> Vec<Child> {
     let meeting = address::own_address();
     let rank = |rank: usize| {
-        let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
-        let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];
+        let (host, local) = (rank / (ranks / hosts), rank % (ranks / hosts));
+        let numbers = [("RANK", rank), ("LOCAL_RANK", local)];
+        let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks / hosts)];
         let numbers = numbers.iter().chain(&sizes);
-        mingpt()
+        let mut command = mingpt();
+        command
             .args(settings(arguments))
             .envs(numbers.map(|(name, number)| (*name, number.to_string())))
             .env("RINGTREE_RENDEZVOUS", &meeting)
-            .spawn()
-            .unwrap()
+            .env("RINGTREE_HOST_ID", format!("host {host}"));
+        own(host, &mut command);
+        command.spawn().unwrap()
     };
     (0..ranks).map(rank).collect()
 }
@@ -126,6 +143,29 @@ fn one_rank_and_two_learn_the_same() {
     );
     assert!((loss(&one) - loss(&two)).abs() < 2e-3, "{one}\n{two}");
     assert_eq!(two, last_line(2, &[]), "equal runs end alike");
+}
+
+#[test]
+fn on_each_host_one_bar_moves() {
+    let (terminals, programs): (Vec<_>, Vec<_>) = (0..2).map(|_| Terminal::open()).unzip();
+    let ranks = start_on(2, 4, &["--steps", "30"], |host, command| {
+        command.stdout(programs[host].try_clone().unwrap());
+    });
+    drop(programs);
+    // A terminal holds few bytes: each is read while the ranks write.
+    let readers: Vec<_> = terminals
+        .into_iter()
+        .map(|mut terminal| std::thread::spawn(move || terminal.rest()))
+        .collect();
+    finish(ranks);
+    let texts: Vec<_> = readers.into_iter().map(|one| one.join().unwrap()).collect();
+    for text in &texts {
+        let shown = positions(text, " of 30 steps");
+        let is_one = shown.is_sorted() && shown.first() < shown.last();
+        assert!(is_one, "{shown:?}: {text:?}");
+    }
+    // Lines are rank 0's; on the other host nothing is but the bar.
+    assert!(texts[0].contains("loss") && !texts[1].contains("loss"));
 }
 
 /// The loss of every step of a run of `ranks` processes.

@@ -11,7 +11,7 @@ pub(crate) struct Case {
     pub(crate) dtype: Dtype,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
-    /// Bytes of the whole buffer, as asked for.
+    /// Bytes of the whole buffer, as asked for; the elements and blocks that fit are moved.
     pub(crate) bytes: usize,
     pub(crate) iterations: Option<usize>,
     pub(crate) in_place: bool,

@@ -108,11 +108,12 @@ pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement)
         wrong,
     } = measurement;
     let world_size = comm.world_size();
-    let moved_bytes = if case.collective == Collective::Barrier {
-        0
-    } else {
-        count * case.dtype.size()
+    // Of whole elements, and of whole blocks; a barrier moves none.
+    let (count, dtype) = match case.collective {
+        Collective::Barrier => (0, "none".to_owned()),
+        _ => (*count, case.dtype.to_string()),
     };
+    let moved_bytes = count * case.dtype.size();
     let algorithm_gbs = moved_bytes as f64 / time_s / 1e9;
     let bus_gbs = algorithm_gbs * bus_factor(case.collective, world_size);
     vec![
@@ -120,9 +121,9 @@ pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement)
         algorithm.to_string(),
         case.transport(comm),
         world_size.to_string(),
-        case.bytes.to_string(),
+        moved_bytes.to_string(),
         count.to_string(),
-        case.dtype.to_string(),
+        dtype,
         if case.collective.reduces() {
             case.op.to_string()
         } else {

@@ -1,7 +1,7 @@
 //! Replicas whose gradients are averaged on a device: by processes, on a driver that is pretended.
 //! Their tensors are the CPU's: what is taken from them lies on the device, and comes back from it.
 
-#[path = "../../../../tests/device/driver.rs"]
+#[path = "../../../../tests/gpu/device/driver.rs"]
 mod driver;
 
 use super::*;

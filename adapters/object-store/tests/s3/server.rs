@@ -7,7 +7,6 @@ use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -18,7 +17,8 @@ const SECRET: &str = "a-secret";
 
 /// Runs until it is dropped or stopped.
 pub(crate) struct Server {
-    folder: TempDir,
+    /// What it serves, until it is dropped.
+    _folder: TempDir,
     address: SocketAddr,
     runtime: Option<Runtime>,
 }
@@ -49,7 +49,7 @@ impl Server {
             }
         });
         Self {
-            folder,
+            _folder: folder,
             address,
             runtime: Some(runtime),
         }
@@ -64,11 +64,6 @@ impl Server {
     /// What a client's environment holds.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         settings(self.address)
-    }
-
-    /// Where the server keeps the object `key`.
-    pub(crate) fn file(&self, key: &str) -> PathBuf {
-        self.folder.path().join(BUCKET).join(key)
     }
 }
 

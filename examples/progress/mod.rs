@@ -1,0 +1,114 @@
+//! One progress bar per host, and the lines of rank 0.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::time::{Duration, Instant};
+
+/// Progress as this rank shows it: a bar if standard output is a terminal, otherwise a few plain
+/// lines on standard error; nothing if another rank of the host shows it already.
+///
+/// The bar is drawn on standard output because launchers, this library's among them, hand that
+/// through to their ranks, and read standard error to report how a rank failed.
+pub(crate) struct Progress {
+    display: Display,
+    step_count: u64,
+}
+
+enum Display {
+    Bar(ProgressBar),
+    Lines { started: Instant, from: u64 },
+    Nothing,
+}
+
+/// Plain lines that a run of any length prints.
+const LINES: u64 = 5;
+
+impl Progress {
+    /// The progress of `step_count` steps, of which `from` were done before, on the rank that is
+    /// `local_rank` on its host.
+    pub(crate) fn new(step_count: u64, from: u64, local_rank: usize) -> Self {
+        let display = if local_rank != 0 {
+            Display::Nothing
+        } else if stdout().is_terminal() {
+            let style = ProgressStyle::with_template(
+                "{bar:40} {pos} of {len} steps, {elapsed} gone, {eta} left",
+            );
+            let target = ProgressDrawTarget::stdout();
+            let bar = ProgressBar::with_draw_target(Some(step_count), target);
+            bar.set_style(style.expect("invariant: the template is well formed"));
+            bar.set_position(from);
+            // Otherwise the steps done before would count as done in no time.
+            bar.reset_eta();
+            Display::Bar(bar)
+        } else {
+            Display::Lines {
+                started: Instant::now(),
+                from,
+            }
+        };
+        Progress {
+            display,
+            step_count,
+        }
+    }
+
+    /// `done` steps are done.
+    pub(crate) fn advance(&self, done: u64) {
+        match &self.display {
+            Display::Bar(bar) => bar.set_position(done),
+            Display::Lines { started, from } => {
+                let lines_due = |steps: u64| steps * LINES / self.step_count;
+                if lines_due(done) > lines_due(done - 1) {
+                    let left = time_left(started.elapsed(), *from, done, self.step_count);
+                    write_line(stderr(), &plain_line(done, self.step_count, left));
+                }
+            }
+            Display::Nothing => {}
+        }
+    }
+
+    /// Prints `line` on standard output without tearing the bar.
+    pub(crate) fn print(&self, line: &str) {
+        match &self.display {
+            Display::Bar(bar) => bar.suspend(|| println!("{line}")),
+            Display::Lines { .. } | Display::Nothing => println!("{line}"),
+        }
+    }
+
+    /// Training is over: the bar goes.
+    pub(crate) fn finish(self) {
+        if let Display::Bar(bar) = self.display {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Writes `line` and its end in one call. `eprintln!` writes the end by itself, and what another
+/// stream writes meanwhile to the same place would come between.
+pub(crate) fn write_line(mut stream: impl Write, line: &str) {
+    // Training goes on when its progress cannot be told.
+    let _ = stream.write_all(format!("{line}\n").as_bytes());
+}
+
+/// The time that the steps after `done` will take, if those since `from` took `elapsed`.
+fn time_left(elapsed: Duration, from: u64, done: u64, step_count: u64) -> Duration {
+    elapsed.mul_f64((step_count - done) as f64 / (done - from) as f64)
+}
+
+fn plain_line(done: u64, step_count: u64, left: Duration) -> String {
+    format!(
+        "progress: {done} of {step_count} steps, {:.0} s left",
+        left.as_secs_f64()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_steps_since_a_resume_tell_how_fast_it_goes() {
+        let left = time_left(Duration::from_secs(10), 90, 100, 120);
+        assert_eq!(left, Duration::from_secs(20));
+    }
+}

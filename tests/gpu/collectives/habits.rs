@@ -1,0 +1,124 @@
+//! What training code does on the GPU behind a collective, on drivers that make it wait: nothing of
+//! it holds a collective up, whatever the driver does meanwhile.
+
+use super::world::{Act, PATHS, Rank, World, ok};
+use cudarc::driver::{CudaContext, sys};
+use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::{ReduceOp, Result};
+use std::time::Duration;
+
+const COUNT: usize = 400_003;
+const HABITS: [&str; 8] = [
+    "first", "nothing", "loss", "queue", "load", "free", "capture", "allocate",
+];
+
+pub(crate) fn act(role: &str) -> Option<Act> {
+    (role == "habits").then_some(habits as Act)
+}
+
+fn every_habit(settings: &[(&'static str, &str)]) {
+    for path in PATHS {
+        let mut world = World::new(2, path);
+        for (name, value) in settings {
+            world = world.with(name, value);
+        }
+        world.expect("habits", ok(2));
+    }
+}
+
+#[test]
+fn on_a_kind_driver() {
+    every_habit(&[]);
+}
+
+#[test]
+fn where_calls_that_wait_for_the_gpu_hold_a_lock() {
+    every_habit(&[("STRICT", "1")]);
+}
+
+#[test]
+fn where_besides_all_streams_share_a_queue() {
+    every_habit(&[("STRICT", "1"), ("CHANNELS", "one")]);
+}
+
+#[test]
+fn where_streams_of_one_priority_share_a_queue() {
+    every_habit(&[("CHANNELS", "priority")]);
+}
+
+/// As on machines where one thread alone may use the GPU: the engine and the control thread make no
+/// call of the driver.
+#[test]
+fn the_callers_thread_alone_enters_the_driver() {
+    every_habit(&[("STRICT", "1"), ("ONE_THREAD", "1")]);
+}
+
+fn habits(rank: &Rank) -> Result<String> {
+    HABITS.iter().try_for_each(|habit| behind(rank, habit))?;
+    Ok("ok".into())
+}
+
+fn behind(rank: &Rank, habit: &str) -> Result<()> {
+    let Rank { comm, device, .. } = rank;
+    let context = CudaContext::new(0).unwrap();
+    let (user, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let loss = user.clone_htod(&[0.5f32]).unwrap();
+    let mut scratch = user.clone_htod(&[0.0f32]).unwrap();
+    let unrelated = user.alloc_zeros::<f32>(1000).unwrap();
+    let value = |at: usize| (at % 1000 + comm.rank()) as f32;
+    let content: Vec<_> = (0..COUNT).map(value).collect();
+    let slice = user.clone_htod(&content).unwrap();
+    let memory = device.wrap_slice(slice, &user)?;
+    let stream = device.wrap_stream(user.clone())?;
+    let mut gradients = DeviceBuffer::<f32>::from_memory(device, &stream, memory);
+    let mut sums = 1;
+    if habit != "first" {
+        comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+        comm.synchronize()?;
+        sums += 1;
+    }
+    comm.barrier()?;
+    if comm.rank() == 1 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    match habit {
+        // Reads this step's loss, as every training loop does, while gradients travel.
+        "loss" => drop(user.clone_dtoh(&loss).unwrap()),
+        "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
+        // What a first launch does under lazy loading.
+        "load" => device.load_kernels(".visible .entry x(")?,
+        "free" => drop(unrelated),
+        // Captures a graph on a stream that has nothing to do with it, and goes on meanwhile.
+        "capture" => {
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+            other.begin_capture(mode).unwrap();
+            comm.all_reduce(&mut gradients, ReduceOp::Max)?;
+            let mut another = DeviceBuffer::new(device, &rank.stream, &[1.0f32; 5000])?;
+            comm.all_reduce(&mut another, ReduceOp::Sum)?;
+            let captured = device.wrap_stream(other.clone())?;
+            let memory = another.device_memory().clone();
+            let mut refused = DeviceBuffer::<f32>::from_memory(device, &captured, memory);
+            let end = comm.all_reduce(&mut refused, ReduceOp::Sum);
+            assert!(matches!(&end, Err(error) if error.is_usage()), "{end:?}");
+            comm.synchronize()?;
+            let mut graph = std::ptr::null_mut();
+            // SAFETY: the stream is alive, its context current; there is room for the pointer.
+            let code = unsafe { sys::cuStreamEndCapture(other.cu_stream(), &raw mut graph) };
+            assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(another.read()?, [2.0; 5000]);
+        }
+        "allocate" => {
+            let memory = user.alloc_zeros::<f32>(5000).unwrap();
+            assert_eq!(user.clone_dtoh(&memory).unwrap(), [0.0; 5000]);
+        }
+        _ => {}
+    }
+    comm.synchronize()?;
+    let factor = if sums == 2 { 2 } else { 1 };
+    let sum = |at: usize| (factor * (2 * (at % 1000) + 1)) as f32;
+    let read = gradients.read()?;
+    let wrong = (0..COUNT).find(|at| read[*at] != sum(*at));
+    assert_eq!(wrong, None, "{habit}");
+    comm.barrier()
+}

@@ -1,0 +1,45 @@
+//! Which path device buffers take: the setting, and what all ranks say where it cannot be had.
+
+use super::world::{Act, World};
+
+const SETTING: &str = "RINGTREE_DEVICE_PATH";
+
+pub(crate) fn act(role: &str) -> Option<Act> {
+    (role == "path").then_some(|rank| Ok(rank.comm.device_path().unwrap()))
+}
+
+/// All ranks say the same: this.
+fn all_say(world: &World, expected: &str) {
+    for said in world.run("path") {
+        assert!(said.starts_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn where_one_rank_is_told_to_stage_all_ranks_do_and_say_so() {
+    let world = World::new(3, "mapped").expecting("shm");
+    all_say(
+        &world.of_rank(2, SETTING, "staged"),
+        "staged: through pinned memory of the hosts, over shm: rank 2: RINGTREE_DEVICE_PATH is \
+         staged",
+    );
+}
+
+#[test]
+fn the_mapped_path_can_be_demanded() {
+    all_say(&World::new(2, "mapped").with(SETTING, "mapped"), "mapped: ");
+}
+
+/// And the communicator is as it was.
+#[test]
+fn where_a_rank_demands_the_mapped_path_and_it_cannot_be_had_all_ranks_say_why() {
+    let demanded = |path| World::new(2, path).of_rank(1, SETTING, "mapped");
+    let line = |why: &str| format!("RINGTREE_DEVICE_PATH is mapped on rank 1, but {why}");
+    all_say(&demanded("shm"), &line("rank 0: cuMemExport"));
+    all_say(
+        &demanded("tcp"),
+        &line("rank 0: not all ranks share memory"),
+    );
+    let staged = demanded("mapped").of_rank(0, SETTING, "staged");
+    all_say(&staged, &line("rank 0: RINGTREE_DEVICE_PATH is staged"));
+}

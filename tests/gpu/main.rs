@@ -1,0 +1,12 @@
+//! Code that drives a GPU, on a pretended driver.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/address.rs"]
+mod address;
+#[path = "device/driver.rs"]
+mod driver;
+
+mod check;
+mod collectives;
+mod kernels;

@@ -1,0 +1,177 @@
+//! What a user sees of sharing memory: the doctor, `--transport`, and machines that refuse it.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+/// The command line, without what this process's environment says.
+fn ringtree(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    command.args(arguments);
+    for name in ["RANK", "RINGTREE_TRANSPORT", "RINGTREE_HOST_ID"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// From now on the system refuses memfds to `command`, as a container's filter may.
+fn refuse_memory(command: &mut Command) {
+    let instruction = |code: u32, jump_if_not: u8, constant: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: jump_if_not,
+        k: constant,
+    };
+    let mut filter = [
+        // The number of the system call is the first word of what a filter sees.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            1,
+            libc::SYS_memfd_create as u32,
+        ),
+        instruction(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        ),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog {
+            len: filter.len() as u16,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: prctl is a plain system call; it copies the filter, which lives until then.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+        };
+        done.then_some(()).ok_or_else(io::Error::last_os_error)
+    };
+    // SAFETY: the closure makes two system calls on memory of its own and allocates nothing.
+    unsafe { command.pre_exec(install) };
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+const BENCH: &[&str] = &[
+    "bench",
+    "all-reduce",
+    "--ranks",
+    "2",
+    "--sizes",
+    "8",
+    "--iters",
+    "3",
+    "--format",
+    "csv",
+];
+
+#[test]
+fn the_doctor_tells_what_memory_is_shared_by() {
+    let output = ringtree(&["doctor"])
+        .env("RINGTREE_HOST_ID", "here")
+        .env("RINGTREE_TRANSPORT", "shm")
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(code(&output), 0, "{said}{}", text(&output.stderr));
+    for part in [
+        "shm (RINGTREE_TRANSPORT)",
+        "sealed",
+        "here (RINGTREE_HOST_ID)",
+        "boot id",
+        "user",
+        "\nGPU ",
+        "buffers on GPUs    mapped where ranks can map",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn the_doctor_says_that_memory_is_refused_and_fails_where_it_is_demanded() {
+    for (transport, expected) in [("auto", 0), ("shm", 1)] {
+        let mut doctor = ringtree(&["doctor"]);
+        refuse_memory(&mut doctor);
+        let output = doctor
+            .env("RINGTREE_TRANSPORT", transport)
+            .output()
+            .unwrap();
+        let said = text(&output.stdout);
+        assert!(
+            said.contains("memfd_create") && said.contains("refused"),
+            "{said}"
+        );
+        assert_eq!(code(&output), expected, "{transport}");
+    }
+}
+
+#[test]
+fn where_memory_is_refused_auto_uses_tcp_and_shm_says_why_not() {
+    let mut auto = ringtree(BENCH);
+    refuse_memory(&mut auto);
+    let output = auto.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains(",tcp,"));
+
+    let mut shared = ringtree(BENCH);
+    refuse_memory(&mut shared);
+    let output = shared.args(["--transport", "shm"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 1, "{said}");
+    assert!(
+        said.contains("rank 0") && said.contains("memfd_create"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_first_rank_that_is_elsewhere_is_named() {
+    let script = "RINGTREE_HOST_ID=host$((RANK / 2)) exec \"$0\" bench barrier --transport shm";
+    let program = env!("CARGO_BIN_EXE_ringtree");
+    let line = [
+        "run",
+        "--nproc-per-node",
+        "3",
+        "--",
+        "sh",
+        "-c",
+        script,
+        program,
+    ];
+    let output = ringtree(&line).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 1, "{said}");
+    assert!(
+        said.contains("rank 2 ") && said.contains("host0 and host1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_transport_is_asked_for_on_the_command_line_or_in_the_environment() {
+    let by_option = ringtree(BENCH).args(["--transport", "tcp"]).output();
+    let by_setting = ringtree(BENCH).env("RINGTREE_TRANSPORT", "tcp").output();
+    for output in [by_option.unwrap(), by_setting.unwrap()] {
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains(",tcp,"));
+    }
+    let output = ringtree(BENCH)
+        .args(["--transport", "dove"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 2);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("dove") && said.contains("tcp and shm"),
+        "{said}"
+    );
+}

@@ -1,0 +1,551 @@
+//! Ranks as real processes, over TCP, through shared memory and with both: this test binary starts
+//! itself, and the environment turns the copy's `child_entry` into a rank.
+
+use crate::checked::{Case, check};
+use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, exit, own_address};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use ringtree::plan::{REGISTRY, algorithms};
+use ringtree::{Algorithm, Communicator, Dtype, ReduceOp, Result, Work};
+use rustix::process::Signal;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+// ---- what a rank does ----
+
+/// How many elements a rank allocates.
+const ELEMENTS: &str = "RINGTREE_TEST_ELEMENTS";
+
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
+
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let end = match role.as_str() {
+        "cases" => cases(),
+        "stream" => stream(),
+        "crossed" => crossed(),
+        "disagree" => disagree(),
+        "sizes" => sizes(),
+        "early" => early(),
+        "values" => values(),
+        "training" => training(),
+        "messages" => messages(),
+        "threads" => threads(),
+        "hosts" => hosts(),
+        other => panic!("no role is called {other}"),
+    };
+    exit(end)
+}
+
+/// Many random cases, the same on all ranks.
+fn cases() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let pairs = algorithms::pairs(&[2, 3]);
+    let strategy = (
+        prop::sample::select(pairs),
+        prop::sample::select(Dtype::ALL),
+        prop::sample::select(ReduceOp::ALL),
+        0..comm.world_size(),
+        prop::sample::select(vec![0usize, 1, 2, 7, 1000, 30_001, 300_000]),
+        any::<u64>(),
+    );
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..CASES {
+        let tree = strategy.new_tree(&mut runner).expect("a value");
+        let ((collective, algorithm), dtype, op, root, count, seed) = tree.current();
+        let op = if op.supports(dtype) {
+            op
+        } else {
+            ReduceOp::Sum
+        };
+        let case = Case {
+            collective,
+            dtype,
+            op,
+            root,
+            count,
+            seed,
+        };
+        comm.use_algorithm(Some(algorithm))?;
+        let wrong = check(&comm, &case)?;
+        if wrong > 0 {
+            return Ok(format!("{wrong} wrong elements in {case:?} by {algorithm}"));
+        }
+    }
+    Ok("all right".into())
+}
+
+const CASES: usize = 120;
+
+/// Hierarchical calls, in the world and in a group of all ranks but the last, backwards.
+fn hosts() -> Result<String> {
+    let world = Communicator::from_env()?;
+    world.use_algorithm(Some(Algorithm::Hierarchical))?;
+    let (rank, last) = (world.rank(), world.world_size() - 1);
+    let group = world.split(usize::from(rank == last), last - rank)?;
+    let group = group.expect("every rank named a colour");
+    let entry = REGISTRY.iter().find(|one| one.name == "hierarchical");
+    let mut wrong = 0;
+    for comm in [&world, &group] {
+        for &collective in entry.expect("it is registered").collectives {
+            for count in [0, 1, 1000, 300_001] {
+                wrong += check(
+                    comm,
+                    &Case {
+                        collective,
+                        dtype: Dtype::F32,
+                        op: ReduceOp::Sum,
+                        root: count % comm.world_size(),
+                        count,
+                        seed: count as u64,
+                    },
+                )?;
+            }
+        }
+    }
+    Ok(format!("{wrong} wrong over {}", world.transport()))
+}
+
+/// All-reduces without end.
+fn stream() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let mut data = vec![0.0f32; 50_000];
+    for call in 0.. {
+        comm.all_reduce(&mut data, ReduceOp::Sum)?;
+        if call == 20 {
+            eprintln!("{MARK}started");
+        }
+    }
+    Ok("the end of time".into())
+}
+
+/// Two communicators, used in opposite orders by the two ranks: from two threads, then by one
+/// asynchronous call each.
+fn crossed() -> Result<String> {
+    const COUNT: usize = 200_000;
+    let variable = |name| std::env::var(name).expect("the parent sets it");
+    let rank: usize = variable("RANK").parse().expect("a rank");
+    let connect = |name| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        builder.rendezvous(&variable(name)).connect()
+    };
+    let (x, y) = (
+        connect("RINGTREE_RENDEZVOUS")?,
+        connect("SECOND_RENDEZVOUS")?,
+    );
+    let (first, second) = if rank == 0 { (&x, &y) } else { (&y, &x) };
+    let call = |comm: &Communicator| {
+        let mut data = vec![1u32; COUNT];
+        comm.all_reduce(&mut data, ReduceOp::Sum).map(|()| data[7])
+    };
+    let mut sum = 0;
+    for _ in 0..10 {
+        let ends = std::thread::scope(|scope| {
+            let one = scope.spawn(|| call(first));
+            // By now, the first is most likely waiting for the other rank.
+            std::thread::sleep(Duration::from_millis(20));
+            let two = call(second);
+            [one.join().expect("no panic"), two]
+        });
+        for end in ends {
+            sum += end?;
+        }
+        let work = first.all_reduce_async(vec![1u32; COUNT], ReduceOp::Sum)?;
+        sum += call(second)? + work.wait()?[99];
+    }
+    Ok(format!("sum {sum}"))
+}
+
+/// Rank 1 makes another call than the others.
+fn disagree() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    comm.barrier()?;
+    let op = [ReduceOp::Sum, ReduceOp::Max][usize::from(comm.rank() == 1)];
+    comm.all_reduce(&mut [1u8; 100], op)?;
+    comm.barrier()?;
+    Ok("nobody noticed".into())
+}
+
+/// Rank 1 allocates as much as it is told, the others 100 elements. None of them leaves.
+fn sizes() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let told = std::env::var(ELEMENTS).expect("a number").parse();
+    let count = if comm.rank() == 1 { told } else { Ok(100) };
+    let buffer = comm.alloc::<u8>(count.expect("it is one"));
+    eprintln!(
+        "{MARK}{}",
+        buffer.map_or_else(|error| error.to_string(), |_| "made".into())
+    );
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Training steps without end; after a failure, what all agree on, and what this rank relied on.
+fn training() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let mut gradients = vec![0.0f32; 20_000];
+    let (mut completed, mut passed) = (0, 0);
+    for step in 1.. {
+        let ended = comm
+            .all_reduce(&mut gradients, ReduceOp::Sum)
+            .and_then(|()| {
+                completed = step;
+                comm.mark(step);
+                comm.barrier()
+            });
+        if ended.is_err() {
+            break;
+        }
+        passed = step;
+        if step == 20 {
+            eprintln!("{MARK}started");
+        }
+    }
+    let agreed = comm.agreed_mark(Duration::from_secs(5));
+    Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
+}
+
+/// Messages of 4 MiB that fit into nothing on the way, by calls of all kinds.
+fn messages() -> Result<String> {
+    const COUNT: usize = 1 << 20;
+    let comm = Communicator::from_env()?;
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let content = |from: usize, to: usize| vec![(from * ranks + to) as u32; COUNT];
+    for round in 0..3 {
+        // All send, then all receive.
+        let own: Vec<_> = (0..ranks).map(|to| content(rank, to)).collect();
+        let mut theirs = vec![vec![0u32; COUNT]; ranks];
+        comm.group(|group| {
+            let others = own.iter().enumerate().filter(|(to, _)| *to != rank);
+            others
+                .clone()
+                .try_for_each(|(to, own)| group.send(own, to))?;
+            let theirs = theirs.iter_mut().enumerate();
+            let mut theirs = theirs.filter(|(from, _)| *from != rank);
+            theirs.try_for_each(|(from, buffer)| group.recv(buffer, from))
+        })?;
+        // The same by owned buffers, and round a ring.
+        let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let sent = comm.send_async(content(rank, right).into_boxed_slice(), right)?;
+        theirs[rank] = block_on(comm.recv_async(vec![0; COUNT], left)?)?;
+        sent.wait()?;
+        assert_eq!(theirs[rank], content(left, rank));
+        comm.sendrecv(&own[rank], right, &mut theirs[rank], left)?;
+        for (from, theirs) in theirs.iter().enumerate() {
+            let expected = if from == rank {
+                content(left, left)
+            } else {
+                content(from, rank)
+            };
+            if *theirs != expected {
+                return Ok(format!("round {round}: wrong from {from}"));
+            }
+        }
+        // Rank 0 gives work to the rank that asks for it.
+        let mut asked = vec![0; ranks];
+        for _ in 0..if rank == 0 { 10 * (ranks - 1) } else { 0 } {
+            let mut question = [0u64; 2];
+            let from = comm.recv_any(&mut question)?;
+            assert_eq!(question, [from as u64, asked[from]]);
+            asked[from] += 1;
+            comm.send(&[question[1] + 1], from)?;
+        }
+        for number in 0..if rank == 0 { 0 } else { 10 } {
+            let mut answer = [0u64];
+            comm.send(&[rank as u64, number], 0)?;
+            comm.recv(&mut answer, 0)?;
+            assert_eq!(answer, [number + 1]);
+        }
+        // The next message to rank 0 is no question.
+        comm.barrier()?;
+    }
+    Ok("all right".into())
+}
+
+/// Two threads: one sends while the other receives; then both make collectives, on rank 1 in
+/// another order.
+fn threads() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let peer = 1 - comm.rank();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| (0..20).try_for_each(|_| comm.send(&vec![1u8; 1 << 22], peer)));
+        let mut buffer = vec![0u8; 1 << 22];
+        (0..20).try_for_each(|_| comm.recv(&mut buffer, peer))?;
+        sender.join().expect("no panic")
+    })?;
+    let begun = std::sync::Barrier::new(2);
+    let sum = || comm.all_reduce_async(vec![1.0f32; 9], ReduceOp::Sum);
+    let copy = || comm.broadcast_async(vec![1.0f32; 9], 0);
+    let end = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let work = if peer == 0 { copy() } else { sum() };
+            begun.wait();
+            work?.wait()
+        });
+        begun.wait();
+        let end = if peer == 0 { sum() } else { copy() }.and_then(Work::wait);
+        // A root's broadcast may have gone out before the difference was found.
+        other.join().expect("no panic").and(end)
+    });
+    Ok(end?.len().to_string())
+}
+
+/// The smallest executor: one task, and a thread that sleeps until its waker is rung.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park_timeout(PATIENCE),
+        }
+    }
+}
+
+/// Rank 2 makes one call fewer than the others.
+fn early() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let calls = if comm.rank() == 2 { 3 } else { 4 };
+    (0..calls).try_for_each(|_| comm.barrier())?;
+    Ok("left".into())
+}
+
+/// Values of every length around a piece, from rank to rank.
+fn values() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    for bytes in [0, 1, 1000, 65_530, 200_000] {
+        let of = |rank: usize| (format!("rank {rank}"), vec![rank as u8; bytes / (rank + 1)]);
+        let everything: Vec<_> = (0..comm.world_size()).map(of).collect();
+        let own = of(comm.rank());
+        let root = bytes % comm.world_size();
+        let shared = comm.broadcast_value(Some(own.clone()), root)?;
+        let gathered = comm.gather_value(&own, root)?;
+        let is_right = shared == everything[root]
+            && comm.all_gather_value(&own)? == everything
+            && gathered == (comm.rank() == root).then_some(everything);
+        if !is_right {
+            return Ok(format!("wrong values of {bytes} bytes"));
+        }
+    }
+    Ok("all right".into())
+}
+
+// ---- the tests ----
+
+fn run_cases(world_size: usize) {
+    let all: Vec<_> = (0..world_size).collect();
+    for links in ALL_LINKS {
+        let (said, _) = SUITE.start(links, "cases", world_size, &[]).hear(&all);
+        assert_eq!(said, vec!["all right"; world_size], "{links:?}");
+    }
+}
+
+#[test]
+fn every_algorithm_over_processes_whose_calls_are_checked() {
+    for links in ALL_LINKS {
+        let ranks = SUITE.start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
+        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
+    }
+}
+
+#[test]
+fn two_processes_compute_what_one_would() {
+    run_cases(2);
+}
+
+#[test]
+fn three_processes_compute_what_one_would() {
+    run_cases(3);
+}
+
+#[test]
+fn more_processes_than_cores_compute_what_one_would() {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    run_cases((cores + 3).min(9));
+}
+
+#[test]
+fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
+    for site_of_host in [["", "", ""], ["a", "", "a"]] {
+        let ranks = SUITE.start_each(Links::Both, "hosts", 6, |rank, command| {
+            let host = [0, 1, 0, 0, 2, 1][rank];
+            command.env("RINGTREE_HOST_ID", format!("host {host}"));
+            command.env("RINGTREE_SITE", site_of_host[host]);
+        });
+        let (said, _) = ranks.hear(&[0, 1, 2, 3, 4, 5]);
+        let mut expected = ["0 wrong over shm+tcp"; 6];
+        expected[4] = "0 wrong over tcp";
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn survivors_name_a_killed_rank_long_before_the_deadline() {
+    for (victim, links) in [2, 0]
+        .into_iter()
+        .flat_map(|one| ALL_LINKS.map(|all| (one, all)))
+    {
+        let ranks = SUITE.start(links, "stream", 4, &[]);
+        ranks.hear(&[0, 1, 2, 3]);
+        let killed = Instant::now();
+        ranks.signal(victim, Signal::KILL);
+        let survivors: Vec<_> = (0..4).filter(|rank| *rank != victim).collect();
+        let (said, last) = ranks.hear(&survivors);
+        let took = last - killed;
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        for text in said {
+            let named = format!("lost {victim}: rank {victim} is gone");
+            assert!(text.starts_with(&named), "{text}");
+        }
+    }
+}
+
+#[test]
+fn survivors_agree_which_step_counts() {
+    ALL_LINKS.into_iter().for_each(agree_which_step_counts);
+}
+
+fn agree_which_step_counts(links: Links) {
+    let ranks = SUITE.start(links, "training", 4, &[]);
+    ranks.hear(&[0, 1, 2, 3]);
+    ranks.signal(2, Signal::KILL);
+    let (said, _) = ranks.hear(&[0, 1, 3]);
+    let ends: Vec<Vec<u64>> = said
+        .iter()
+        .map(|text| text.split(' ').map(|word| word.parse().unwrap()).collect())
+        .collect();
+    for end in &ends {
+        let [agreed, passed, completed] = end[..] else {
+            panic!("{said:?}");
+        };
+        assert_eq!(agreed, ends[0][0], "{said:?}");
+        // A rank that hears of the death between its sum and its mark has completed one more.
+        assert!(passed <= agreed && agreed <= completed, "{said:?}");
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_when_the_time_is_up() {
+    // All worlds wait at the same time.
+    let (tcp, shm, both) = (Links::Tcp, Links::SharedMemory, Links::Both);
+    let worlds = [(3, tcp), (0, tcp), (3, shm), (0, shm), (3, both)].map(|(stopped, links)| {
+        let ranks = SUITE.start(links, "stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
+        ranks.hear(&[0, 1, 2, 3]);
+        ranks.signal(stopped, Signal::STOP);
+        (stopped, ranks)
+    });
+    for (stopped, ranks) in worlds {
+        let others: Vec<_> = (0..4).filter(|rank| *rank != stopped).collect();
+        let (said, _) = ranks.hear(&others);
+        for text in said {
+            let named = format!("rank {stopped} has not said where it is");
+            assert!(
+                text.starts_with("deadline: ") && text.contains(&named),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_processes_get_the_same_mismatch() {
+    ALL_LINKS.into_iter().for_each(get_the_same_mismatch);
+}
+
+fn get_the_same_mismatch(links: Links) {
+    let (said, _) = SUITE.start(links, "disagree", 3, &[]).hear(&[0, 1, 2]);
+    for op in ["sum", "max"] {
+        let call = format!("all-reduce #2 of 100 u8, {op}");
+        assert!(said[0].contains(&call), "{}", said[0]);
+    }
+    assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+}
+
+#[test]
+fn messages_of_all_kinds_come_as_they_were_sent() {
+    for links in ALL_LINKS {
+        let (said, _) = SUITE.start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
+    }
+}
+
+#[test]
+fn threads_share_a_communicator_and_are_told_of_different_orders() {
+    for links in [Links::Tcp, Links::SharedMemory] {
+        let (said, _) = SUITE.start(links, "threads", 2, &[]).hear(&[0, 1]);
+        for call in [
+            "rank 0 all-reduce #1 of 9 f32",
+            "rank 1 broadcast #1 of 9 f32",
+        ] {
+            assert!(
+                said[0].contains("different calls") && said[0].contains(call),
+                "{said:?}"
+            );
+        }
+        assert_eq!(said[0], said[1], "{links:?}");
+    }
+}
+
+/// Who shares memory with rank 1 sees it, or rank 1 itself, whose memory the others wait for, with
+/// a timeout that is far; and all hear the same.
+#[test]
+fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
+    let timeout = (10 * PATIENCE).as_millis().to_string();
+    for links in [Links::SharedMemory, Links::Both] {
+        for (count, why) in [
+            ("99", "cannot use the memory of rank"),
+            ("1000000000000000000", "making memory to share"),
+        ] {
+            let settings = [(ELEMENTS, count), ("RINGTREE_TIMEOUT_MS", &*timeout)];
+            let (said, _) = SUITE.start(links, "sizes", 3, &settings).hear(&[0, 1, 2]);
+            assert!(said[0].contains(why), "{said:?}");
+            assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+        }
+    }
+}
+
+#[test]
+fn processes_exchange_values() {
+    for links in ALL_LINKS {
+        let (said, _) = SUITE.start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["all right"; 4], "{links:?}");
+    }
+}
+
+#[test]
+fn a_process_that_leaves_too_early_is_named() {
+    for links in ALL_LINKS {
+        let (said, _) = SUITE.start(links, "early", 3, &[]).hear(&[0, 1, 2]);
+        assert_eq!(said[2], "left");
+        for text in &said[..2] {
+            let named = "lost 2: rank 2 left after call #3";
+            assert!(text.starts_with(named), "{text}");
+        }
+    }
+}
+
+#[test]
+fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
+    for links in ALL_LINKS {
+        let second = own_address();
+        let ranks = SUITE.start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
+        let (said, _) = ranks.hear(&[0, 1]);
+        assert_eq!(said, ["sum 80", "sum 80"], "{links:?}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Ranks that are processes.
+
+use super::end::ENDS;
+use super::mistakes::{MISTAKES, told, train};
+use super::{CIRCLE, go_on, soak};
+use crate::long::short_or_long;
+use crate::ranks::{ALL_LINKS, Links, ROLE, Ranks, Suite, exit};
+use ringtree::{Communicator, Result};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Where the checkpoints of a training go.
+const FOLDER: &str = "RINGTREE_TEST_FOLDER";
+/// The timeout of calls that do not end: until then each rank is told where the others are, on any
+/// machine.
+const TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
+
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    exit(act(&role).map(|()| "all well".to_owned()))
+}
+
+fn act(role: &str) -> Result<()> {
+    let comm = Communicator::from_env()?;
+    let limited = comm.with_timeout(TIMEOUT);
+    let folder = std::env::var(FOLDER).unwrap_or_default();
+    if let Some((_, mistake)) = MISTAKES.iter().find(|(name, _)| *name == role) {
+        return train(&limited, *mistake, Path::new(&folder));
+    }
+    if let Some((_, program, ..)) = ENDS.iter().find(|(name, ..)| *name == role) {
+        return program(&limited);
+    }
+    if let Some((_, pause)) = PAUSES.iter().find(|(name, _)| *name == role) {
+        return go_on::second_thread(&comm, &|_, time| pause(time));
+    }
+    let sleep = |_: &Communicator, time| std::thread::sleep(time);
+    match role {
+        "late-member" => go_on::late_member(&comm, &sleep),
+        "future-pending" => go_on::future_pending(&comm, &sleep),
+        "computing" => go_on::computing(&comm, &compute),
+        "patient" => go_on::patient(&comm),
+        "both-patient" => go_on::both_patient(&comm),
+        "patient-for-long" => patient_for_long(&comm),
+        "soak" => soak::run(&comm),
+        other => panic!("no role is called {other}"),
+    }
+}
+
+type Pause = fn(Duration);
+
+/// In what a thread can wait before it makes a call, and what does the same.
+const PAUSES: [(&str, Pause); 4] = [
+    ("sleeps", std::thread::sleep),
+    // As a queue, an event and a condition with a timeout.
+    ("waits-for-a-thread", |time| {
+        let (_keeps, never) = std::sync::mpsc::channel::<()>();
+        assert!(never.recv_timeout(time).is_err());
+    }),
+    // As a client of a server, with a time limit.
+    ("waits-for-a-socket", |time| {
+        let (mut socket, _other) = UnixStream::pair().expect("two descriptors are free");
+        let limited = socket.set_read_timeout(Some(time));
+        assert!(limited.is_ok() && socket.read(&mut [0]).is_err());
+    }),
+    // As a data loader's worker.
+    ("waits-for-a-process", |time| {
+        let seconds = time.as_secs().to_string();
+        let ended = Command::new("sleep").arg(seconds).status();
+        assert!(ended.expect("every system has it").success());
+    }),
+];
+
+/// Uses a core.
+fn compute(_: &Communicator, time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// Patient ranks wait for longer than the warning's time.
+fn patient_for_long(comm: &Communicator) -> Result<()> {
+    if comm.rank() == 0 {
+        std::thread::sleep(go_on::LATE);
+    }
+    comm.patient().barrier()
+}
+
+fn hear(ranks: &Ranks, count: usize) -> Vec<String> {
+    let all: Vec<usize> = (0..count).collect();
+    ranks.hear(&all).0
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_told_by_their_deadline() {
+    let mistakes = MISTAKES.map(|(role, mistake)| (role, 3, told(mistake)));
+    let ends = ENDS.map(|(role, _, count, parts)| (role, count, parts));
+    let all = mistakes.into_iter().chain(ends);
+    let started = all.map(|(role, count, parts)| {
+        let folder = tempfile::tempdir().unwrap();
+        let set = [
+            (FOLDER, folder.path().to_str().unwrap()),
+            ("RINGTREE_STALL_WARNING_S", "0"),
+        ];
+        let ranks = SUITE.start(Links::Both, role, count, &set);
+        (role, ranks, count, parts, folder)
+    });
+    for (role, ranks, count, parts, _folder) in started.collect::<Vec<_>>() {
+        for text in hear(&ranks, count) {
+            for part in parts.iter().chain(&[CIRCLE]) {
+                assert!(text.contains(part), "{role}: no {part} in: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_merely_late_goes_on() {
+    let quiet = [("RINGTREE_STALL_WARNING_S", "0")];
+    let roles = PAUSES.iter().map(|(role, _)| *role);
+    let roles = roles.chain(["late-member", "future-pending", "computing"]);
+    let started = roles.map(|role| (role, SUITE.start(Links::Both, role, 3, &quiet)));
+    for (role, ranks) in started.collect::<Vec<_>>() {
+        assert_eq!(hear(&ranks, 3), ["all well"; 3], "{role}");
+    }
+}
+
+#[test]
+fn a_patient_wait_is_ended_by_the_others_timeout() {
+    let said = hear(&SUITE.start(Links::Tcp, "patient", 2, &[]), 2);
+    let part = r#"on "y" after 4.0 s, its timeout: rank 0 waits "#;
+    assert!(
+        said[1].starts_with("deadline: ") && said[1].contains(part),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_call_that_waits_for_long_is_told_of_in_one_line() {
+    let soon = [("RINGTREE_STALL_WARNING_S", "1")];
+    let ranks = SUITE.start(Links::Tcp, "sleeps", 2, &soon);
+    let computing = SUITE.start(Links::Tcp, "computing", 2, &soon);
+    let (said, _) = ranks.hear(&[0]);
+    let start = "ringtree: rank 0 has waited ";
+    let part = r#" s in barrier #2 of 1 u8, by flat, on "x": rank 1 waits "#;
+    assert!(
+        said[0].starts_with(start) && said[0].contains(part),
+        "{said:?}"
+    );
+    assert_eq!(ranks.hear(&[0]).0, ["all well"]);
+    let (said, _) = computing.hear(&[0]);
+    let part = r#", on "x": rank 1 has made no call after #1; its timeout is 300 s"#;
+    assert!(said[0].contains(part), "{said:?}");
+}
+
+#[test]
+fn a_patient_call_is_told_of_only_if_ranks_wait_for_each_other() {
+    let soon = [("RINGTREE_STALL_WARNING_S", "1")];
+    let ranks = SUITE.start(Links::Tcp, "both-patient", 2, &soon);
+    let others = SUITE.start(Links::Tcp, "patient-for-long", 2, &soon);
+    for (rank, text) in hear(&ranks, 2).iter().enumerate() {
+        let other = 1 - rank;
+        let part =
+            format!(": rank {other} waits for rank {rank} in barrier #2 of 1 u8, by flat, on ");
+        let is_told = text.contains(&part) && text.ends_with("each other; it has no timeout");
+        assert!(text.starts_with("ringtree: ") && is_told, "{text}");
+    }
+    assert_eq!(hear(&others, 2), ["all well"; 2]);
+}
+
+/// `RINGTREE_TEST_LONG=1` makes it two minutes under load.
+#[test]
+fn soak_of_right_programs_ends_well() {
+    let (load, seconds, loaded_s) = short_or_long((1, "4", 10), (8, "120", 180));
+    let until = Instant::now() + Duration::from_secs(loaded_s);
+    for _ in 0..load {
+        std::thread::spawn(move || {
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    let set = [(soak::SECONDS, seconds), ("RINGTREE_STALL_WARNING_S", "0")];
+    let worlds = ALL_LINKS.map(|links| (links, SUITE.start(links, "soak", 4, &set)));
+    std::thread::sleep(Duration::from_secs(seconds.parse().unwrap()));
+    for (links, ranks) in &worlds {
+        let said = hear(ranks, 4);
+        assert_eq!(said, ["all well"; 4], "{links:?}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Deaths that hide: behind a child that lives on, during the join, behind a rank 0 that is
+//! stopped, behind a network that drops everything. And ranks that other users start.
+
+use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, Suite, exit};
+use ringtree::{Communicator, ReduceOp, Result};
+use rustix::process::Signal;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long the child of a rank outlives it, in seconds.
+const CHILD_LIVES: u32 = 20;
+/// Ranks name a death while such a child lives, on any machine.
+const NAMED_WITHIN: Duration = Duration::from_secs(CHILD_LIVES as u64 / 2);
+
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
+
+#[test]
+fn child_entry() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("stream") => exit(stream(false)),
+        Ok("forking") => exit(stream(true)),
+        Ok("meet") => exit(meet()),
+        Ok("namespace") => in_namespace(),
+        Ok(other) => panic!("no role is called {other}"),
+        Err(_) => {}
+    }
+}
+
+/// All-reduces without end; rank 0 and rank 2 may have a child, as a data loader is one.
+fn stream(forks: bool) -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let mut data = vec![0.0f32; 50_000];
+    for call in 0.. {
+        comm.all_reduce(&mut data, ReduceOp::Sum)?;
+        if call == 10 && forks && comm.rank() % 2 == 0 {
+            // SAFETY: the child makes async-signal-safe calls on plain integers and ends.
+            unsafe {
+                if libc::fork() == 0 {
+                    libc::sleep(CHILD_LIVES);
+                    libc::_exit(0);
+                }
+            }
+        }
+        if call == 20 {
+            eprintln!("{MARK}started");
+        }
+    }
+    Ok("the end of time".into())
+}
+
+fn meet() -> Result<String> {
+    let comm = Communicator::from_env()?;
+    comm.barrier()?;
+    Ok("met".into())
+}
+
+/// `survivors` name `victim`, which was killed at `killed`, and in time.
+fn name(ranks: &Ranks, survivors: &[usize], victim: usize, killed: Instant, links: Links) {
+    let (said, last) = ranks.hear(survivors);
+    for text in said {
+        let named = format!("lost {victim}: rank {victim} is gone");
+        assert!(text.starts_with(&named), "{links:?}: {text}");
+    }
+    let took = last - killed;
+    assert!(took < NAMED_WITHIN, "{links:?}: {took:?}");
+}
+
+#[test]
+fn a_forked_child_does_not_hide_the_death_of_its_parent() {
+    for (victim, links) in [0, 2]
+        .into_iter()
+        .flat_map(|one| ALL_LINKS.map(|all| (one, all)))
+    {
+        let ranks = SUITE.start(links, "forking", 4, &[]);
+        ranks.hear(&[0, 1, 2, 3]);
+        let killed = Instant::now();
+        ranks.signal(victim, Signal::KILL);
+        let survivors: Vec<_> = (0..4).filter(|rank| *rank != victim).collect();
+        name(&ranks, &survivors, victim, killed, links);
+    }
+}
+
+#[test]
+fn survivors_agree_on_a_death_although_rank_0_is_stopped() {
+    for links in ALL_LINKS {
+        let ranks = SUITE.start(links, "stream", 4, &[]);
+        ranks.hear(&[0, 1, 2, 3]);
+        ranks.signal(0, Signal::STOP);
+        std::thread::sleep(Duration::from_millis(300));
+        let killed = Instant::now();
+        ranks.signal(2, Signal::KILL);
+        name(&ranks, &[1, 3], 2, killed, links);
+    }
+}
+
+#[test]
+fn a_rank_killed_while_it_joins_is_named_as_one_that_came() {
+    // Rank 4 never comes.
+    let settings = [("WORLD_SIZE", "5"), ("RINGTREE_STALL_WARNING_S", "60")];
+    let jobs = ALL_LINKS.map(|links| (links, SUITE.start(links, "meet", 4, &settings)));
+    for (links, ranks) in jobs {
+        // The others have come once rank 0 waits for it alone.
+        while !ranks.hear(&[0]).0[0].contains(" for rank 4 of 5") {}
+        let killed = Instant::now();
+        ranks.signal(2, Signal::KILL);
+        let (said, last) = ranks.hear(&[0, 1, 3]);
+        for text in said {
+            let named = text.contains("rank 2 (process ") && text.contains("and died");
+            assert!(named, "{links:?}: {text}");
+        }
+        assert!(last - killed < NAMED_WITHIN, "{links:?}");
+    }
+}
+
+#[test]
+fn without_a_secret_a_process_of_another_user_is_no_rank() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start a process of another user");
+        return;
+    }
+    let nobody = 65_534;
+    let program = std::env::current_exe().unwrap();
+    let can_run = Command::new(&program).arg("--list").uid(nobody).output();
+    if !can_run.is_ok_and(|end| end.status.success()) {
+        eprintln!("skipped: another user cannot run {}", program.display());
+        return;
+    }
+    let with = |stranger: usize| {
+        SUITE.start_each(Links::Tcp, "meet", 2, |rank, command| {
+            command
+                .env("RINGTREE_TIMEOUT_MS", "8000")
+                .env_remove("RINGTREE_SECRET");
+            if rank == stranger {
+                command.uid(nobody);
+            }
+        })
+    };
+    for ranks in [with(0), with(1)] {
+        let (said, _) = ranks.hear(&[0, 1]);
+        // Rank 1 sees it, and hangs up; so it is one of two ways in which rank 0 sees it.
+        let users = [
+            "is of user 0, this one of user 65534",
+            "is of user 65534, this one of user 0",
+        ];
+        assert!(users.iter().any(|line| said[1].contains(line)), "{said:?}");
+        assert!(said[1].contains("RINGTREE_SECRET"), "{said:?}");
+        assert!(said[0].contains("rank 1 of 2 did not come"), "{said:?}");
+    }
+}
+
+// ---- a network that drops everything ----
+
+#[test]
+fn a_peer_that_is_cut_off_is_noticed_although_rank_0_reaches_all() {
+    let namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "sh", "-ec", script]);
+        command
+    };
+    if !namespace("ip link set lo up")
+        .status()
+        .is_ok_and(|end| end.success())
+    {
+        eprintln!("skipped: no network namespace can be made here");
+        return;
+    }
+    let script = r#"ip link set lo up
+        for n in 1 2 3; do ip addr add 10.9.0.$n/32 dev lo; done
+        exec "$0" "$ENTRY" --exact --nocapture"#;
+    let end = namespace(script)
+        .arg(std::env::current_exe().unwrap())
+        .env("ENTRY", SUITE.entry())
+        .env(ROLE, "namespace")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&end.stderr);
+    eprintln!("{told}");
+    assert!(end.status.success(), "{told}");
+}
+
+/// Rank 2 has an address of its own for data, which goes away; rank 0's stays.
+fn in_namespace() {
+    let ranks = SUITE.start_each(Links::Tcp, "stream", 3, |rank, command| {
+        command
+            .env("RINGTREE_SECRET", "ab".repeat(32))
+            .env("RINGTREE_HOST_ID", format!("host {rank}"))
+            .env("RINGTREE_INTERFACE", format!("10.9.0.{}", rank + 1))
+            .env("RINGTREE_RENDEZVOUS", "10.9.0.1:7000")
+            .env("RINGTREE_ALGORITHM", "ring");
+    });
+    ranks.hear(&[0, 1, 2]);
+    let cut = Instant::now();
+    let gone = Command::new("ip")
+        .args(["addr", "del", "10.9.0.3/32", "dev", "lo"])
+        .status();
+    assert!(gone.unwrap().success());
+    let (said, last) = ranks.hear(&[0, 1, 2]);
+    for text in &said {
+        assert!(
+            text.contains("has acknowledged nothing from host"),
+            "{text}"
+        );
+        assert!(
+            text.contains("cannot be reached during all-reduce"),
+            "{text}"
+        );
+    }
+    assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
+    let took = last - cut;
+    eprintln!("noticed after {took:?}");
+    assert!(took < PATIENCE / 4, "{took:?}");
+}

@@ -1,0 +1,106 @@
+//! Tensor-parallel inference, as `examples/10_inference.rs` does it: workers that wait for requests
+//! for as long as it takes, without using a core, and hear of a death at once.
+
+use super::programs::inference as example;
+use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, exit};
+use ringtree::{Communicator, Result};
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
+
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    exit(match role.as_str() {
+        "serve" => serve(),
+        "idle" => idle(),
+        other => panic!("no role is called {other}"),
+    })
+}
+
+/// The example, with a timeout that is shorter than the time without a request.
+fn serve() -> Result<String> {
+    let comm = Communicator::from_env()?.with_timeout(Duration::from_millis(900));
+    let times = example::serve(&comm, std::thread::sleep)?;
+    Ok(format!("{} calls", times.len()))
+}
+
+/// Idles in a patient call, and says which part of a core that took.
+fn idle() -> Result<String> {
+    let comm = Communicator::from_env()?.with_timeout(Duration::from_millis(500));
+    let patient = comm.patient();
+    // Links are open from here on.
+    patient.barrier()?;
+    let (start, used) = (comm.clock(), cpu_ticks());
+    if comm.rank() == 0 {
+        eprintln!("{MARK}started");
+        std::thread::sleep(idle_time());
+    }
+    comm.patient().broadcast(&mut [0u8; 64], 0)?;
+    let idled = (comm.clock() - start).as_secs_f64();
+    let used = cpu_ticks() - used;
+    // One that looks again and again uses what the other ranks leave it of a core.
+    let word = if used as f64 / 100.0 < idled / 5.0 {
+        "idle"
+    } else {
+        "busy"
+    };
+    Ok(format!("{word}: {used} ticks of 10 ms in {idled:.1} s"))
+}
+
+fn idle_time() -> Duration {
+    let seconds = std::env::var("IDLE_SECONDS").ok();
+    Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(3))
+}
+
+/// What this process has used of the cores, in hundredths of a second.
+fn cpu_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<_> = fields.split(' ').collect();
+    // utime and stime, the 14th and 15th; the state is the third.
+    [11, 12]
+        .map(|at| fields[at].parse::<u64>().unwrap())
+        .iter()
+        .sum()
+}
+
+#[test]
+fn the_example_serves_over_all_links() {
+    for links in ALL_LINKS {
+        let ranks = SUITE.start(links, "serve", 4, &[]);
+        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        assert_eq!(said, vec!["500 calls"; 4], "{links:?}");
+    }
+}
+
+#[test]
+fn ranks_that_wait_patiently_use_no_core() {
+    for links in ALL_LINKS {
+        let ranks = SUITE.start(links, "idle", 4, &[]);
+        assert_eq!(ranks.hear(&[0]).0, ["started"]);
+        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        println!("{links:?}: {said:?}");
+        assert!(
+            said.iter().all(|one| one.starts_with("idle")),
+            "{links:?}: {said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_death_is_told_to_ranks_that_wait_patiently() {
+    for links in ALL_LINKS {
+        let ranks = SUITE.start(links, "idle", 4, &[("IDLE_SECONDS", "7200")]);
+        assert_eq!(ranks.hear(&[0]).0, ["started"]);
+        std::thread::sleep(Duration::from_millis(700));
+        ranks.signal(2, Signal::KILL);
+        for said in ranks.hear(&[1, 3]).0 {
+            assert!(said.starts_with("lost 2: "), "{links:?}: {said}");
+        }
+    }
+}

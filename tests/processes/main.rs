@@ -1,0 +1,26 @@
+//! Ranks over real links: as processes, which are copies of this binary, and as threads of one.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/checked.rs"]
+mod checked;
+#[path = "../support/long.rs"]
+mod long;
+#[path = "../support/ranks.rs"]
+mod ranks;
+#[allow(dead_code)]
+#[path = "../support/threads.rs"]
+mod threads;
+
+mod blocks;
+mod calls;
+mod deadlock;
+mod deaths;
+mod groups;
+mod inference;
+mod messages_traced;
+mod programs;
+mod reproducible;
+mod start;
+mod tuning;
+mod waiting;

@@ -1,0 +1,422 @@
+//! The messages of a call on one timeline: each that the plan has is there, measured and
+//! predicted, on every rank, over every kind of link; and in virtual time both are the same.
+
+use ringtree::ddp::{RankSpans, Span, Timeline, Trace};
+use ringtree::limits::TRACE_SPANS_MAX;
+use ringtree::plan::algorithms::{self, entry};
+use ringtree::plan::{Hosts, Request};
+use ringtree::sim::simulate::{World, sleep};
+use ringtree::{Algorithm, Collective, Layout, ReduceOp};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// A frame's header: it travels with every message.
+const HEADER_BYTES: f64 = 32.0;
+/// The microseconds by which floating-point times may be wrong.
+const ROUNDING_US: f64 = 0.01;
+
+/// A network on which every message is one packet, whose numbers the chooser knows.
+fn one_packet_a_message(world_size: usize, algorithm: Algorithm) -> World {
+    let mut world = World::new(world_size);
+    world.algorithm = Some(algorithm);
+    world.network.bandwidth_bytes_per_s = 1e9;
+    world.network.overhead = Duration::from_micros(3);
+    world.network.quantum_bytes = 1 << 30;
+    world.network.window_bytes = 1 << 30;
+    let link = &mut world.tuning.tcp;
+    link.alpha_s = world.network.latency.as_secs_f64();
+    link.beta_s_per_byte = 1.0 / world.network.bandwidth_bytes_per_s;
+    link.overhead_s = 3e-6 + HEADER_BYTES * link.beta_s_per_byte;
+    link.gamma_s_per_byte = 0.0;
+    world
+}
+
+/// The timeline of one call on `count` elements, which all ranks begin at once.
+fn traced(world: &World, collective: Collective, count: usize) -> Timeline {
+    let ends = world.run(|comm| {
+        let trace = Trace::new(comm)?;
+        sleep(comm, Duration::from_secs(1) - comm.clock());
+        let mut buffer = vec![1.0f32; count];
+        trace.messages(comm, || {
+            comm.collective(collective, &mut buffer, ReduceOp::Sum, 0)
+        })?;
+        trace.collect()
+    });
+    let timelines: ringtree::Result<Vec<_>> = ends.into_iter().collect();
+    timelines.unwrap().remove(0).unwrap()
+}
+
+/// The spans of a rank on a track, of which each stands for the messages in its name: when they
+/// ended, in nanoseconds.
+fn ends(spans: &RankSpans, track: &str) -> BTreeMap<String, i128> {
+    let mut ends = BTreeMap::new();
+    for span in spans.spans.iter().filter(|span| span.track == track) {
+        for message in messages(span) {
+            let ended = i128::try_from(span.end.as_nanos()).unwrap();
+            assert_eq!(
+                ends.insert(message, ended),
+                None,
+                "{span:?} stands there twice"
+            );
+        }
+    }
+    ends
+}
+
+/// "round 2 ← 1 3" stands for "round 2 ← 1" and "round 2 ← 3".
+fn messages(span: &Span) -> Vec<String> {
+    messages_in(&span.name)
+}
+
+fn messages_in(name: &str) -> Vec<String> {
+    let at = name.find(['→', '←']).unwrap();
+    let (round, peers) = name.split_at(at);
+    let mut words = peers.split(' ');
+    let arrow = words.next().unwrap();
+    words.map(|peer| format!("{round}{arrow} {peer}")).collect()
+}
+
+/// Whether a message is predicted to wait at its receiver's port for another one. Of messages that
+/// come at once either may be served first, and what follows from that differs.
+fn is_any_port_shared(timeline: &Timeline) -> bool {
+    timeline.ranks.iter().any(|spans| {
+        let receives = spans.spans.iter();
+        let receives: Vec<_> = receives
+            .filter(|span| span.track == "receive, predicted")
+            .collect();
+        receives.windows(2).any(|two| two[1].start <= two[0].end)
+    })
+}
+
+/// The share of the predicted time by which the end of a receive is farthest from its prediction.
+/// What stores or reduces several messages at once ends with the last of them.
+fn farthest(timeline: &Timeline) -> f64 {
+    let mut farthest: f64 = 0.0;
+    for spans in &timeline.ranks {
+        let on = |track: &'static str| spans.spans.iter().filter(move |span| span.track == track);
+        let call = on("call, predicted").next().unwrap();
+        let whole_ns = (call.end - call.start).as_nanos() as f64;
+        let predicted = ends(spans, "receive, predicted");
+        let measured = ends(spans, "receive");
+        assert!(
+            measured.keys().eq(predicted.keys()),
+            "{measured:?} are not {predicted:?}"
+        );
+        for span in on("receive") {
+            let last = messages(span).iter().map(|one| predicted[one]).max();
+            let ended = i128::try_from(span.end.as_nanos()).unwrap();
+            farthest = farthest.max((ended - last.unwrap()).abs() as f64 / whole_ns);
+        }
+    }
+    farthest
+}
+
+#[test]
+fn in_virtual_time_each_message_comes_when_the_price_says() {
+    let (mut compared, mut all_off) = (0, Vec::new());
+    for (collective, algorithm) in algorithms::pairs(&[2, 3]) {
+        for world_size in [2, 3, 6, 8] {
+            let world = one_packet_a_message(world_size, algorithm);
+            let request = Request {
+                collective,
+                algorithm,
+                world_size,
+                rank: 0,
+                root: 0,
+                pieces: 1,
+                hosts: Hosts::APART,
+            };
+            let chunks = (entry(collective, algorithm).unwrap().chunks)(&request);
+            let timeline = traced(&world, collective, 256 * chunks);
+            assert_eq!(timeline.ranks.len(), world_size);
+            let (off, is_shared) = (farthest(&timeline), is_any_port_shared(&timeline));
+            compared += usize::from(!is_shared);
+            if off > 0.02 && !is_shared {
+                let what = format!("{collective} by {algorithm} over {world_size} ranks: {off:.3}");
+                all_off.push(what);
+            }
+        }
+    }
+    assert_eq!(all_off, Vec::<String>::new());
+    assert!(compared >= 80, "only {compared} calls have no port shared");
+}
+
+#[test]
+fn a_recorded_call_holds_all_that_its_rank_did_and_says_what_it_was() {
+    let world = one_packet_a_message(6, Algorithm::Circulant);
+    let timeline = traced(&world, Collective::AllReduce, 6000);
+    for spans in &timeline.ranks {
+        let on = |track: &'static str| spans.spans.iter().filter(move |span| span.track == track);
+        let [call] = on("call").collect::<Vec<_>>()[..] else {
+            panic!("one call was recorded: {spans:?}");
+        };
+        assert_eq!(call.name, "all-reduce #2 of 6000 f32, sum, by circulant");
+        let own = on("send").chain(on("receive")).chain(on("local"));
+        assert!(
+            own.clone()
+                .all(|span| call.start <= span.start && span.end <= call.end)
+        );
+        assert_eq!(own.clone().map(|span| span.end).max(), Some(call.end));
+        // 5/6 of the buffer are sent to be reduced, and 5/6 to be stored.
+        let bytes = |track| on(track).map(|span| span.numbers[1].1).sum::<u64>();
+        assert_eq!((bytes("send"), bytes("send, predicted")), (40_000, 40_000));
+        assert_eq!((spans.dropped, bytes("receive, predicted")), (0, 40_000));
+    }
+}
+
+#[test]
+fn calls_outside_of_it_and_those_beyond_the_room_are_not_recorded() {
+    let calls = TRACE_SPANS_MAX / 2 + 7;
+    let timelines = ringtree::simulate(2, |comm| {
+        let trace = Trace::new(comm)?;
+        comm.barrier()?;
+        trace.messages(comm, || (0..calls).try_for_each(|_| comm.barrier()))?;
+        comm.barrier()?;
+        trace.collect()
+    });
+    let timeline = timelines[0].clone().unwrap().unwrap();
+    for spans in &timeline.ranks {
+        // Of each call a span, a send and a receive.
+        let recorded = spans.spans.iter().filter(|span| span.track == "call");
+        assert_eq!(recorded.count(), TRACE_SPANS_MAX.div_ceil(3));
+        assert!(spans.dropped as usize >= 3 * calls - TRACE_SPANS_MAX);
+        assert_eq!(spans.spans.len(), 2 * TRACE_SPANS_MAX);
+    }
+}
+
+#[test]
+fn a_call_by_counts_is_measured_and_says_why_it_is_not_predicted() {
+    let timelines = ringtree::simulate(2, |comm| {
+        let trace = Trace::new(comm)?;
+        let (input, mut output) = ([1u8; 2], [0u8; 4]);
+        trace.messages(comm, || {
+            comm.all_gather_into(&input, &mut Layout::Counts(&[2, 2]).of(&mut output))
+        })?;
+        trace.collect()
+    });
+    let timeline = timelines[0].clone().unwrap().unwrap();
+    for spans in &timeline.ranks {
+        assert_eq!(ends(spans, "send").len(), 1);
+        let mut predicted = spans
+            .spans
+            .iter()
+            .filter(|span| span.track.ends_with("predicted"));
+        let (only, next) = (predicted.next().unwrap(), predicted.next());
+        assert!(
+            only.name.starts_with("not predicted: only blocks of even"),
+            "{only:?}"
+        );
+        assert_eq!(next, None);
+    }
+}
+
+#[test]
+fn calls_of_a_group_of_some_ranks_are_measured_and_not_predicted() {
+    let timelines = ringtree::simulate(4, |comm| {
+        let trace = Trace::new(comm)?;
+        let pair = comm.split(comm.rank() / 2, 0)?.unwrap();
+        trace.messages(&pair, || pair.barrier())?;
+        trace.collect()
+    });
+    let timeline = timelines[0].clone().unwrap().unwrap();
+    for spans in &timeline.ranks {
+        let names = |track: &'static str| {
+            let spans = spans.spans.iter().filter(move |span| span.track == track);
+            spans.map(|span| span.name.as_str())
+        };
+        assert_eq!((names("send").count(), names("receive").count()), (1, 1));
+        assert_eq!(names("send, predicted").count(), 0);
+        let mut calls = names("call, predicted");
+        let why = "not predicted: its ranks are not those of the trace";
+        assert!(calls.all(|name| name == why), "{spans:?}");
+    }
+}
+
+/// `ringtree` with these arguments, parted by blanks; `script` sets what differs between ranks.
+fn bench(ranks: usize, script: &str, arguments: &str, path: &Path) -> Output {
+    let program = env!("CARGO_BIN_EXE_ringtree");
+    let mut command = Command::new(program);
+    for name in ["RANK", "RINGTREE_TRANSPORT", "RINGTREE_HOST_ID"] {
+        command.env_remove(name);
+    }
+    let script = format!("{script} exec \"$0\" bench \"$@\"");
+    let line = [
+        "run",
+        "--nproc-per-node",
+        &ranks.to_string(),
+        "--output",
+        "rank0",
+        "--",
+    ];
+    command.args(line).args(["sh", "-c", &script, program]);
+    command.args(arguments.split(' ')).arg("--trace").arg(path);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Messages of a track of a rank, with how often each is there.
+type Messages = BTreeMap<String, usize>;
+
+/// Checks what every timeline must be, and returns the messages by rank and track.
+fn read(path: &Path, ranks: usize, points: usize) -> BTreeMap<(u64, String), Messages> {
+    let file: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    let mut rows: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+    let mut calls: BTreeMap<u64, Vec<[f64; 2]>> = BTreeMap::new();
+    let mut messages: BTreeMap<(u64, String), Messages> = BTreeMap::new();
+    let (mut named, mut inside) = (BTreeSet::new(), Vec::new());
+    for event in events {
+        let rank = event["pid"].as_u64().unwrap();
+        if event["ph"] == "M" {
+            if event["name"] == "process_name" {
+                named.insert(event["args"]["name"].as_str().unwrap().to_owned());
+            }
+            continue;
+        }
+        assert_eq!(event["ph"], "X", "{event}");
+        let begin = event["ts"].as_f64().unwrap();
+        let times = [begin, begin + event["dur"].as_f64().unwrap()];
+        let row = rows
+            .entry((rank, event["tid"].as_u64().unwrap()))
+            .or_insert(0.0);
+        assert!(
+            *row <= times[0] + ROUNDING_US,
+            "{event} begins before {row}"
+        );
+        *row = times[1];
+        let track = event["cat"].as_str().unwrap();
+        match track {
+            "call" => calls.entry(rank).or_default().push(times),
+            "call, predicted" => {}
+            "local" => inside.push((rank, times)),
+            _ => {
+                if !track.ends_with("predicted") {
+                    inside.push((rank, times));
+                }
+                assert!(event["args"]["bytes"].is_u64() && event["args"]["round"].is_u64());
+                let all = messages.entry((rank, track.to_owned())).or_default();
+                for one in messages_in(event["name"].as_str().unwrap()) {
+                    *all.entry(one).or_default() += 1;
+                }
+            }
+        }
+    }
+    let all: BTreeSet<_> = (0..ranks).map(|rank| format!("rank {rank}")).collect();
+    assert_eq!(named, all);
+    assert!(calls.len() == ranks && calls.values().all(|calls| calls.len() == points));
+    for (rank, [begin, end]) in inside {
+        let mut calls = calls[&rank].iter();
+        let holds =
+            |call: &[f64; 2]| call[0] <= begin + ROUNDING_US && end <= call[1] + ROUNDING_US;
+        assert!(
+            calls.any(holds),
+            "rank {rank}: {begin} to {end} is in none of its calls"
+        );
+    }
+    messages
+}
+
+#[test]
+fn a_benchmark_leaves_one_timeline_of_all_ranks_over_every_kind_of_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = "RINGTREE_HOST_ID=host-$((RANK / 2))";
+    let lines = [
+        (
+            "RINGTREE_TRANSPORT=tcp",
+            "all-reduce --algorithm ring --sizes 8,64K",
+            3,
+            2,
+        ),
+        (
+            "RINGTREE_TRANSPORT=shm",
+            "all-reduce --algorithm all --sizes 600K",
+            3,
+            10,
+        ),
+        (
+            "",
+            "broadcast --root 1 --in-place --memory shared --sizes 4M",
+            3,
+            1,
+        ),
+        ("", "barrier --algorithm dissemination", 4, 1),
+        (
+            hosts,
+            "all-reduce --algorithm hierarchical --sizes 100K",
+            4,
+            1,
+        ),
+    ];
+    for (at, (script, arguments, ranks, points)) in lines.into_iter().enumerate() {
+        let path = folder.path().join(format!("{at}.json"));
+        let arguments = format!("{arguments} --iters 2 --format csv --explain");
+        let output = bench(ranks, script, &arguments, &path);
+        assert!(output.status.success(), "{arguments}: {}", said(&output));
+        let table = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(table.starts_with("collective,algorithm,"), "{table}");
+        let points = if points == 10 {
+            table.lines().count() - 1
+        } else {
+            points
+        };
+        assert_eq!(table.lines().count(), points + 1, "{table}");
+        assert!(
+            said(&output).contains("ui.perfetto.dev"),
+            "{}",
+            said(&output)
+        );
+        let messages = read(&path, ranks, points);
+        assert!(messages.values().all(|all| !all.is_empty()));
+        for ((rank, track), measured) in &messages {
+            if !track.ends_with("predicted") {
+                let predicted = &messages[&(*rank, format!("{track}, predicted"))];
+                assert_eq!(measured, predicted, "{arguments}: rank {rank}, {track}");
+            }
+        }
+        let both = |track: &str| {
+            let tracks = messages.iter().filter(|((_, one), _)| one == track);
+            tracks.flat_map(|(_, all)| all.values()).sum::<usize>()
+        };
+        assert_eq!(both("send"), both("receive"), "{arguments}");
+        assert!(both("send") > 0, "{arguments}");
+    }
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_one_line_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing").join("trace.json");
+    let output = bench(2, "", "barrier --iters 1", &path);
+    assert_eq!(output.status.code(), Some(1));
+    let said = said(&output);
+    assert!(
+        said.contains("writing ") && said.contains("does its directory exist"),
+        "{said}"
+    );
+    assert!(!path.parent().unwrap().exists());
+
+    let line = [
+        "bench",
+        "all-reduce",
+        "--memory",
+        "device",
+        "--trace",
+        "trace.json",
+    ];
+    let refused = Command::new(env!("CARGO_BIN_EXE_ringtree"))
+        .args(line)
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let complaint = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        complaint.contains("--trace") && complaint.lines().count() == 1,
+        "{complaint}"
+    );
+}

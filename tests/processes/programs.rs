@@ -1,0 +1,279 @@
+//! Six programs as users write them, which are examples: on simulated ranks, of which each dies at
+//! every step, and as processes over TCP, shared memory and both.
+//!
+//! Each program checks its own results; so a rank that ends well has the right ones.
+
+#[allow(dead_code)]
+#[path = "../../examples/07_expert_exchange.rs"]
+mod expert_exchange;
+#[allow(dead_code)]
+#[path = "../../examples/11_grid.rs"]
+mod grid;
+#[allow(dead_code)]
+#[path = "../../examples/10_inference.rs"]
+pub(crate) mod inference;
+#[allow(dead_code)]
+#[path = "../../examples/12_metrics.rs"]
+mod metrics;
+#[allow(dead_code)]
+#[path = "../../examples/08_pipeline.rs"]
+mod pipeline;
+#[allow(dead_code)]
+#[path = "../../examples/14_tokio.rs"]
+mod tokio_server;
+#[allow(dead_code)]
+#[path = "../../examples/09_uneven_shards.rs"]
+mod uneven_shards;
+
+use crate::long::short_or_long;
+use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Ranks, Suite, exit};
+use ringtree::sim::network::Network;
+use ringtree::sim::simulate::{World, sleep};
+use ringtree::{Communicator, Error, Result};
+use rustix::process::Signal;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Of every program; the grid is made for so many.
+const RANKS: usize = 4;
+/// A death is told to all within this time.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
+/// A rank dies at each step of a program that has at most so many, and of others at so many.
+/// RINGTREE_TEST_LONG makes it forty times as many.
+const STEPS_MAX: usize = 15;
+
+type Program = fn(&Communicator) -> Result<String>;
+
+const PROGRAMS: [(&str, Program); 6] = [
+    ("expert exchange", expert_exchange::program),
+    ("pipeline", a_pipeline),
+    ("uneven shards", uneven_shards::program),
+    ("inference", an_inference),
+    ("grid", grid::program),
+    ("metrics", metrics::program),
+];
+
+fn program(name: &str) -> Program {
+    let known = PROGRAMS.iter().find(|(one, _)| *one == name);
+    known.expect("a program of this name").1
+}
+
+fn is_simulated(comm: &Communicator) -> bool {
+    comm.transport() == "sim"
+}
+
+/// With activations of 4 MiB between processes, of 40 KiB in links that hold 1,000 bytes.
+fn a_pipeline(comm: &Communicator) -> Result<String> {
+    let elements = if is_simulated(comm) {
+        10_000
+    } else {
+        pipeline::ELEMENTS
+    };
+    pipeline::program(comm, elements)
+}
+
+fn an_inference(comm: &Communicator) -> Result<String> {
+    let times = match is_simulated(comm) {
+        true => inference::serve(comm, |time| sleep(comm, time)),
+        false => inference::serve(comm, std::thread::sleep),
+    };
+    Ok(format!("{} all-reduces", times?.len()))
+}
+
+// ---- simulated ----
+
+fn world(name: &str) -> World {
+    let mut world = World::new(RANKS);
+    if name == "pipeline" {
+        world.network.window_bytes = 1000;
+    }
+    world.network.bandwidth_bytes_per_s = 1e9;
+    world.network.faults.delay_max = Duration::from_micros(20);
+    world
+}
+
+/// How the program ended, and the barrier after it, without which ranks may leave before others
+/// have ended.
+type Ends = (Result<String>, Result<()>);
+
+/// Kills each rank at the steps of the program. Every survivor ends with the right result or with
+/// an error that names the dead rank, and soon.
+fn dies_at_every_step(name: &str) {
+    let program = program(name);
+    let code = |comm: &Communicator| -> Ends { (program(comm), comm.barrier()) };
+    let ends = world(name).run(code);
+    assert!(
+        ends.iter().all(|end| end.0.is_ok() && end.1.is_ok()),
+        "{ends:?}"
+    );
+
+    let times = world(name).event_times(code);
+    let steps_max = short_or_long(STEPS_MAX, 40 * STEPS_MAX);
+    let stride = times.len().div_ceil(steps_max);
+    let mut failed = 0;
+    for victim in 0..RANKS {
+        // Other steps for each.
+        for at in times.iter().skip(victim * stride / RANKS).step_by(stride) {
+            let mut world = world(name);
+            world.network.faults.deaths = vec![(victim, *at)];
+            let network = Network::new(world.network.clone(), RANKS);
+            let network = Arc::new(Mutex::new(network));
+            let ends = world.run_on(&network, code);
+            let took = network.lock().unwrap().now() - *at;
+            let said = format!("rank {victim} dies at {at:?} and all end after {took:?}: {ends:?}");
+            assert!(took < TOLD_WITHIN, "{said}");
+            failed += usize::from(check(&ends, victim, &said));
+        }
+    }
+    // Nearly all deaths come while others need the rank.
+    let deaths = RANKS * times.len().div_ceil(stride);
+    println!(
+        "{name}: {} steps, {deaths} deaths, {failed} told",
+        times.len()
+    );
+    assert!(failed > deaths / 2, "{failed} of {deaths} deaths were told");
+}
+
+/// Whether any survivor was told.
+fn check(ends: &[Ends], victim: usize, said: &str) -> bool {
+    let survivors = || {
+        let all = ends.iter().enumerate();
+        all.filter(|(rank, _)| *rank != victim).map(|(_, end)| end)
+    };
+    for (program, barrier) in survivors() {
+        let errors = program
+            .as_ref()
+            .err()
+            .into_iter()
+            .chain(barrier.as_ref().err());
+        for error in errors {
+            assert!(names(error, victim), "{said}");
+        }
+        // No rank passes the barrier without the dead one.
+        assert!(ends[victim].0.is_ok() || barrier.is_err(), "{said}");
+    }
+    survivors().any(|(_, barrier)| barrier.is_err())
+}
+
+fn names(error: &Error, victim: usize) -> bool {
+    error.is_peer_lost() && names_rank(&error.to_string(), victim)
+}
+
+/// Whether it is said that this rank is gone, in whichever group.
+fn names_rank(text: &str, victim: usize) -> bool {
+    let forms = [
+        format!("rank {victim} is gone"),
+        format!("(world rank {victim}) is gone"),
+        format!("rank {victim} of the world is gone"),
+    ];
+    forms.iter().any(|form| text.contains(form))
+}
+
+#[test]
+fn a_death_at_any_step_of_an_expert_exchange_is_named() {
+    dies_at_every_step("expert exchange");
+}
+
+#[test]
+fn a_death_at_any_step_of_a_pipeline_is_named() {
+    dies_at_every_step("pipeline");
+}
+
+#[test]
+fn a_death_at_any_step_of_training_with_uneven_shards_is_named() {
+    dies_at_every_step("uneven shards");
+}
+
+#[test]
+fn a_death_at_any_step_of_inference_is_named() {
+    dies_at_every_step("inference");
+}
+
+#[test]
+fn a_death_at_any_step_of_a_grid_is_named() {
+    dies_at_every_step("grid");
+}
+
+#[test]
+fn a_death_at_any_step_of_exchanging_values_is_named() {
+    dies_at_every_step("metrics");
+}
+
+// ---- ranks as processes ----
+
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
+
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    exit(match role.as_str() {
+        "tokio" => Communicator::from_env().and_then(tokio_server::program),
+        role => play(role),
+    })
+}
+
+/// The program of this name; or, so that there is time to kill a rank, again and again.
+fn play(role: &str) -> Result<String> {
+    let comm = Communicator::from_env()?;
+    let Some(name) = role.strip_prefix(FOR_EVER) else {
+        return program(role)(&comm).map(|_| WELL.into());
+    };
+    program(name)(&comm)?;
+    eprintln!("{MARK}once");
+    loop {
+        program(name)(&comm)?;
+    }
+}
+
+const FOR_EVER: &str = "for ever: ";
+const WELL: &str = "the results are right";
+
+/// All programs at once.
+fn start(links: Links, how: &str) -> Vec<(&'static str, Ranks)> {
+    let start = |(name, _)| {
+        let role = format!("{how}{name}");
+        (name, SUITE.start(links, &role, RANKS, &[]))
+    };
+    PROGRAMS.into_iter().map(start).collect()
+}
+
+#[test]
+fn processes_get_the_right_results_over_all_links() {
+    for links in ALL_LINKS {
+        for (name, ranks) in start(links, "") {
+            let said = ranks.hear(&[0, 1, 2, 3]).0;
+            assert_eq!(said, [WELL; RANKS], "{name} over {links:?}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_is_named_in_every_program() {
+    let victim = 2;
+    for links in ALL_LINKS {
+        for (name, ranks) in start(links, FOR_EVER) {
+            assert_eq!(
+                ranks.hear(&[0, 1, 2, 3]).0,
+                ["once"; 4],
+                "{name}: {links:?}"
+            );
+            ranks.signal(victim, Signal::KILL);
+            for end in ranks.hear(&[0, 1, 3]).0 {
+                let is_told = end.starts_with("lost ") && names_rank(&end, victim);
+                assert!(is_told, "{name} over {links:?}: {end}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_on_tokio_answers_all_its_clients() {
+    for links in ALL_LINKS {
+        let (said, _) = SUITE.start(links, "tokio", 3, &[]).hear(&[0, 1, 2]);
+        let all_answered = said[0].starts_with("rank 0 of 3 has answered 8 clients");
+        assert!(all_answered, "{links:?}: {said:?}");
+    }
+}

@@ -1,0 +1,355 @@
+//! The table of link speeds: measured, agreed, kept in a file, and what comes of it.
+
+use crate::ranks::own_address;
+use ringtree::plan::calibration::{LinkClass, probes};
+use ringtree::plan::select::TuningTable;
+use ringtree::plan::{Collective, Hosts, Topology};
+use ringtree::sim::network::{Network, Uplinks};
+use ringtree::sim::simulate::World;
+use ringtree::{Adoption, Communicator, Dtype, Result, TuningRecord};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the ranks of a simulated world measure, how long that took, and what rank 0 sent.
+fn measured(world: &World) -> (TuningTable, Duration, u64) {
+    let network = Network::new(world.network.clone(), world.world_size);
+    let network = Arc::new(Mutex::new(network));
+    let ends = world.run_on(&network, |comm| {
+        let start = comm.clock();
+        let table = comm.measure()?;
+        Ok::<_, ringtree::Error>((table, comm.clock() - start))
+    });
+    let (first, took) = ends[0].clone().unwrap();
+    for end in &ends {
+        assert_eq!(end.as_ref().unwrap().0, first);
+    }
+    let sent = network.lock().unwrap().bytes_sent(0);
+    (first, took, sent)
+}
+
+const OVERHEAD_US: f64 = 7.0;
+
+#[test]
+fn the_numbers_are_those_of_the_network() {
+    for world_size in [2, 3, 8] {
+        let mut world = World::new(world_size);
+        world.network.latency = Duration::from_micros(100);
+        world.network.overhead = Duration::from_micros(OVERHEAD_US as u64);
+        world.network.quantum_bytes = 4 << 20;
+        world.network.window_bytes = 4 << 20;
+        world.network.bandwidth_bytes_per_s = 1e9;
+        let (table, ..) = measured(&world);
+        let (alpha_s, overhead_s) = (table.tcp.alpha_s, table.tcp.overhead_s);
+        let beta_s_per_byte = table.tcp.beta_s_per_byte;
+        // Between two ranks nothing tells the two apart.
+        let hop_s = if world_size == 2 {
+            alpha_s + 2.0 * overhead_s
+        } else {
+            alpha_s
+        };
+        assert!((0.9e-4..1.2e-4).contains(&hop_s), "{world_size}: {table}");
+        let found = (overhead_s * 1e6).round();
+        assert!(
+            world_size == 2 || found == OVERHEAD_US,
+            "{world_size}: {table}"
+        );
+        assert!(
+            (0.9e-9..1.1e-9).contains(&beta_s_per_byte),
+            "{world_size}: {table}"
+        );
+        assert_eq!(table.shm, TuningTable::default().shm);
+    }
+}
+
+#[test]
+fn at_several_sites_the_numbers_are_those_of_links_and_uplinks() {
+    let mut world = World::new(8);
+    world.hosts = Hosts::APART.in_sites_of(&[4, 4]);
+    world.network.latency = Duration::from_micros(100);
+    world.network.overhead = Duration::from_micros(OVERHEAD_US as u64);
+    world.network.quantum_bytes = 4 << 20;
+    world.network.window_bytes = 4 << 20;
+    world.network.bandwidth_bytes_per_s = 1e9;
+    let topology = Topology {
+        world_size: 8,
+        hosts: world.hosts.clone(),
+    };
+    world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_millis(1), 1e8));
+    let (table, ..) = measured(&world);
+    let uplink = table.uplink.unwrap();
+    let is_near = |found: f64, truth: f64| (0.9..1.1).contains(&(found / truth));
+    assert!(is_near(table.tcp.alpha_s, 1e-4), "{table}");
+    assert!(is_near(table.tcp.overhead_s, OVERHEAD_US * 1e-6), "{table}");
+    assert!(is_near(table.tcp.beta_s_per_byte, 1e-9), "{table}");
+    assert!(is_near(uplink.alpha_s, 1e-3), "{table}");
+    assert!(is_near(uplink.beta_s_per_byte, 1e-8), "{table}");
+}
+
+#[test]
+fn all_ranks_measure_the_same_on_hosts_of_any_size() {
+    let hosts: [&[usize]; 6] = [&[3], &[2, 2], &[3, 3], &[1], &[1, 3], &[2, 1, 4]];
+    for sizes in hosts {
+        let topology = Topology {
+            world_size: sizes.iter().sum(),
+            hosts: Hosts::of_sizes(sizes),
+        };
+        let mut world = World::new(topology.world_size);
+        world.hosts = topology.hosts.clone();
+        let (table, ..) = measured(&world);
+        let built_in = TuningTable::default();
+        let has = |class| probes(&topology).iter().any(|probe| probe.class == class);
+        let is_new = table.tcp != built_in.tcp;
+        assert_eq!(is_new, has(LinkClass::Tcp), "{topology:?}: {table}");
+        // What a simulated link takes may be out of all reason for shared memory.
+        let is_new = table.shm != built_in.shm;
+        assert!(!is_new || has(LinkClass::Shm), "{topology:?}: {table}");
+    }
+}
+
+#[test]
+fn a_slow_network_is_asked_only_a_few_times() {
+    let mut world = World::new(8);
+    world.network.latency = Duration::from_millis(5);
+    world.network.bandwidth_bytes_per_s = 1e8;
+    let (table, took, sent) = measured(&world);
+    assert!(
+        (4.9e-3..6e-3).contains(&table.tcp.alpha_s),
+        "{}",
+        table.tcp.alpha_s
+    );
+    // In virtual time, so this is a count: agreeing on a time is three rounds of 5 ms.
+    assert!(took < Duration::from_millis(600), "{took:?}");
+    // The window opens with messages of up to 4 MiB, of which the last is sent twice.
+    assert!(sent < 12 << 20, "{sent}");
+}
+
+/// Runs `code` on ranks that are threads of this process.
+fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let rendezvous = own_address();
+    let rank = |rank| {
+        let builder = Communicator::builder().rank(rank).world_size(world_size);
+        code(builder.rendezvous(&rendezvous).connect().unwrap())
+    };
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> = (0..world_size)
+            .map(|number| scope.spawn(move || rank(number)))
+            .collect();
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn real_ranks_agree_and_choose_by_what_they_agreed() {
+    let ends = ranks(3, |comm| -> Result<_> {
+        let preview = comm.preview(Collective::AllReduce, 1 << 20, Dtype::F32, 0)?;
+        let duplicate = comm.duplicate()?;
+        Ok((comm.tuning(), duplicate.tuning(), preview))
+    });
+    let first = ends[0].clone().unwrap();
+    assert_eq!(first.0, first.1);
+    assert!(ends.iter().all(|end| *end == Ok(first)), "{ends:?}");
+}
+
+/// The command line, without what this process's environment says.
+fn ringtree(arguments: &[&str], tuning: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    for name in ["RANK", "RINGTREE_TRANSPORT", "RINGTREE_HOST_ID"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).env("RINGTREE_TUNING", tuning);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a barrier of two ranks is predicted to take under this setting, in microseconds.
+fn predicted_us(tuning: &Path) -> f64 {
+    let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
+    let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
+    assert!(output.status.success(), "{}", said(&output));
+    let why = "barrier over 2 ranks: dissemination, as asked; predicted";
+    assert!(said(&output).contains(why), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last = text.trim().rsplit(',').next().unwrap();
+    last.parse().unwrap()
+}
+
+#[test]
+fn the_measured_table_is_kept_in_the_file_and_used_from_then_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    predicted_us(&path);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let table = TuningTable::parse(&text).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+
+    let mut slower = table;
+    slower.shm.alpha_s = 1.0;
+    slower.tcp.alpha_s = 1.0;
+    std::fs::write(&path, slower.to_string()).unwrap();
+    assert!(predicted_us(&path) >= 1e6);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), slower.to_string());
+
+    // 1.25 hand-overs in shared memory, one message over TCP.
+    let built_in = TuningTable::default();
+    let usual = [1.25 * built_in.shm.alpha_s, built_in.tcp.alpha_s];
+    let found = predicted_us(Path::new("built-in"));
+    assert!(
+        usual.iter().any(|one| (one * 1e6 - found).abs() < 1e-3),
+        "{found}"
+    );
+}
+
+/// Two ranks under these settings, of which `script` changes those of each; what they said.
+fn of_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_ringtree");
+    let script = format!("{script} exec \"$0\" bench barrier --iters 1");
+    let line = [
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        &script,
+        program,
+    ];
+    let output = ringtree(&line, tuning);
+    (output.status.code(), said(&output))
+}
+
+#[test]
+fn ranks_with_and_without_the_file_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    std::fs::write(&path, TuningTable::default().to_string()).unwrap();
+    let script = "[ $RANK = 0 ] || export RINGTREE_TUNING=$RINGTREE_TUNING.other;";
+    let (code, said) = of_two(script, &path);
+    assert_ne!(code, Some(0));
+    assert!(
+        said.contains("RINGTREE_TUNING differs") && said.contains("not there yet"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn hosts_keep_a_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    let script = "export RINGTREE_HOST_ID=$RANK RINGTREE_TUNING=$RINGTREE_TUNING.$RANK;";
+    let (code, said) = of_two(script, &path);
+    assert_eq!(code, Some(0), "{said}");
+    let kept = |rank: usize| {
+        let path = folder.path().join(format!("tuning.json.{rank}"));
+        TuningTable::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    assert_eq!(kept(0), kept(1));
+    assert_eq!(kept(0).shm, TuningTable::default().shm);
+    assert_ne!(kept(0).tcp, TuningTable::default().tcp);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_one_clear_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, said) = of_two("", &folder.path().join("none/tuning.json"));
+    assert_ne!(code, Some(0));
+    assert!(said.contains("rank 0 cannot write"), "{said}");
+}
+
+#[test]
+fn the_doctor_says_where_the_table_comes_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    let doctor = |tuning: &Path| {
+        let output = ringtree(&["doctor"], tuning);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(doctor(Path::new("")).contains("measured between hosts (the default)"));
+    assert!(doctor(Path::new("built-in")).contains("built-in (RINGTREE_TUNING)"));
+    assert!(doctor(&path).contains("then written to"));
+    std::fs::write(&path, TuningTable::default().to_string()).unwrap();
+    assert!(doctor(&path).contains("read from"));
+    std::fs::write(&path, "nonsense").unwrap();
+    assert!(doctor(&path).contains("malformed"));
+}
+
+#[test]
+fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
+    let kept = |world: &World| world.run(|comm| comm.tuning_record()).remove(0);
+    let mut slow = World::new(5);
+    slow.hosts = Hosts::of_sizes(&[3, 2]);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let record = kept(&slow);
+    let adopted = |world: &World, record: &TuningRecord| {
+        let ends = world.run(|comm| {
+            let adoption = comm.with_tuning(record)?;
+            let Adoption::Adopted(new) = adoption else {
+                return Ok(Err(format!("{adoption:?}")));
+            };
+            let mut sum = [1u64];
+            new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
+            // The table is the group's too, and never the old one's.
+            let part = new.split(0, 0)?.unwrap();
+            assert_ne!(comm.tuning(), new.tuning());
+            Ok::<_, ringtree::Error>(Ok((new.tuning(), part.tuning(), sum[0])))
+        });
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        ends[0].clone().unwrap()
+    };
+    let mut plain = World::new(5);
+    plain.hosts = Hosts::of_sizes(&[3, 2]);
+    assert_eq!(adopted(&plain, &record), Ok((slow.tuning, slow.tuning, 5)));
+    plain.hosts = Hosts::of_sizes(&[2, 3]);
+    let why = adopted(&plain, &record).unwrap_err();
+    assert!(why.contains("Placement { kept: 2, own: 2 }"), "{why}");
+    let why = adopted(&World::new(4), &record).unwrap_err();
+    assert!(why.contains("Ranks { kept: 5, own: 4 }"), "{why}");
+}
+
+#[test]
+fn ranks_that_adopt_different_tables_are_told() {
+    let mut slow = World::new(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let other = slow.run(|comm| comm.tuning_record()).remove(0);
+    let ends = World::new(2).run(|comm| {
+        let own = comm.tuning_record();
+        let record = if comm.rank() == 0 { &own } else { &other };
+        comm.with_tuning(record).map(|_| ())
+    });
+    for end in ends {
+        let error = end.unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains("rank 1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_goes_before_a_kept_table() {
+    let mut slow = World::new(2);
+    slow.hosts = Hosts::each(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let kept = slow.run(|comm| comm.tuning_record()).remove(0);
+    let rendezvous = own_address();
+    let rank = |rank| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        let builder = builder.tuning(&TuningTable::default());
+        let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+        let refused = comm.with_tuning(&kept).unwrap();
+        let same = comm.with_tuning(&comm.tuning_record()).unwrap();
+        (format!("{refused:?}"), matches!(same, Adoption::Adopted(_)))
+    };
+    let end = std::thread::scope(|scope| {
+        let other = scope.spawn(|| rank(1));
+        (rank(0), other.join().unwrap())
+    });
+    assert_eq!(end.0, ("Refused(Setting)".to_owned(), true));
+    assert_eq!(end.0, end.1);
+}

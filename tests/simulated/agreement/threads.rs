@@ -1,0 +1,151 @@
+//! Several threads of a rank in one communicator, and tasks in place of threads.
+
+use ringtree::sim::simulate::World;
+use ringtree::{Communicator, Error, ReduceOp, Result, Work};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn a_communicator_can_be_shared_and_works_handed_on() {
+    fn shared<T: Send + Sync>() {}
+    fn handed_on<T: Send + Unpin>() {}
+    shared::<Communicator>();
+    handed_on::<Work<Vec<f32>>>();
+    handed_on::<ringtree::Failed<Vec<f32>>>();
+}
+
+#[test]
+fn calls_of_several_threads_are_queued() {
+    const THREADS: u64 = 3;
+    const CALLS: u64 = 50;
+    let ends = World::new(2).run(|comm| {
+        thread::scope(|scope| {
+            // All make the same call, so that any order of them is the same on both ranks.
+            let calls = || {
+                (0..CALLS).try_for_each(|_| {
+                    let mut sum = [1u64, comm.rank() as u64];
+                    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+                    assert_eq!(sum, [2, 1]);
+                    Ok::<_, Error>(())
+                })
+            };
+            let others: Vec<_> = (1..THREADS).map(|_| scope.spawn(calls)).collect();
+            calls()?;
+            others
+                .into_iter()
+                .try_for_each(|one| one.join().expect("no panic"))
+        })
+    });
+    assert_eq!(ends, [Ok(()), Ok(())]);
+}
+
+/// Two threads on each of two ranks, whose calls come in opposite orders.
+#[test]
+fn threads_that_come_in_another_order_on_another_rank_are_a_mismatch() {
+    let ends = World::new(2).run(|comm| {
+        let (issued, came) = channel();
+        let is_swapped = comm.rank() == 1;
+        let sum = || comm.all_reduce_async(vec![1.0f32; 9], ReduceOp::Sum);
+        let copy = || comm.broadcast_async(vec![1.0f32; 9], 0);
+        thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                let work = if is_swapped { copy() } else { sum() };
+                issued.send(()).expect("the other thread waits");
+                work.and_then(Work::wait).map(drop)
+            });
+            came.recv().expect("the other thread sends");
+            let work = if is_swapped { sum() } else { copy() };
+            let second = work.and_then(Work::wait).map(drop);
+            // A root's broadcast may have gone out before the difference was found.
+            let first = first.join().expect("no panic");
+            first.and(second).map_err(Error::from)
+        })
+    });
+    let error = ends[0].as_ref().unwrap_err();
+    assert!(error.is_mismatch(), "{error}");
+    let text = error.to_string();
+    for call in [
+        "rank 0 all-reduce #1 of 9 f32",
+        "rank 1 broadcast #1 of 9 f32",
+    ] {
+        assert!(text.contains(call), "{text}");
+    }
+    assert_eq!(ends[0], ends[1]);
+}
+
+/// The smallest executor: one task, and a thread that sleeps until its waker is rung.
+struct Unpark(thread::Thread, AtomicUsize);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let rung = Arc::new(Unpark(thread::current(), AtomicUsize::new(0)));
+    let waker = Waker::from(rung);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn operations_are_awaited_by_any_executor() {
+    let ends = World::new(3).run(|comm| {
+        block_on(async {
+            let (rank, ranks) = (comm.rank(), comm.world_size());
+            let sum = comm.all_reduce_async(vec![rank as u64; 3000], ReduceOp::Sum)?;
+            let sent = comm.send_async(vec![rank as u8; 70_000], (rank + 1) % ranks)?;
+            let left = comm
+                .recv_async(vec![9u8; 70_000], (rank + ranks - 1) % ranks)?
+                .await?;
+            sent.await?;
+            Ok::<_, Error>((sum.await?[2999], left[69_999]))
+        })
+    });
+    assert_eq!(ends, [Ok((3, 2)), Ok((3, 0)), Ok((3, 1))]);
+}
+
+#[test]
+fn a_future_that_is_dropped_lets_its_operation_end() {
+    let ends = World::new(2).run(|comm| {
+        let mut work = comm.all_reduce_async(vec![1u32; 5000], ReduceOp::Sum)?;
+        let polled = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop()));
+        drop(polled);
+        drop(work);
+        // Detached: the next call is number 2 on both ranks all the same.
+        let mut sum = [1u32];
+        comm.all_reduce(&mut sum, ReduceOp::Sum).map(|()| sum)
+    });
+    assert_eq!(ends, vec![Ok([2]); 2]);
+}
+
+#[test]
+fn a_task_is_told_of_a_death() {
+    let mut world = World::new(2);
+    world.network.faults.deaths = vec![(1, Duration::from_millis(500))];
+    let ends = world.run(|comm| -> Result<()> {
+        block_on(async {
+            loop {
+                comm.all_reduce_async(vec![1.0f64; 100], ReduceOp::Sum)?
+                    .await?;
+            }
+        })
+    });
+    assert!(
+        ends[0].as_ref().is_err_and(|error| error.peer() == Some(1)),
+        "{ends:?}"
+    );
+}

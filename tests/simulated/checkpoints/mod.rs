@@ -1,0 +1,150 @@
+//! Checkpoints: what is saved comes back, what is damaged is named and passed over, and a writer
+//! that is killed at any moment loses nothing. A training resumes with the same bits.
+
+mod damage;
+mod killed;
+mod ranks;
+mod resume;
+mod series;
+mod writers;
+
+use ringtree::ddp::checkpoint::{Checkpoint, State, Store};
+use ringtree::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// A store in memory that can be looked into, damaged, and made to fail.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Contents>>);
+
+#[derive(Clone, Default)]
+struct Contents {
+    files: BTreeMap<String, Vec<u8>>,
+    /// Changes that still succeed, if they are counted.
+    changes_left: Option<usize>,
+    /// The last write that failed.
+    failed: Option<(String, Vec<u8>)>,
+    /// Whether nothing can be removed.
+    keeps_all: bool,
+    /// The message that every look fails with.
+    broken: Option<String>,
+}
+
+impl Memory {
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.0.lock().unwrap().files.clone()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.files().into_keys().collect()
+    }
+
+    fn put(&self, name: &str, bytes: Vec<u8>) {
+        self.0.lock().unwrap().files.insert(name.to_owned(), bytes);
+    }
+
+    fn allow_changes(&self, count: Option<usize>) {
+        self.0.lock().unwrap().changes_left = count;
+    }
+
+    /// The last write that failed takes place all the same.
+    fn let_failed_arrive(&self) {
+        let mut contents = self.0.lock().unwrap();
+        let failed = contents.failed.take();
+        contents.files.extend(failed);
+    }
+
+    fn keep_all(&self, keeps_all: bool) {
+        self.0.lock().unwrap().keeps_all = keeps_all;
+    }
+
+    fn may_remove(&self) -> Result<()> {
+        match self.0.lock().unwrap().keeps_all {
+            true => Err(Error::system("access denied")),
+            false => Ok(()),
+        }
+    }
+
+    fn break_with(&self, message: &str) {
+        self.0.lock().unwrap().broken = Some(message.to_owned());
+    }
+
+    fn look<T>(&self, get: impl FnOnce(&Contents) -> T) -> Result<T> {
+        let contents = self.0.lock().unwrap();
+        match &contents.broken {
+            Some(message) => Err(Error::system(message.clone())),
+            None => Ok(get(&contents)),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Vec<u8>>)) -> Result<()> {
+        let mut contents = self.0.lock().unwrap();
+        match contents.changes_left.as_mut() {
+            Some(0) => return Err(Error::system("the disk is full")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        change(&mut contents.files);
+        Ok(())
+    }
+}
+
+impl Store for Memory {
+    fn location(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        self.look(|contents| contents.files.keys().cloned().collect())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.look(|contents| contents.files.get(name).cloned())
+    }
+
+    fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
+        let file = (name.to_owned(), parts.concat());
+        let written = self.change(|files| files.extend([file.clone()]));
+        if written.is_err() {
+            self.0.lock().unwrap().failed = Some(file);
+        }
+        written
+    }
+
+    fn clear_leftovers(&self) -> Result<()> {
+        self.may_remove()
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.may_remove()?;
+        self.change(|files| {
+            files.remove(name);
+        })
+    }
+}
+
+/// A checkpoint with `count` weights, all of whose content follows from the step.
+fn checkpoint(step: u64, count: usize) -> Checkpoint {
+    let mut checkpoint = Checkpoint::new(State {
+        run_id: "test-run".to_owned(),
+        world_size: 2,
+        step,
+        epoch: step / 10,
+        samples: Some(1000),
+        sampler_position: step * 8,
+        seed: u64::MAX - step,
+        order: Some((vec![3, 2, 0, 1], 1)),
+        tuning: Some("{\n}".to_owned()),
+        loss: Some(1.0 / (step as f64 + 1.0)),
+        user: serde_json::json!({ "learning_rate": 1.0 / (step as f64 + 3.0), "name": "é\"\\" }),
+    });
+    let weight = |index| (index as f32).mul_add(0.5, step as f32);
+    let weights: Vec<f32> = (0..count).map(weight).collect();
+    checkpoint
+        .insert("model/weights", &[count], &weights)
+        .unwrap();
+    checkpoint
+        .insert("optimizer/step", &[], &[step as i64])
+        .unwrap();
+    checkpoint
+}

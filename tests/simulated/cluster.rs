@@ -1,0 +1,457 @@
+//! Thousands of scripted ranks in one thread: results, times, faults, repeatability.
+
+use crate::long::short_or_long;
+use ringtree::Error;
+use ringtree::plan::algorithms::{self, entry, plan};
+use ringtree::plan::cost::longest_path_between_sites_s;
+use ringtree::plan::ir::Request;
+use ringtree::plan::price::{LinkCost, UplinkCost};
+use ringtree::plan::select::TuningTable;
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology};
+use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
+use ringtree::sim::cluster::{Cluster, Moment, Outcome};
+use ringtree::sim::faults::{Faults, SplitMix64};
+use ringtree::sim::network::Uplinks;
+use ringtree::sim::script::{Call, Script, Step};
+use ringtree::sim::simulate::World;
+use std::time::Duration;
+
+/// A frame's header: it travels with every message.
+const HEADER_BYTES: f64 = 32.0;
+/// Longer than any of these runs takes without a fault.
+const LONG: Duration = Duration::from_secs(60);
+
+fn run(world: &World, steps: Vec<Step>) -> Outcome {
+    let script = Script::same(world.world_size, steps);
+    let outcome = Cluster::new(world.clone()).run(&script).unwrap();
+    assert_eq!(exact::check(&outcome), Ok(()));
+    assert_eq!(order::check(&outcome), Ok(()));
+    assert_eq!(no_hang::check(&outcome, LONG), Ok(()));
+    for record in &outcome.records {
+        assert_eq!(record.result, Some(Ok(())), "{record:?}");
+    }
+    outcome
+}
+
+fn log2_ceil(ranks: usize) -> u32 {
+    ranks.next_power_of_two().trailing_zeros()
+}
+
+/// Without a limit on bandwidth, a round takes the latency.
+fn rounds_taken(world_size: usize, call: Call) -> u32 {
+    let world = World::new(world_size);
+    let end = run(&world, vec![Step::Call(call)]).end();
+    let latency_ns = world.network.latency.as_nanos();
+    assert_eq!(end.as_nanos() % latency_ns, 0, "{end:?}");
+    (end.as_nanos() / latency_ns) as u32
+}
+
+#[test]
+fn a_barrier_of_thousands_takes_a_round_for_each_doubling() {
+    for ranks in [2048, 2049] {
+        let call = Call::new(Collective::Barrier, 1).by(Algorithm::Dissemination);
+        assert_eq!(rounds_taken(ranks, call), log2_ceil(ranks));
+    }
+}
+
+/// A root's sends follow each other at no latency's cost, but share its port. So here a message
+/// holds the ports for 10 µs, and arrives as soon as it is through.
+fn sends_taken(world_size: usize) -> u32 {
+    let mut world = World::new(world_size);
+    world.network.latency = Duration::ZERO;
+    world.network.bandwidth_bytes_per_s = 1e8;
+    let call = Call::new(Collective::Broadcast, 242).by(Algorithm::Binomial);
+    let end = run(&world, vec![Step::Call(call)]).end();
+    assert_eq!(end.as_nanos() % 10_000, 0, "{end:?}");
+    (end.as_nanos() / 10_000) as u32
+}
+
+#[test]
+fn time_grows_with_the_logarithm_or_with_the_ranks_as_the_algorithm_does() {
+    for ranks in (2usize..=20).chain([31, 64, 100, 256]) {
+        let rounds =
+            |collective, algorithm| rounds_taken(ranks, Call::new(collective, 300).by(algorithm));
+        let logarithm = log2_ceil(ranks);
+        assert_eq!(sends_taken(ranks), logarithm);
+        // Between powers of two some of its chains of dependent messages skip a round.
+        let circulant = rounds(Collective::AllReduce, Algorithm::Circulant);
+        assert!(circulant <= 2 * logarithm, "{circulant} for {ranks}");
+        assert_eq!(
+            rounds(Collective::AllReduce, Algorithm::Ring),
+            2 * (ranks as u32 - 1)
+        );
+        if ranks.is_power_of_two() {
+            let doubling = rounds(Collective::AllReduce, Algorithm::RecursiveDoubling);
+            assert_eq!(doubling, logarithm);
+            assert_eq!(circulant, 2 * logarithm);
+        }
+    }
+}
+
+/// What the plans of all ranks cost, in the model whose o contains the bytes of a header.
+fn price_s(world: &World, call: &Call, algorithm: Algorithm) -> f64 {
+    let bytes = call.count * call.dtype.size();
+    longest_path_between_sites_s(&plans(world, call, algorithm), bytes, &table_of(world))
+}
+
+fn plans(world: &World, call: &Call, algorithm: Algorithm) -> Vec<Plan> {
+    (0..world.world_size)
+        .map(|rank| plan(&request(world, call, algorithm, rank)).unwrap())
+        .collect()
+}
+
+/// The network's numbers, with an o that contains the bytes of a header.
+fn table_of(world: &World) -> TuningTable {
+    let beta_s_per_byte = 1.0 / world.network.bandwidth_bytes_per_s;
+    let tcp = LinkCost {
+        alpha_s: world.network.latency.as_secs_f64(),
+        overhead_s: world.network.overhead.as_secs_f64() + HEADER_BYTES * beta_s_per_byte,
+        beta_s_per_byte,
+        gamma_s_per_byte: 0.0,
+    };
+    let uplink = world.network.uplinks.as_ref().map(|uplinks| UplinkCost {
+        alpha_s: uplinks.latency.as_secs_f64(),
+        beta_s_per_byte: 1.0 / uplinks.bandwidth_bytes_per_s,
+    });
+    TuningTable {
+        tcp,
+        uplink,
+        ..TuningTable::default()
+    }
+}
+
+fn request(world: &World, call: &Call, algorithm: Algorithm, rank: usize) -> Request {
+    Request {
+        collective: call.collective().unwrap(),
+        algorithm,
+        world_size: world.world_size,
+        rank,
+        root: call.root,
+        pieces: 1,
+        hosts: world.hosts.clone(),
+    }
+}
+
+/// A network on which every message is one packet, and the chooser takes one piece.
+fn one_packet_a_message(world_size: usize) -> World {
+    let mut world = World::new(world_size);
+    world.network.bandwidth_bytes_per_s = 1e9;
+    world.network.overhead = Duration::from_micros(3);
+    world.network.quantum_bytes = 1 << 30;
+    world.network.window_bytes = 1 << 30;
+    world.tuning.tcp.overhead_s = 1.0;
+    world
+}
+
+#[test]
+fn ranks_take_the_time_of_the_longest_path_through_their_plans() {
+    let mut off = Vec::new();
+    for (collective, algorithm) in algorithms::pairs(&[2, 3, 5, 8]) {
+        for world_size in (2..=17).chain([23, 31, 32, 33, 48, 63, 64]) {
+            let world = one_packet_a_message(world_size);
+            let call = Call::new(collective, 1);
+            let entry = entry(collective, algorithm).unwrap();
+            let chunks = (entry.chunks)(&request(&world, &call, algorithm, 0));
+            let call = Call::new(collective, 256 * chunks).by(algorithm);
+            let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
+            let price_s = price_s(&world, &call, algorithm);
+            // Where several messages come to a port at once, they may be served in another order.
+            let tolerance = match algorithm.with_radix(2) {
+                Ok(Algorithm::RecursiveDoubling) => 0.05,
+                Ok(Algorithm::Circulant) if algorithm.radix() > 2 => 0.05,
+                _ if algorithm == Algorithm::ScatterAllgather => 0.15,
+                _ => 0.02,
+            };
+            if (taken_s / price_s - 1.0).abs() > tolerance {
+                off.push(format!(
+                    "{collective} by {algorithm} over {world_size} ranks took {taken_s} s, \
+                     the longest path {price_s} s"
+                ));
+            }
+        }
+    }
+    assert_eq!(off, Vec::<String>::new());
+}
+
+/// The same with uplinks, whose bytes a site's ranks share.
+#[test]
+fn between_sites_too_ranks_take_the_time_of_the_longest_path() {
+    let mut off = Vec::new();
+    for (collective, algorithm) in algorithms::pairs(&[2, 4]) {
+        for sites in [&[2, 2][..], &[4, 4], &[5, 3], &[3, 3, 3], &[8, 6, 2]] {
+            let mut world = one_packet_a_message(sites.iter().sum());
+            world.hosts = Hosts::APART.in_sites_of(sites);
+            let topology = Topology {
+                world_size: world.world_size,
+                hosts: world.hosts.clone(),
+            };
+            let uplinks = Uplinks::of(&topology, Duration::from_micros(300), 1e8);
+            world.network.uplinks = Some(uplinks);
+            let call = Call::new(collective, 1);
+            let entry = entry(collective, algorithm).unwrap();
+            let chunks = (entry.chunks)(&request(&world, &call, algorithm, 0));
+            let call = Call::new(collective, 4096 * chunks).by(algorithm);
+            let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
+            let price_s = price_s(&world, &call, algorithm);
+            // Where several messages come to a port or an uplink at once, their order may differ. A
+            // rank that gathers sends what it has before the rest has come over a slow uplink.
+            let tolerance = match (collective, algorithm) {
+                (Collective::Gather, Algorithm::Binomial) => 0.3,
+                _ => 0.1,
+            };
+            if (taken_s / price_s - 1.0).abs() > tolerance {
+                off.push(format!(
+                    "{collective} by {algorithm} at sites of {sites:?} took {taken_s} s, \
+                     the longest path {price_s} s"
+                ));
+            }
+        }
+    }
+    assert_eq!(off, Vec::<String>::new());
+}
+
+fn pairs() -> Vec<(Collective, Algorithm)> {
+    algorithms::pairs(&[2])
+}
+
+/// A world with tiny windows, random delays and stalls, and transfers cut short.
+fn rough(world_size: usize, seed: u64) -> World {
+    let mut world = World::new(world_size);
+    world.network.seed = seed;
+    let (host_count, mut random) = (1 + seed % world_size as u64, SplitMix64::new(seed + 7));
+    let hosts = (0..world_size).map(|_| random.below(host_count) as usize);
+    let hosts = hosts.collect::<Vec<_>>();
+    let sites: Vec<usize> = hosts.iter().map(|host| host % 3).collect();
+    let topology = Topology::at_sites(&hosts, &sites);
+    world.hosts = topology.hosts.clone();
+    if seed.is_multiple_of(2) {
+        world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_micros(50), 1e7));
+    }
+    world.network.window_bytes = 40 + SplitMix64::new(!seed).below(500) as usize;
+    world.network.faults = Faults {
+        delay_max: Duration::from_micros(200),
+        stall_probability: 0.02,
+        stall_max: Duration::from_millis(1),
+        short_io: true,
+        ..Faults::default()
+    };
+    world
+}
+
+#[test]
+fn operations_in_flight_together_never_block_each_other() {
+    let all = pairs();
+    for seed in 0..60 {
+        let mut chance = SplitMix64::new(seed);
+        let ranks = 2 + chance.below(11) as usize;
+        let mut call = || {
+            let (collective, algorithm) = all[chance.below(all.len() as u64) as usize];
+            let count = collective.whole_count(chance.below(400) as usize, ranks);
+            let root = chance.below(ranks as u64) as usize;
+            let call = Call::new(collective, count).root(root).by(algorithm);
+            match collective {
+                Collective::Barrier => Step::Barrier,
+                _ => Step::Start(0, call),
+            }
+        };
+        let steps = vec![
+            call(),
+            call(),
+            call(),
+            Step::Wait(0),
+            call(),
+            Step::Wait(0),
+            Step::Leave,
+        ];
+        run(&rough(ranks, seed), steps);
+    }
+}
+
+#[test]
+fn work_goes_on_behind_a_computation_or_waits_for_its_end() {
+    let compute = Duration::from_millis(5);
+    let call = Call::new(Collective::AllReduce, 64).by(Algorithm::Ring);
+    let script = Script::same(
+        4,
+        vec![Step::Start(1, call), Step::Compute(compute), Step::Wait(1)],
+    );
+    let mut cluster = Cluster::new(World::new(4));
+    let overlapped = cluster.run(&script).unwrap();
+    assert_eq!(overlapped.end(), compute);
+    cluster.progress_during_compute = false;
+    let serial = cluster.run(&script).unwrap();
+    // The first of six rounds left before the computation.
+    assert_eq!(serial.end(), compute + 5 * World::new(4).network.latency);
+}
+
+/// A few calls in a rough world in which one or two ranks are killed somewhere.
+fn killed(pair: (Collective, Algorithm), seed: u64) -> Outcome {
+    let (collective, algorithm) = pair;
+    let mut chance = SplitMix64::new(seed);
+    let ranks = 2 + chance.below(9) as usize;
+    let root = chance.below(ranks as u64) as usize;
+    let count = collective.whole_count(ranks + chance.below(200) as usize, ranks);
+    let call = Call::new(collective, count).root(root).by(algorithm);
+    let mut cluster = Cluster::new(rough(ranks, seed));
+    for _ in 0..1 + chance.below(2) {
+        let moment = match chance.below(3) {
+            0 => Moment::Time(Duration::from_micros(chance.below(4000))),
+            1 => Moment::BytesSent(chance.below(2000)),
+            _ => Moment::CallsMade(chance.below(5)),
+        };
+        cluster.kill(chance.below(ranks as u64) as usize, moment);
+    }
+    let steps = vec![
+        Step::Start(1, call),
+        Step::Start(2, call),
+        Step::Compute(Duration::from_micros(chance.below(300))),
+        Step::Wait(1),
+        Step::Wait(2),
+        Step::Barrier,
+        Step::Call(call),
+    ];
+    cluster.run(&Script::same(ranks, steps)).unwrap()
+}
+
+/// With `RINGTREE_TEST_LONG=1`, a hundred times as many.
+fn histories_per_pair() -> u64 {
+    short_or_long(20, 2000)
+}
+
+#[test]
+fn whatever_rank_dies_whenever_nobody_hangs_and_all_blame_the_same() {
+    let (mut kills, mut failures) = (0, 0);
+    for (index, pair) in pairs().into_iter().enumerate() {
+        for history in 0..histories_per_pair() {
+            let seed = history * 1000 + index as u64;
+            let outcome = killed(pair, seed);
+            let holds = exact::check(&outcome)
+                .and_then(|()| order::check(&outcome))
+                .and_then(|()| no_hang::check(&outcome, Duration::from_secs(2)))
+                .and_then(|()| same_error::check(&outcome));
+            assert_eq!(holds, Ok(()), "{pair:?}, seed {seed}");
+            kills += outcome.kills.iter().flatten().count();
+            let is_failure = |result: &Option<Result<(), _>>| matches!(result, Some(Err(_)));
+            failures += usize::from(outcome.records.iter().any(|one| is_failure(&one.result)));
+        }
+    }
+    assert!(
+        kills > 200 && failures > 150,
+        "{kills} kills, {failures} failed runs"
+    );
+}
+
+#[test]
+fn a_seed_is_a_history() {
+    let pair = (Collective::AllReduce, Algorithm::Ring);
+    for seed in 0..10 {
+        assert_eq!(killed(pair, seed), killed(pair, seed));
+    }
+    assert_ne!(killed(pair, 3).records, killed(pair, 3 + (1 << 40)).records);
+}
+
+#[test]
+fn the_death_of_one_of_a_thousand_is_named_by_all() {
+    let call = Call::new(Collective::AllReduce, 1024).by(Algorithm::RecursiveDoubling);
+    let mut cluster = Cluster::new(World::new(1024));
+    cluster.kill(700, Moment::Time(Duration::from_micros(35)));
+    let steps = vec![Step::Call(call), Step::Barrier];
+    let outcome = cluster.run(&Script::same(1024, steps)).unwrap();
+    assert_eq!(no_hang::check(&outcome, Duration::from_secs(1)), Ok(()));
+    assert_eq!(same_error::check(&outcome), Ok(()));
+    let errors = outcome
+        .survivors()
+        .filter_map(|record| record.result.as_ref()?.as_ref().err());
+    let blame = errors.filter(|error| error.is_peer_lost() && error.peer() == Some(700));
+    assert_eq!(blame.count(), 1023);
+}
+
+#[test]
+fn a_script_that_does_not_fit_is_refused() {
+    let cluster = Cluster::new(World::new(3));
+    let refused = |steps| {
+        cluster
+            .run(&Script::same(3, steps))
+            .unwrap_err()
+            .to_string()
+    };
+    let call = Call::new(Collective::Broadcast, 1);
+    assert_eq!(
+        refused(vec![Step::Call(call.root(3))]),
+        "root 3 is no rank of 3"
+    );
+    assert!(refused(vec![Step::Call(call.by(Algorithm::Ring))]).contains("does not carry out"));
+    assert!(cluster.run(&Script::same(2, vec![])).is_err());
+}
+
+#[test]
+fn the_checkers_see_what_they_are_for() {
+    let steps = vec![
+        Step::Call(Call::new(Collective::AllReduce, 8)),
+        Step::Barrier,
+    ];
+    let good = run(&World::new(4), steps);
+    let spoilt = |spoil: &dyn Fn(&mut Outcome)| {
+        let mut outcome = good.clone();
+        spoil(&mut outcome);
+        outcome
+    };
+    let wrong = spoilt(&|outcome| outcome.records[2].wrong = 1);
+    assert!(exact::check(&wrong).is_err());
+    let endless = spoilt(&|outcome| outcome.records[2].end = None);
+    assert!(no_hang::check(&endless, LONG).is_err());
+    let late = spoilt(&|outcome| outcome.records[2].end = Some(LONG * 2));
+    assert!(no_hang::check(&late, LONG).is_err());
+    let stuck = spoilt(&|outcome| outcome.ends[1] = None);
+    assert!(no_hang::check(&stuck, LONG).is_err());
+    let early = spoilt(&|outcome| outcome.records[2].start = LONG);
+    assert!(order::check(&early).is_err());
+    let blames = |outcome: &mut Outcome, record: usize, rank| {
+        let message = "gone";
+        outcome.records[record].result = Some(Err(Error::peer_lost(rank, message)));
+    };
+    let one_cause = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, 3)));
+    assert_eq!(same_error::check(&one_cause), Ok(()));
+    let two_causes = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, record)));
+    assert!(same_error::check(&two_causes).is_err());
+}
+
+#[test]
+fn the_checkers_of_agreement_see_what_they_are_for() {
+    let steps = vec![
+        Step::Call(Call::new(Collective::AllReduce, 8)),
+        Step::Mark(1),
+        Step::Barrier,
+        Step::Call(Call::new(Collective::AllReduce, 8)),
+        Step::Mark(2),
+        Step::Barrier,
+        Step::Barrier,
+    ];
+    let mut cluster = Cluster::new(World::new(4));
+    cluster.kill(2, Moment::CallsMade(4));
+    let good = cluster.run(&Script::same(4, steps)).unwrap();
+    assert_eq!(good.agreed, [Some(2), Some(2), None, Some(2)]);
+    assert_eq!(agreement::check(&good), Ok(()));
+    assert_eq!(agreement::check_least(&good), Ok(()));
+    let spoilt = |spoil: &dyn Fn(&mut Outcome)| {
+        let mut outcome = good.clone();
+        spoil(&mut outcome);
+        outcome
+    };
+    let different = spoilt(&|outcome| outcome.agreed[1] = Some(1));
+    assert!(agreement::check(&different).is_err());
+    let untold = spoilt(&|outcome| outcome.agreed[1] = None);
+    assert!(agreement::check(&untold).is_err());
+    let excused = spoilt(&|outcome| {
+        outcome.agreed = vec![None; 4];
+        outcome.kills[0] = Some(LONG);
+    });
+    assert_eq!(agreement::check(&excused), Ok(()));
+    let passed = spoilt(&|outcome| outcome.agreed.fill(Some(0)));
+    let message = agreement::check(&passed).unwrap_err();
+    assert!(message.contains("relied on 1"), "{message}");
+    for number in [1, 3] {
+        let not_least = spoilt(&|outcome| outcome.agreed.fill(Some(number)));
+        assert!(agreement::check_least(&not_least).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! The data-parallel layer on simulated ranks: every hook, every kind of gradient, misuse, death.
+
+mod averages;
+mod death;
+mod half_precision;
+mod mismatch;
+mod misuse;
+mod power_sgd;
+mod sharded;
+mod uneven;
+
+use half::{bf16, f16};
+use ringtree::ddp::{HalfHook, Options, Parameter, PowerSgd};
+use ringtree::sim::faults::SplitMix64;
+use ringtree::{Dtype, Element};
+
+/// A hook, and what its averages may differ by: this part of the largest magnitude, and this much
+/// however small all are.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) set: fn(Options) -> Options,
+    pub(crate) relative: f64,
+    pub(crate) absolute: f64,
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+/// Every hook. The gradients of these tests have rank 1, so that PowerSGD is near exact.
+pub(crate) const HOOKS: &[Row] = &[
+    Row {
+        name: "plain",
+        set: |options| options,
+        relative: 1e-6,
+        absolute: 0.0,
+    },
+    Row {
+        name: "bf16",
+        set: |options| options.hook(HalfHook::bf16()),
+        relative: 2.02 / 256.0,
+        absolute: 0.0,
+    },
+    Row {
+        name: "f16",
+        set: |options| options.hook(HalfHook::f16()),
+        relative: 2.02 / 2048.0,
+        // Twice half of the smallest positive number.
+        absolute: 6e-8,
+    },
+    Row {
+        name: "PowerSGD",
+        set: |options| options.hook(PowerSgd::new(2)),
+        relative: 1e-3,
+        absolute: 0.0,
+    },
+    Row {
+        name: "PowerSGD after a step",
+        set: |options| options.hook(PowerSgd::new(1).seed(5).start_after(1)),
+        relative: 1e-3,
+        absolute: 0.0,
+    },
+];
+
+/// An element of a gradient.
+pub(crate) trait Real: Element {
+    fn from_f64(value: f64) -> Self;
+    fn to_f64(self) -> f64;
+    /// What sums of a few may differ by, as a part of the largest.
+    const RELATIVE: f64;
+}
+
+macro_rules! reals {
+    ($($real:ty, $from:expr, $to:expr, $relative:expr;)*) => {$(
+        impl Real for $real {
+            fn from_f64(value: f64) -> Self {
+                $from(value)
+            }
+            fn to_f64(self) -> f64 {
+                $to(self)
+            }
+            const RELATIVE: f64 = $relative;
+        }
+    )*};
+}
+
+reals! {
+    f32, |value| value as f32, f64::from, 1e-6;
+    f64, |value| value, |value| value, 1e-14;
+    bf16, bf16::from_f64, bf16::to_f64, 10.0 / 256.0;
+    f16, f16::from_f64, f16::to_f64, 10.0 / 2048.0;
+}
+
+/// Runs an expression in which `$real` is the type that `$dtype` names.
+macro_rules! with_real {
+    ($dtype:expr, $real:ident => $body:expr) => {
+        match $dtype {
+            ringtree::Dtype::F32 => {
+                type $real = f32;
+                $body
+            }
+            ringtree::Dtype::F64 => {
+                type $real = f64;
+                $body
+            }
+            ringtree::Dtype::Bf16 => {
+                type $real = half::bf16;
+                $body
+            }
+            ringtree::Dtype::F16 => {
+                type $real = half::f16;
+                $body
+            }
+            other => panic!("{other} is no gradient's type"),
+        }
+    };
+}
+pub(crate) use with_real;
+
+/// Numbers from −1 to 1 that the words determine.
+pub(crate) fn numbers(words: &[u64], count: usize) -> Vec<f64> {
+    let seed = words.iter().fold(17u64, |seed, word| {
+        SplitMix64::new(seed ^ word.wrapping_mul(0x9E37_79B9_7F4A_7C15)).next_u64()
+    });
+    let mut chance = SplitMix64::new(seed);
+    let one = |_| chance.next_u64() as f64 / u64::MAX as f64 * 2.0 - 1.0;
+    (0..count).map(one).collect()
+}
+
+/// A gradient: as a matrix (the first extent by the others) it is left ⊗ right, with the same right
+/// always, so that any sum of a parameter's gradients has rank 1, too.
+pub(crate) fn gradient(parameter: &Parameter, number: usize, step: u64, from: u64) -> Vec<f64> {
+    let rows = parameter.shape.first().copied().unwrap_or(1).max(1);
+    let right = numbers(&[number as u64], parameter.count() / rows);
+    let left = numbers(&[step, number as u64, from], rows);
+    left.iter()
+        .flat_map(|left| right.iter().map(move |right| left * right))
+        .take(parameter.count())
+        .collect()
+}
+
+/// 0..`count` in an order that the words determine.
+pub(crate) fn shuffled(words: &[u64], count: usize) -> Vec<usize> {
+    let keys = numbers(words, count);
+    let mut order: Vec<_> = (0..count).collect();
+    order.sort_by(|one, other| keys[*one].total_cmp(&keys[*other]));
+    order
+}
+
+/// A small model with parameters of several kinds.
+pub(crate) fn model() -> Vec<Parameter> {
+    vec![
+        Parameter::new("embedding", &[16, 12], Dtype::F32),
+        Parameter::new("scale", &[7], Dtype::F32),
+        Parameter::new("half", &[9], Dtype::Bf16),
+        Parameter::new("convolution", &[10, 4, 5], Dtype::F32),
+        Parameter::new("bias", &[], Dtype::F32),
+    ]
+}

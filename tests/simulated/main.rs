@@ -1,0 +1,16 @@
+//! The real engine on simulated ranks, and what they write: virtual time, and every failure at
+//! every step.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/checked.rs"]
+mod checked;
+#[path = "../support/long.rs"]
+mod long;
+
+mod agreement;
+mod checkpoints;
+mod cluster;
+mod ddp;
+mod results;
+mod trace;
