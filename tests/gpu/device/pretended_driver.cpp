@@ -13,7 +13,7 @@
 //   who uses memory that is not mapped for its GPU ends the process. What is mapped stays, also when
 //   its owner is gone. Kernels are `cuda/reduce.cu` on the CPU.
 #define main kernels_on_a_cpu
-#include "../../cuda/host.cpp"
+#include "../../../cuda/host.cpp"
 #undef main
 
 #include <atomic>
