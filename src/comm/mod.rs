@@ -332,10 +332,11 @@ impl Communicator {
     /// step counts exactly if every survivor had [marked](Communicator::mark) it, also where its
     /// commit failed; a rank that passed the commit finds that it counts.
     ///
-    /// `None` after `at_most` (the answer takes a round trip to rank 0, or about a second longer
-    /// if a rank is silent), at once if rank 0 is gone or nothing has failed. A rank without an
-    /// answer that has passed the commit knows that the step counts; one that has not is in
-    /// doubt: the others may have an answer, and it may be either.
+    /// `None` after `at_most` (the answer takes a round trip to the lowest rank that has not left,
+    /// or about a second longer if a rank is silent), immediately if a rank died that may have
+    /// answered others, or if nothing has failed. A rank without an answer that has passed the
+    /// commit knows that the step counts; one that has not is in doubt: the others may have an
+    /// answer, and it may be either.
     ///
     /// A number *above* this rank's own mark says that it was silent for so long that the others
     /// gave it up: they count a step that it has not completed, so its state is of no more use.

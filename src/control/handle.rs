@@ -17,8 +17,9 @@ use std::time::Duration;
 pub trait Handler: Send + Sync {
     /// A control message from rank `from`, perhaps this one.
     fn control(&self, from: usize, group: u32, payload: &[u8]);
-    /// The connection to `rank` closed or broke; `why` reads on after "rank 3: ". Rank 0 loses any
-    /// rank this way, the others only rank 0, which relays all their control messages.
+    /// The connection to `rank` closed or broke, or none can be made because no process listens
+    /// there; `why` reads on after "rank 3: ". Rank 0 loses any rank this way; the others only rank
+    /// 0, which relays their control messages, and after that those that they connect to.
     fn control_lost(&self, rank: usize, why: String);
     /// The process of `rank`, which runs on this host, has ended. Its last control messages may
     /// still be on their way.
@@ -143,8 +144,9 @@ impl ControlHandle {
     }
 
     /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, by way
-    /// of rank 0; to this rank itself it is delivered too. Messages between two ranks stay in
-    /// order. What cannot be sent any more is dropped: [`Handler::control_lost`] has said so.
+    /// of rank 0 while that is there; to this rank itself it is delivered too. Messages between two
+    /// ranks stay in order. What cannot be sent any more is dropped: [`Handler::control_lost`] has
+    /// said so.
     pub fn send(&self, to: usize, group: u32, payload: &[u8]) {
         if let Ok(to) = u32::try_from(to) {
             self.push_send(to, group, payload);

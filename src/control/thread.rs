@@ -2,9 +2,12 @@
 //!
 //! The ranks form a star: every rank has one connection to rank 0, which passes messages on. So
 //! rank 0 holds n - 1 connections and every other rank one, a message takes at most two hops, and
-//! messages from one rank to another stay in order. The thread sleeps in its own poll; while
+//! messages from one rank to another stay in order. When rank 0 has left, a rank connects to those
+//! that it sends messages to ([`messages`]). The thread sleeps in its own poll; while
 //! asynchronous operations are in flight it watches the data sockets' epoll descriptor as well, and
 //! always the processes of its host's other ranks.
+
+mod messages;
 
 use super::channel::Channel;
 use super::connections::{Connections, Incoming, Outcome};
@@ -12,17 +15,13 @@ use super::descriptors::{self, Room};
 use super::handle::{Command, ControlHandle, Handler, Shared};
 use super::handshake::{Failure, Handshake};
 use super::membership::Membership;
-use super::message::{Relay, TO_ALL};
 use super::peer::Peer;
 use super::process::{self, Life};
 use super::wait::wait;
-use crate::error::Error;
-use crate::limits::{
-    CONTROL_CLOSE_MAX, CONTROL_MESSAGE_BYTES_MAX, CONTROL_RELAY_AFTER, DIALS_ASKED_MAX,
-    FORGOTTEN_MAX, PROCESSES_WATCHED_MAX,
-};
+use crate::limits::{CONTROL_CLOSE_MAX, DIALS_ASKED_MAX, FORGOTTEN_MAX, PROCESSES_WATCHED_MAX};
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
+use messages::{CONTROL_CHANNEL, Messages};
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -94,7 +93,7 @@ struct ControlThread {
     handler: Arc<dyn Handler>,
     rank: usize,
     peers: Arc<Vec<Peer>>,
-    /// A channel's number is its rank.
+    /// The channel of the star to a rank has the rank's number; see [`Messages`] for others.
     connections: Connections,
     dials: BTreeMap<(u32, usize), Dial>,
     /// The processes of other ranks that live, by rank.
@@ -112,8 +111,7 @@ struct ControlThread {
     data_watched: bool,
     /// Set once this process shuts down: until when it waits for the others to close.
     leaving_until: Option<Instant>,
-    /// Until when it still relays, for other ranks may be shutting down too.
-    relaying_until: Instant,
+    messages: Messages,
 }
 
 fn number(value: usize) -> u32 {
@@ -155,7 +153,7 @@ impl ControlThread {
             data_events,
             data_watched: false,
             leaving_until: None,
-            relaying_until: Instant::now(),
+            messages: Messages::default(),
         })
     }
 
@@ -166,10 +164,12 @@ impl ControlThread {
         loop {
             self.obey();
             if let Some(until) = self.leaving_until {
-                if Instant::now() >= self.relaying_until {
+                let has_said_all = self.has_said_all();
+                if has_said_all {
+                    self.connections.acceptor.close();
                     self.connections.finish_flushed();
                 }
-                if self.connections.is_empty() || Instant::now() >= until {
+                if has_said_all && self.connections.is_empty() || Instant::now() >= until {
                     return;
                 }
             }
@@ -184,8 +184,8 @@ impl ControlThread {
             self.connections.note(&events);
             self.take_incoming();
             self.note_ended(&events);
+            self.redial();
             if self.leaving_until.is_none() {
-                self.redial();
                 self.look_for_starvation();
                 self.handler.awake();
             }
@@ -250,8 +250,8 @@ impl ControlThread {
         while let Some(incoming) = self.connections.next() {
             match incoming {
                 Incoming::Handshake(outcome) => self.settle(outcome),
-                Incoming::Message(rank, relay) => self.route(rank, relay),
-                Incoming::Lost(rank, why) => self.lost(rank, why),
+                Incoming::Message(id, relay) => self.route(id, relay),
+                Incoming::Lost(id, why) => self.closed(id, why),
             }
         }
     }
@@ -264,82 +264,9 @@ impl ControlThread {
         let deadlines = dials
             .chain(self.connections.next_deadline())
             .chain(self.leaving_until);
-        let relaying = self
-            .leaving_until
-            .map(|_| self.relaying_until)
-            .filter(|at| *at > now);
+        let relaying = self.leaving_until.and(self.messages.relaying_until);
+        let relaying = relaying.filter(|at| *at > now);
         deadlines.chain(relaying).map(left).chain(asked).min()
-    }
-
-    // ---- control messages ----
-
-    fn route(&mut self, rank: usize, relay: Relay) {
-        let from = usize::try_from(relay.from).unwrap_or(usize::MAX);
-        if self.rank == 0 && from != rank {
-            self.lose(rank, "it spoke for another rank".into());
-        } else if self.rank == 0 {
-            self.pass_on(relay);
-        } else {
-            self.deliver(&relay);
-        }
-    }
-
-    /// Rank 0: delivers a message, or sends it to the ranks it is for.
-    fn pass_on(&mut self, relay: Relay) {
-        let targets = match relay.to {
-            TO_ALL => 0..self.peers.len(),
-            one => one as usize..one as usize + 1,
-        };
-        let to_all = relay.to == TO_ALL;
-        for target in targets.filter(|target| !(to_all && number(*target) == relay.from)) {
-            if target == 0 {
-                self.deliver(&relay);
-            } else {
-                self.send(target, &relay);
-            }
-        }
-    }
-
-    /// Hands a message to this process, unless it is shutting down and may hold locks meanwhile.
-    fn deliver(&mut self, relay: &Relay) {
-        if self.leaving_until.is_some() {
-            return;
-        }
-        let from = relay.from as usize;
-        if relay.group != PLEASE_DIAL {
-            self.handler.control(from, relay.group, &relay.payload);
-        } else if let Ok(channel) = relay.payload.as_slice().try_into() {
-            self.answer_dial(u32::from_le_bytes(channel), from);
-        }
-    }
-
-    fn send(&mut self, rank: usize, relay: &Relay) {
-        if let Err(why) = self.connections.send(rank, relay) {
-            self.lose(rank, why);
-        }
-    }
-
-    fn lose(&mut self, rank: usize, why: String) {
-        if self.connections.remove(rank).is_some() {
-            self.lost(rank, why);
-        }
-    }
-
-    /// The channel of `rank` is gone already.
-    fn lost(&self, rank: usize, mut why: String) {
-        if self.leaving_until.is_none() {
-            let (here, there) = (&self.peers[self.rank], &self.peers[rank]);
-            if here.host_id != there.host_id {
-                why = format!("{why} (it runs on host {})", there.host_name);
-            }
-            self.handler.control_lost(rank, why);
-        }
-    }
-
-    fn lose_all(&mut self, why: &str) {
-        for rank in self.connections.ids() {
-            self.lose(rank, why.to_owned());
-        }
     }
 
     // ---- commands of this process ----
@@ -360,50 +287,14 @@ impl ControlThread {
         }
     }
 
-    fn send_own(&mut self, to: u32, group: u32, payload: Vec<u8>) {
-        let bytes = payload.len();
-        if bytes > CONTROL_MESSAGE_BYTES_MAX {
-            return self.cannot_send(bytes, group);
-        }
-        let relay = Relay {
-            from: number(self.rank),
-            to,
-            group,
-            payload,
-        };
-        if to == relay.from {
-            self.deliver(&relay);
-        } else if self.rank == 0 {
-            self.pass_on(relay);
-        } else {
-            self.send(0, &relay);
-        }
-    }
-
-    /// No peer and no connection is to blame.
-    fn cannot_send(&self, bytes: usize, group: u32) {
-        if self.leaving_until.is_none() {
-            self.handler.cannot_go_on(Error::protocol(format!(
-                "rank {} has a control message of {bytes} bytes for group {group}, but at most \
-                 {CONTROL_MESSAGE_BYTES_MAX} are sent; report this as a fault of ringtree",
-                self.rank
-            )));
-        }
-    }
-
     fn leave(&mut self) {
         if self.leaving_until.is_some() {
             return;
         }
         let now = Instant::now();
         self.leaving_until = Some(now + CONTROL_CLOSE_MAX);
-        if self.rank == 0 {
-            // All ranks tend to shut down together, and their last messages pass rank 0. A rank
-            // that shuts down later finds no relay; rank 0's own last message explained why.
-            self.relaying_until = now + CONTROL_RELAY_AFTER;
-        }
-        self.connections.acceptor.close();
-        self.dials.clear();
+        self.dials.retain(|(group, _), _| *group == CONTROL_CHANNEL);
+        self.stop_relaying(now);
     }
 
     // ---- data connections ----
@@ -476,8 +367,9 @@ impl ControlThread {
             let started = Handshake::dial(self.peers[peer].address, secret, hello)
                 .and_then(|handshake| self.connections.acceptor.start(handshake));
             if let Err(error) = started {
-                self.dial_failed(group, peer, &Failure::Broken(error.to_string()));
-                if descriptors::are_exhausted(&error) {
+                let is_exhausted = descriptors::are_exhausted(&error);
+                self.dial_failed(group, peer, &Failure::from(&error));
+                if is_exhausted {
                     self.connections.acceptor.starve(error);
                 }
             }
@@ -499,6 +391,8 @@ impl ControlThread {
     /// A handshake for data ended.
     fn settle(&mut self, outcome: Outcome) {
         match (outcome.dialed, outcome.result) {
+            (None, Ok(proven)) if proven.hello.group == CONTROL_CHANNEL => self.accept(proven),
+            (Some((CONTROL_CHANNEL, peer)), Ok(proven)) => self.connected(peer, proven),
             (None, Ok(proven)) => {
                 let Hello { from, group, .. } = proven.hello;
                 let key = (group, from as usize);
@@ -535,6 +429,9 @@ impl ControlThread {
     }
 
     fn dial_failed(&mut self, group: u32, peer: usize, failure: &Failure) {
+        if group == CONTROL_CHANNEL {
+            return self.not_connected(peer, failure);
+        }
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };

@@ -205,7 +205,9 @@ impl Founding {
     /// the others learn that no messages are relayed any more.
     pub(super) fn leave(&mut self, is_relay: bool) {
         let to = if is_relay { To::All } else { To::Rank(RELAY) };
-        self.say(to, &Notice::Left);
+        if self.has_relay() {
+            self.say(to, &Notice::Left);
+        }
     }
 }
 

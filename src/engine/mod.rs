@@ -50,11 +50,19 @@ use waits::Waits;
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     founding: Founding,
-    /// The first error of the first group that is gone and had one.
-    first_failed: Option<Error>,
+    /// The failure of a group that is no longer there.
+    past_failure: Option<PastFailure>,
     /// Ranks of the world that are gone, and why: groups that come later are told.
     lost: BTreeMap<usize, String>,
     waits: Waits,
+}
+
+/// The failure of a group that was dropped. It explains why another group is left only until the
+/// program calls that group again: then the program has survived it.
+struct PastFailure {
+    error: Error,
+    /// Collectives and messages that each other group had made by then.
+    made: Vec<(u32, (u64, u64))>,
 }
 
 /// Names an operation that was started and not yet taken.
@@ -71,9 +79,6 @@ pub struct Ticket {
 impl Engine {
     /// Adds a group under the number that all its ranks use for it.
     pub fn add_group(&mut self, number: u32, mut group: Group) {
-        if !self.founding.has_relay() {
-            group.relay_gone();
-        }
         for (rank, why) in &self.lost {
             if let Some(peer) = group.members().rank_of(*rank) {
                 group.control_lost(peer, why);
@@ -127,23 +132,49 @@ impl Engine {
         self.founding.leave(is_relay);
     }
 
+    /// Says goodbye to the ranks of the group `number`. A group that failed needs none after rank 0
+    /// has left: its ranks would connect only for that.
+    pub fn leave_group(&mut self, number: u32) {
+        let (failed_beside, has_relay) = (self.failed_beside(number), self.founding.has_relay());
+        let group = self.group(number);
+        if let Some(group) = group.filter(|one| has_relay || one.first_error().is_none()) {
+            group.leave(failed_beside);
+        }
+    }
+
     /// Removes a group, giving back its links; its operations must have been taken.
     pub fn remove_group(&mut self, number: u32) -> Option<Group> {
         let at = self.groups.iter().position(|(each, _)| *each == number)?;
         let (_, group) = self.groups.swap_remove(at);
-        if self.first_failed.is_none() {
-            self.first_failed = group.first_error().cloned();
+        let others = self.groups.iter();
+        let made = others.map(|(each, group)| (*each, group.session.calls_made()));
+        let is_current = self.groups.iter().any(|(each, _)| self.explains(*each));
+        if let Some(error) = group.first_error().filter(|_| !is_current) {
+            self.past_failure = Some(PastFailure {
+                error: error.clone(),
+                made: made.collect(),
+            });
         }
         Some(group)
     }
 
-    /// Why another group than `number` failed, if one did, though it may be gone.
-    #[must_use]
-    pub fn failed_beside(&self, number: u32) -> Option<Error> {
+    /// Whether the failure of a dropped group may be why the group `number` is left.
+    fn explains(&self, number: u32) -> bool {
+        let mut groups = self.groups.iter();
+        let made = groups.find_map(|(each, group)| {
+            (*each == number).then(|| (number, group.session.calls_made()))
+        });
+        let past = self.past_failure.as_ref();
+        made.is_some_and(|made| past.is_some_and(|past| past.made.contains(&made)))
+    }
+
+    /// Why another group than `number` failed, if one did that the program has not survived.
+    fn failed_beside(&self, number: u32) -> Option<Error> {
         let others = self.groups.iter().filter(|(each, _)| *each != number);
         let mut errors = others.filter_map(|(_, group)| group.first_error());
-        self.first_failed
-            .as_ref()
+        let past = self.past_failure.as_ref();
+        let past = past.filter(|_| self.explains(number));
+        past.map(|past| &past.error)
             .or_else(|| errors.next())
             .cloned()
     }
@@ -254,8 +285,6 @@ impl Engine {
             if let Some((rank, why)) = lost {
                 let why = format!("rank {RELAY} of the world says: {why}");
                 self.lost(rank, &why);
-            } else if !self.founding.has_relay() {
-                self.groups().for_each(Group::relay_gone);
             }
             return;
         }
@@ -269,13 +298,15 @@ impl Engine {
         }
     }
 
-    /// The control connection of the world's rank `rank` to this one is gone.
+    /// The control connection of the world's rank `rank` to this one closed. Rank 0 tells all ranks
+    /// as long as it relays messages, and after that it is seen by this process alone.
     pub fn control_lost(&mut self, rank: usize, why: &str) {
         if rank == RELAY {
             self.founding.relay_gone(why.to_owned());
-            self.groups().for_each(Group::relay_gone);
-        } else {
+        } else if self.founding.has_relay() {
             self.founding.announce(rank, why);
+        } else {
+            return self.process_ended(rank, why);
         }
         self.lost(rank, why);
     }
@@ -295,8 +326,8 @@ impl Engine {
     }
 
     /// The process of the world's rank `rank` has ended; a goodbye of it may still be on its way.
-    pub fn process_ended(&mut self, rank: usize) {
-        self.with_member(rank, Group::process_ended);
+    pub fn process_ended(&mut self, rank: usize, why: &str) {
+        self.with_member(rank, |group, peer| group.process_ended(peer, why));
     }
 
     /// No link of a group to the world's rank `rank` could be made.
@@ -320,10 +351,13 @@ impl Engine {
         })?;
         Some(match to {
             To::Rank(rank) => (number, To::Rank(members.world_rank(rank)), message),
-            To::All if members.are_everyone() => (number, to, message),
+            To::All if members.are_everyone() && self.founding.has_relay() => (number, to, message),
             To::All => {
-                let own = self.group(number).map(|group| group.rank());
-                let others = (0..members.count()).filter(|rank| Some(*rank) != own);
+                let group = self.group(number)?;
+                let is_meant =
+                    |rank: &usize| *rank != group.rank() && !group.session.has_left(*rank);
+                let others: Vec<_> = (0..members.count()).filter(is_meant).collect();
+                let others = others.into_iter();
                 let each = |rank| (number, To::Rank(members.world_rank(rank)), message.clone());
                 let outbox = &mut self.founding.outbox;
                 outbox.extend(others.map(each));

@@ -240,18 +240,14 @@ impl Group {
         }
     }
 
-    pub(super) fn process_ended(&mut self, rank: usize) {
-        self.session.process_ended(rank);
+    pub(super) fn process_ended(&mut self, rank: usize, why: &str) {
+        self.session.process_ended(rank, why);
+        self.settle();
     }
 
     pub(super) fn control_lost(&mut self, rank: usize, why: &str) {
         self.session.control_lost(rank, why);
         self.settle();
-    }
-
-    /// Rank 0 of the world, which relays control messages, is gone.
-    pub(super) fn relay_gone(&mut self) {
-        self.session.relay_gone();
     }
 
     /// What is under way without a deadline gets one, `timeout` from now on: its caller has gone.

@@ -34,7 +34,7 @@ pub use refusal::Refusal;
 
 /// The version of everything that travels between ranks. Ranks of different versions refuse each
 /// other; the first ten bytes of a hello and the first six of an answer never change.
-pub const WIRE_VERSION: u16 = 9;
+pub const WIRE_VERSION: u16 = 10;
 /// Bytes of the initiator's first frame.
 pub const HELLO_BYTES: usize = 64;
 /// Bytes of a nonce, of a proof, and of a secret.

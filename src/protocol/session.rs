@@ -3,13 +3,13 @@
 mod calls;
 mod checks;
 mod clock;
+mod coordinator;
 mod ended;
 mod marks;
 mod places;
 mod waits;
 
 use super::call::Call;
-use super::founding::RELAY;
 use super::members::{Members, Name};
 use super::message::{Clock, Message, PairPlace, Wait};
 use crate::error::Error;
@@ -24,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 pub use waits::Story;
 
-/// The rank that decides which error was first, and which mark is agreed.
-const COORDINATOR: usize = 0;
 /// What is said of a rank whose process ended, or closed its connections.
 const GONE: &str = "is gone";
+/// How that was seen, by the system's word.
+pub const ITS_PROCESS_ENDED: &str = "its process ended";
 
 /// The receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,10 @@ pub struct Session {
     announced_pairs: Vec<(usize, Call)>,
     /// Where ranks said they are, and what they said holds them up.
     positions: BTreeMap<usize, Position>,
-    /// Whether the coordinator, which relays all messages, was asked where it is in this call.
+    /// The rank that decides which error was first, and which mark is agreed: the lowest that has
+    /// neither left nor died.
+    coordinator: usize,
+    /// Whether the coordinator was asked where it is in this call.
     has_asked_coordinator: bool,
     /// Collectives that ranks are known to wait in without a deadline, by number: the last
     /// [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED).
@@ -110,8 +113,6 @@ pub struct Session {
     lost: BTreeSet<usize>,
     /// Ranks whose process has ended without a goodbye so far, in the order in which that was seen.
     ended: Vec<Ended>,
-    /// Rank 0 of the world is gone: no control message comes any more.
-    is_relay_gone: bool,
     pending: Option<Pending>,
     first_error: Option<Error>,
     marks: Marks,
@@ -144,6 +145,7 @@ impl Session {
             announced: BTreeMap::new(),
             announced_pairs: Vec::new(),
             positions: BTreeMap::new(),
+            coordinator: 0,
             has_asked_coordinator: false,
             patient: BTreeSet::new(),
             clocks: BTreeMap::new(),
@@ -151,7 +153,6 @@ impl Session {
             departed: BTreeMap::new(),
             lost: BTreeSet::new(),
             ended: Vec::new(),
-            is_relay_gone: false,
             pending: None,
             first_error: None,
             marks: Marks::default(),
@@ -224,19 +225,18 @@ impl Session {
                     since: None,
                 },
             ),
-            Message::Report(error) if self.rank == COORDINATOR => self.broadcast(error),
-            Message::FirstError(error) if from == COORDINATOR => self.conclude(error),
-            Message::Mark(number) if self.rank == COORDINATOR => self.told(from, number),
-            Message::Agreed(number) if from == COORDINATOR => self.marks.learn(number),
-            Message::Ended(rank) if self.rank == COORDINATOR => self.process_ended(rank as usize),
+            Message::Report(error) => self.reported(error),
+            Message::FirstError(error) => self.conclude(error),
+            Message::Mark(number) => self.told(from, number),
+            Message::Agreed(number) => self.agreed(from, number),
+            Message::Ended(rank) if rank as usize == self.rank => {}
+            Message::Ended(rank) => self.process_ended(rank as usize, ITS_PROCESS_ENDED),
             Message::Patient(number) => self.someone_is_patient(from, number),
             Message::Clock(clock) => self.clock_offered(from, clock),
             Message::Entered(call) => self.entered(from, call),
-            Message::AllEntered(number) if from == COORDINATOR => self.all_entered(number),
+            Message::AllEntered(number) => self.all_entered(number),
             Message::Posted(call) => self.posted(from, call),
             Message::PostedAny(waits) => self.posted_any(from, waits),
-            Message::Report(_) | Message::FirstError(_) | Message::Ended(_) => {}
-            Message::Mark(_) | Message::Agreed(_) | Message::AllEntered(_) => {}
         }
     }
 
@@ -290,60 +290,15 @@ impl Session {
         self.set_pending(error, Some((peer, *call)));
     }
 
-    /// The control connection of `peer` is gone: it died, unless it had said goodbye, which would
-    /// have come before. The coordinator says so to all; a rank that will not hear it from the
-    /// coordinator concludes it itself, of several deaths the first.
-    pub fn control_lost(&mut self, peer: usize, why: &str) {
-        if peer == self.rank || self.rank == COORDINATOR {
-            return self.declare_lost(peer, why);
-        }
-        let is_of = |rank| peer == rank || self.departed.contains_key(&rank);
-        if self.members.world_rank(peer) != RELAY && !is_of(COORDINATOR) {
-            self.note_ended(peer, why);
-            return;
-        }
-        self.lost.insert(peer);
-        let mut before = self.ended.iter().filter(|one| one.was_before);
-        match before.find(|one| !self.departed.contains_key(&one.peer)) {
-            Some(Ended { peer, why, .. }) => {
-                let (peer, why) = (*peer, why.clone());
-                self.declare_lost(peer, &why);
-            }
-            None => self.declare_lost(peer, why),
-        }
-    }
-
-    /// Rank 0 of the world, which relays all control messages, is gone, in peace or not. A group
-    /// without it goes on; each of its ranks takes its own error as the first one now.
-    pub fn relay_gone(&mut self) {
-        self.is_relay_gone = true;
-    }
-
-    /// `peer` has died, unless it had said goodbye.
-    fn declare_lost(&mut self, peer: usize, why: &str) {
-        self.lost.insert(peer);
-        self.expect_no_goodbye(peer);
-        if self.departed.contains_key(&peer) {
-            return;
-        }
-        let call = self.calls.last().filter(|_| self.inside);
-        let error = self.lost(peer, GONE, call.as_ref(), why);
-        if self.rank == COORDINATOR {
-            self.broadcast(error);
-            self.agree_if_all_told();
-        } else {
-            self.conclude(error);
-        }
-    }
-
     /// This rank saw `error`, such as a deadline: it reports it, unless it has one already.
     pub fn failed(&mut self, error: Error) {
         self.set_pending(error.within(self.members.count()), None);
         self.report();
     }
 
-    /// Time passes. A pending error is reported; it becomes the first error if the coordinator does
-    /// not answer. The coordinator waits no longer for a rank that has not told its mark in time.
+    /// Time passes. A pending error is reported; it becomes the first error, and this rank tells
+    /// all others, if the coordinator does not answer. The coordinator waits no longer for a rank
+    /// that has not told its mark in time.
     pub fn tick(&mut self, now: Duration) {
         self.agree_in_time(now);
         self.miss_the_ended(now);
@@ -357,12 +312,16 @@ impl Session {
         if now >= since + GOODBYE_GRACE + FIRST_ERROR_GRACE
             && let Some(pending) = self.pending.take()
         {
-            self.conclude(pending.error);
+            self.broadcast(pending.error);
         }
     }
 
-    /// This rank leaves; another group of its process may have failed.
+    /// This rank leaves; another group of its process may have failed. An error of its own that the
+    /// coordinator has not answered reaches every rank before the goodbye.
     pub fn leave(&mut self, failed_beside: Option<Error>) {
+        if let Some(pending) = self.pending.take() {
+            self.broadcast(pending.error);
+        }
         let goodbye = Message::Goodbye {
             calls: self.made,
             failed_beside,
@@ -441,24 +400,10 @@ impl Session {
         }
     }
 
-    /// Tells the coordinator this rank's pending error, once.
-    fn report(&mut self) {
-        let Some(pending) = self.pending.as_mut().filter(|one| !one.reported) else {
-            return;
-        };
-        pending.reported = true;
-        let error = pending.error.clone();
-        if self.rank == COORDINATOR {
-            self.broadcast(error);
-        } else {
-            self.outbox
-                .push_back((To::Rank(COORDINATOR), Message::Report(error)));
-        }
-    }
-
     fn departed(&mut self, peer: usize, departed: Departed) {
         self.departed.insert(peer, departed);
         self.expect_no_goodbye(peer);
+        self.elect();
         self.agree_if_all_told();
         let call = match &self.pending {
             Some(Pending {
@@ -472,34 +417,10 @@ impl Session {
         self.miss(peer, &call);
     }
 
-    /// Coordinator: the first error that comes here is the group's.
-    fn broadcast(&mut self, error: Error) {
-        if self.first_error.is_none() {
-            self.outbox
-                .push_back((To::All, Message::FirstError(error.clone())));
-            self.conclude(error);
-        }
-    }
-
-    /// The first error is known: from here on this rank has failed, and its mark is frozen.
-    fn conclude(&mut self, error: Error) {
-        if self.first_error.is_none() {
-            self.first_error = Some(error);
-            if self.rank != COORDINATOR {
-                // Other deaths change nothing here any more.
-                self.ended.retain(|one| one.peer == COORDINATOR);
-            }
-            self.tell_mark();
-        }
-    }
-
-    /// Whether `peer` has left or is lost, as far as this rank knows.
+    /// Whether `peer` said goodbye.
     #[must_use]
-    pub fn is_gone(&self, peer: usize) -> bool {
-        let is_cause = |error: &Error| error.is_peer_lost() && error.peer() == Some(peer);
+    pub fn has_left(&self, peer: usize) -> bool {
         self.departed.contains_key(&peer)
-            || self.lost.contains(&peer)
-            || self.first_error().is_some_and(is_cause)
     }
 
     /// Whether any rank has left.

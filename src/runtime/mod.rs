@@ -30,7 +30,7 @@ use crate::engine::group::Group;
 use crate::error::Error;
 use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
-use crate::protocol::session::Agreement;
+use crate::protocol::session::{Agreement, ITS_PROCESS_ENDED};
 use foreign::{Due, Locked, Quiet, Watched};
 use host::{Host, Waited};
 use std::cell::Cell;
@@ -441,7 +441,7 @@ impl Runtime {
 
     /// The process of `rank` has ended.
     pub(crate) fn process_ended(&self, rank: usize) {
-        self.tell(|engine| engine.process_ended(rank));
+        self.tell(|engine| engine.process_ended(rank, ITS_PROCESS_ENDED));
     }
 
     /// No data connection of a group to `rank` could be made.
@@ -478,10 +478,7 @@ impl Runtime {
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
         self.finish(number, at_most);
         let mut engine = self.lock_beside_poller();
-        let failed_beside = engine.failed_beside(number);
-        if let Some(group) = engine.group(number) {
-            group.leave(failed_beside);
-        }
+        engine.leave_group(number);
         self.send_controls(&mut engine);
         let group = engine.remove_group(number);
         let was_last = engine.is_empty();

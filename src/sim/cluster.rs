@@ -113,18 +113,8 @@ pub struct Cluster {
     fates: Vec<Option<Moment>>,
 }
 
-/// What is due at a time beside the network's own events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    Kill(usize),
-    /// `at` finds that its control connection with `lost` is gone.
-    ControlLost {
-        at: usize,
-        lost: usize,
-    },
-}
-
-type Agenda = BTreeSet<(Duration, Due)>;
+/// The ranks that are to be killed, by time.
+type Agenda = BTreeSet<(Duration, usize)>;
 
 impl Cluster {
     /// The ranks of `world`.
@@ -185,7 +175,7 @@ impl Cluster {
         let times = self.fates.iter().enumerate();
         let mut agenda: Agenda = times
             .filter_map(|(rank, fate)| match fate {
-                Some(Moment::Time(time)) => Some((*time, Due::Kill(rank))),
+                Some(Moment::Time(time)) => Some((*time, rank)),
                 _ => None,
             })
             .collect();
@@ -196,7 +186,7 @@ impl Cluster {
                 let was_over = ranks[rank].is_over();
                 ranks[rank].advance(shared)?;
                 if ranks[rank].is_doomed(shared) {
-                    self.kill_now(rank, ranks, shared, &mut agenda);
+                    ranks[rank].kill(shared);
                 }
                 left -= usize::from(!was_over && ranks[rank].is_over());
             }
@@ -207,10 +197,12 @@ impl Cluster {
                 match (due, next) {
                     (Some(due), next) if next.is_none_or(|next| due <= next) => {
                         lock(&shared.network).advance_to(due);
-                        let Some((_, what)) = agenda.pop_first() else {
+                        let Some((_, rank)) = agenda.pop_first() else {
                             continue;
                         };
-                        left -= usize::from(self.happen(what, ranks, shared, &mut agenda));
+                        let was_over = ranks[rank].is_over();
+                        ranks[rank].kill(shared);
+                        left -= usize::from(!was_over && ranks[rank].is_over());
                     }
                     (_, None) => return Ok(()),
                     _ => {
@@ -223,34 +215,5 @@ impl Cluster {
                 return Ok(());
             }
         }
-    }
-
-    /// Lets happen what is due. True if that ended a script before its time.
-    fn happen(&self, what: Due, ranks: &mut [Rank], shared: &Shared, agenda: &mut Agenda) -> bool {
-        match what {
-            Due::Kill(rank) => {
-                let was_over = ranks[rank].is_over();
-                self.kill_now(rank, ranks, shared, agenda);
-                !was_over && ranks[rank].is_over()
-            }
-            Due::ControlLost { at, lost } => {
-                ranks[at].control_lost(lost, shared);
-                false
-            }
-        }
-    }
-
-    fn kill_now(&self, rank: usize, ranks: &mut [Rank], shared: &Shared, agenda: &mut Agenda) {
-        if !ranks[rank].kill(shared) {
-            return;
-        }
-        // A closed control connection is seen after everything that was sent over it.
-        let network = &self.world.network;
-        let seen = lock(&shared.network).now() + network.latency + network.faults.delay_max;
-        let watchers = match rank {
-            0 => 1..ranks.len(),
-            _ => 0..1,
-        };
-        agenda.extend(watchers.map(|at| (seen, Due::ControlLost { at, lost: rank })));
     }
 }

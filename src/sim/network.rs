@@ -117,6 +117,8 @@ pub struct Network {
     timers: BTreeSet<(u64, usize)>,
     /// When the last control message of a directed pair arrives.
     control_last_ns: BTreeMap<(usize, usize), u64>,
+    /// Pairs of ranks that have connected for control messages since rank 0 closed.
+    direct: BTreeSet<(usize, usize)>,
     touched: Vec<usize>,
     transfers: Option<Vec<Transfer>>,
     event_times_ns: Option<BTreeSet<u64>>,
@@ -168,6 +170,7 @@ impl Network {
             events_made: 0,
             timers: BTreeSet::new(),
             control_last_ns: BTreeMap::new(),
+            direct: BTreeSet::new(),
             touched: Vec::new(),
             transfers: None,
             event_times_ns: None,

@@ -16,6 +16,7 @@ mod blocks;
 mod calls;
 mod deadlock;
 mod deaths;
+mod departures;
 mod groups;
 mod inference;
 mod messages_traced;

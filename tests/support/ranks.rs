@@ -6,7 +6,7 @@ mod address;
 pub(crate) use address::own_address;
 use ringtree::Result;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -32,6 +32,12 @@ pub(crate) fn exit(end: Result<String>) -> ! {
     }
     // The harness would only print more.
     std::process::exit(0);
+}
+
+/// A rank waits until the test lets it go on.
+pub(crate) fn wait_to_go_on() {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
 }
 
 /// Ranks that are processes.
@@ -116,6 +122,7 @@ impl Suite {
                 .env("RINGTREE_TUNING", "built-in")
                 // Nor of ranks that wait for long on a busy machine.
                 .env("RINGTREE_STALL_WARNING_S", "0")
+                .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped());
             settings(rank, &mut command);
@@ -167,6 +174,19 @@ impl Ranks {
             }
         }
         (said.into_iter().flatten().collect(), last)
+    }
+
+    /// Lets ranks go on that wait for it.
+    pub(crate) fn go_on(&mut self, ranks: &[usize]) {
+        for rank in ranks {
+            let stdin = self.children[*rank].stdin.as_mut().unwrap();
+            stdin.write_all(b"\n").unwrap();
+        }
+    }
+
+    /// Waits until the process of `rank` has ended.
+    pub(crate) fn end(&mut self, rank: usize) {
+        self.children[rank].wait().unwrap();
     }
 
     pub(crate) fn signal(&self, rank: usize, signal: Signal) {

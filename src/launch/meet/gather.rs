@@ -82,7 +82,10 @@ fn objection(failure: Failure) -> Option<String> {
     match failure {
         Failure::Refused(Refusal::Secret, _) => Some("it holds another secret".to_owned()),
         // What does not speak the protocol is no launcher: a probe, or noise.
-        Failure::Refused(Refusal::Garbage, _) | Failure::Broken(_) | Failure::Starved(_) => None,
+        Failure::Refused(Refusal::Garbage, _)
+        | Failure::NoListener
+        | Failure::Broken(_)
+        | Failure::Starved(_) => None,
         Failure::Refused(refusal, _) => Some(refusal.to_string()),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn join(
         &never,
     ) {
         Ok(proven) => proven,
-        Err(failure @ (Failure::Broken(_) | Failure::Starved(_))) => {
+        Err(failure @ (Failure::NoListener | Failure::Broken(_) | Failure::Starved(_))) => {
             return Ok(Joined::NotYet(failure.to_string()));
         }
         Err(Failure::Refused(refusal, _)) => {

@@ -1,7 +1,7 @@
 //! Calls that are checked before they begin: all ranks have made the same collective, and a send's
 //! receive has been posted.
 
-use super::{COORDINATOR, Session, To};
+use super::{Session, To};
 use crate::error::Error;
 use crate::limits::CALLS_AHEAD_MAX;
 use crate::protocol::call::Call;
@@ -55,8 +55,8 @@ impl Session {
         if call.sequence <= checks.agreed {
             return Vec::new();
         }
-        if self.rank != COORDINATOR {
-            return vec![COORDINATOR];
+        if self.rank != self.coordinator {
+            return vec![self.coordinator];
         }
         let is_behind = |rank: &usize| checks.made.get(rank).copied().unwrap_or(0) < call.sequence;
         (0..self.members.count()).filter(is_behind).collect()
@@ -72,9 +72,9 @@ impl Session {
         if last == Some(call.sequence) {
             return;
         }
-        if self.rank != COORDINATOR {
+        if self.rank != self.coordinator {
             let told = Message::Entered(call);
-            self.outbox.push_back((To::Rank(COORDINATOR), told));
+            self.outbox.push_back((To::Rank(self.coordinator), told));
             return;
         }
         let is_due = |one: &mut (usize, Call)| one.1.sequence <= call.sequence;
@@ -85,10 +85,23 @@ impl Session {
         self.agree_on_calls();
     }
 
-    /// Coordinator: `from` has made `call`.
+    /// Tells a new coordinator of the last collective that this rank has made.
+    pub(super) fn repeat_entered(&mut self) {
+        let last = self.calls.last().filter(|_| self.checks_calls());
+        if let Some(call) = last {
+            if self.rank == self.coordinator {
+                self.agree_on_calls();
+            } else {
+                let told = Message::Entered(call);
+                self.outbox.push_back((To::Rank(self.coordinator), told));
+            }
+        }
+    }
+
+    /// Coordinator, or about to become it: `from` has made `call`.
     pub(super) fn entered(&mut self, from: usize, call: Call) {
         let made = self.made;
-        let Some(checks) = self.checks.as_mut().filter(|_| self.rank == COORDINATOR) else {
+        let Some(checks) = &mut self.checks else {
             return;
         };
         checks.made.insert(from, call.sequence);
@@ -98,7 +111,8 @@ impl Session {
             checks.ahead.push((from, call));
         } else {
             self.failed(Error::protocol(format!(
-                "the ranks are more than {CALLS_AHEAD_MAX} checked calls ahead of rank 0"
+                "the ranks are more than {CALLS_AHEAD_MAX} checked calls ahead of rank {}",
+                self.rank
             )));
         }
         self.agree_on_calls();
@@ -112,12 +126,17 @@ impl Session {
 
     /// Tells all ranks up to which number all have made the same calls.
     fn agree_on_calls(&mut self) {
-        let (has_error, count) = (self.has_error(), self.members.count());
-        let Some(checks) = self.checks.as_mut().filter(|_| !has_error) else {
+        let decides = self.rank == self.coordinator && !self.has_error();
+        let Some(checks) = self.checks.as_mut().filter(|_| decides) else {
             return;
         };
-        let have_all = checks.made.len() == count;
-        let least = checks.made.values().copied().min().filter(|_| have_all);
+        // A rank that left makes no further call.
+        let made = |rank| match self.departed.get(&rank) {
+            Some(departed) => Some(departed.calls),
+            None => checks.made.get(&rank).copied(),
+        };
+        let made: Option<Vec<u64>> = (0..self.members.count()).map(made).collect();
+        let least = made.and_then(|made| made.into_iter().min());
         if let Some(least) = least.filter(|least| *least > checks.agreed) {
             checks.agreed = least;
             let told = Message::AllEntered(least);

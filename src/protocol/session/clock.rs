@@ -1,6 +1,6 @@
 //! Collectives in which ranks wait without a deadline of their own: when their clock starts.
 
-use super::{COORDINATOR, Session, To};
+use super::{Session, To};
 use crate::limits::{CALLS_REMEMBERED, PATIENT};
 use crate::protocol::message::{Clock, Message};
 
@@ -10,11 +10,11 @@ impl Session {
         if self.patient.contains(&sequence) {
             return;
         }
-        if self.rank == COORDINATOR {
+        if self.rank == self.coordinator {
             self.someone_is_patient(self.rank, sequence);
         } else {
             let told = Message::Patient(sequence);
-            self.outbox.push_back((To::Rank(COORDINATOR), told));
+            self.outbox.push_back((To::Rank(self.coordinator), told));
         }
     }
 
@@ -26,7 +26,7 @@ impl Session {
 
     /// `from` says that a rank waits without a deadline. The coordinator tells all, once.
     pub(super) fn someone_is_patient(&mut self, from: usize, sequence: u64) {
-        let counts = self.rank == COORDINATOR || from == COORDINATOR;
+        let counts = self.rank == self.coordinator || from == self.coordinator;
         // Ranks wait in different calls at once, so each number counts for itself.
         if !counts || !self.patient.insert(sequence) {
             return;
@@ -34,7 +34,7 @@ impl Session {
         if self.patient.len() > CALLS_REMEMBERED {
             self.patient.pop_first();
         }
-        if self.rank == COORDINATOR {
+        if self.rank == self.coordinator {
             let told = Message::Patient(sequence);
             self.outbox.push_back((To::All, told));
         }
@@ -53,17 +53,17 @@ impl Session {
             rank: self.rank as u32,
             timeout,
         };
-        if self.rank == COORDINATOR {
+        if self.rank == self.coordinator {
             self.clock_offered(self.rank, clock);
         } else if !self.clocks.contains_key(&sequence) {
             let told = Message::Clock(clock);
-            self.outbox.push_back((To::Rank(COORDINATOR), told));
+            self.outbox.push_back((To::Rank(self.coordinator), told));
         }
     }
 
     /// A clock that a rank starts: the first one that the coordinator hears of counts.
     pub(super) fn clock_offered(&mut self, from: usize, clock: Clock) {
-        let counts = self.rank == COORDINATOR || from == COORDINATOR;
+        let counts = self.rank == self.coordinator || from == self.coordinator;
         if !counts || self.clocks.contains_key(&clock.sequence) {
             return;
         }
@@ -71,7 +71,7 @@ impl Session {
             self.clocks.pop_first();
         }
         self.clocks.insert(clock.sequence, clock);
-        if self.rank == COORDINATOR {
+        if self.rank == self.coordinator {
             self.outbox.push_back((To::All, Message::Clock(clock)));
         }
     }

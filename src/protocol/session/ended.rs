@@ -1,8 +1,7 @@
 //! Ranks whose process has ended, as other ranks of their host see it.
 
-use super::{COORDINATOR, Session, To};
+use super::{Agreement, Session, To};
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
-use crate::protocol::founding::RELAY;
 use crate::protocol::message::Message;
 use std::time::Duration;
 
@@ -18,20 +17,37 @@ pub(super) struct Ended {
 }
 
 impl Session {
-    /// The process of `peer` has ended. It may have left in peace: its goodbye takes another way.
-    /// So the coordinator waits for that, and the others for what the coordinator says.
-    pub fn process_ended(&mut self, peer: usize) {
-        // Without the relay no goodbye comes any more.
-        let is_heard = !self.is_relay_gone && !self.has_relay_left();
-        let is_other = peer < self.members.count() && peer != self.rank;
-        if !is_heard || !is_other || !self.note_ended(peer, "its process ended") {
-            return;
+    /// This rank saw that the process of `peer` ended, or that it accepts no connection. It may
+    /// have left cleanly, with a goodbye that arrives later. So the coordinator waits for that, and
+    /// the others for what the coordinator says.
+    pub fn process_ended(&mut self, peer: usize, why: &str) {
+        if peer == self.rank {
+            self.declare_lost(peer, why, true);
+        } else if peer < self.members.count() && self.note_ended(peer, why) {
+            self.tell_ended(peer);
         }
-        if self.rank != COORDINATOR && peer != COORDINATOR {
+    }
+
+    /// Tells the coordinator that the process of `peer` ended; where that is the coordinator's, the
+    /// rank that would follow it.
+    pub(super) fn tell_ended(&mut self, peer: usize) {
+        let deputy = self.deputy();
+        if deputy != self.rank {
             // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
             let told = Message::Ended(peer as u32);
-            self.outbox.push_back((To::Rank(COORDINATOR), told));
+            self.outbox.push_back((To::Rank(deputy), told));
         }
+    }
+
+    /// The lowest rank that has not left and whose process has not ended, as far as this rank
+    /// knows.
+    fn deputy(&self) -> usize {
+        let mut ranks = self.coordinator..self.rank;
+        let is_there = |rank: &usize| {
+            let is_ended = self.ended.iter().any(|one| one.peer == *rank);
+            !is_ended && !self.departed.contains_key(rank) && !self.lost.contains(rank)
+        };
+        ranks.find(is_there).unwrap_or(self.rank)
     }
 
     /// Remembers that the process of `peer` has ended; false if that was known, or if `peer` had
@@ -42,7 +58,10 @@ impl Session {
             return false;
         }
         // With the first error known, only the coordinator still has something to say.
-        if self.first_error.is_some() && ![self.rank, peer].contains(&COORDINATOR) {
+        if self.first_error.is_some()
+            && (self.agreement() != Agreement::Pending
+                || ![self.rank, peer].contains(&self.coordinator))
+        {
             return false;
         }
         self.ended.push(Ended {
@@ -54,11 +73,6 @@ impl Session {
         true
     }
 
-    /// Whether the coordinator is the relay, and has left the group in peace.
-    fn has_relay_left(&self) -> bool {
-        self.members.world_rank(COORDINATOR) == RELAY && self.departed.contains_key(&COORDINATOR)
-    }
-
     /// Whether a goodbye may come of a rank whose process has ended.
     #[must_use]
     pub fn awaits_goodbyes(&self) -> bool {
@@ -68,17 +82,14 @@ impl Session {
     /// `peer` has said goodbye, or it is known to be lost.
     pub(super) fn expect_no_goodbye(&mut self, peer: usize) {
         self.ended.retain(|one| one.peer != peer);
-        if self.has_relay_left() {
-            self.ended.clear();
-        }
     }
 
     /// Time passes: a rank that ended and has not said goodbye by now has died. A coordinator that
     /// has not said so may be stopped.
     pub(super) fn miss_the_ended(&mut self, now: Duration) {
-        let grace = match self.rank {
-            COORDINATOR => GOODBYE_GRACE,
-            _ => FIRST_ERROR_GRACE,
+        let grace = match self.deputy() == self.rank {
+            true => GOODBYE_GRACE,
+            false => FIRST_ERROR_GRACE,
         };
         for one in &mut self.ended {
             let since = *one.since.get_or_insert(now);
@@ -90,7 +101,7 @@ impl Session {
             && since.is_some_and(|since| now >= since + grace)
         {
             let (peer, why) = (*peer, why.clone());
-            self.declare_lost(peer, &why);
+            self.declare_lost(peer, &why, false);
         }
     }
 }
@@ -101,6 +112,7 @@ mod tests {
     use crate::error::Error;
     use crate::protocol::call::Call;
     use crate::protocol::message::{Place, Wait};
+    use crate::protocol::session::ITS_PROCESS_ENDED;
 
     fn goodbye(calls: u64) -> Message {
         Message::Goodbye {
@@ -118,7 +130,7 @@ mod tests {
     fn the_coordinator_is_told_and_tells_all_unless_a_goodbye_comes() {
         for says_goodbye in [true, false] {
             let (mut coordinator, mut other) = (Session::new(0, 4), Session::new(1, 4));
-            other.process_ended(2);
+            other.process_ended(2, ITS_PROCESS_ENDED);
             let (to, told) = other.next_message().unwrap();
             assert_eq!(to, To::Rank(0));
             coordinator.receive(1, told);
@@ -135,10 +147,10 @@ mod tests {
     #[test]
     fn without_a_coordinator_every_survivor_names_the_first_that_ended() {
         let mut survivor = Session::new(3, 4);
-        survivor.process_ended(2);
+        survivor.process_ended(2, ITS_PROCESS_ENDED);
         survivor.tick(Duration::from_secs(1));
         // Another survivor has given up and is gone, too.
-        survivor.process_ended(1);
+        survivor.process_ended(1, ITS_PROCESS_ENDED);
         survivor.tick(Duration::from_secs(1) + FIRST_ERROR_GRACE / 2);
         assert_eq!(survivor.first_error(), None);
         survivor.tick(Duration::from_secs(1) + FIRST_ERROR_GRACE);
@@ -150,7 +162,7 @@ mod tests {
         for is_long_ago in [false, true] {
             let mut survivor = Session::new(3, 4);
             // It gave up because the coordinator was gone, or was gone long before.
-            survivor.process_ended(1);
+            survivor.process_ended(1, ITS_PROCESS_ENDED);
             survivor.tick(Duration::ZERO);
             if is_long_ago {
                 survivor.tick(GOODBYE_GRACE);
@@ -166,7 +178,7 @@ mod tests {
         survivor.control_lost(0, "it closed its connection");
         assert!(is_lost(&survivor, 0));
         // Another survivor has given up and is gone.
-        survivor.process_ended(1);
+        survivor.process_ended(1, ITS_PROCESS_ENDED);
         assert!(!survivor.awaits_goodbyes());
     }
 

@@ -1,6 +1,6 @@
 //! The agreed mark: how far all ranks had come when the group failed.
 
-use super::{COORDINATOR, Session, To};
+use super::{Session, To};
 use crate::limits::MARKS_GRACE;
 use crate::protocol::message::Message;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub enum Agreement {
     Pending,
     /// This is it, on every rank that learns it.
     Reached(u64),
-    /// The group has not failed, or the coordinator is gone and had not told it.
+    /// The group has not failed, or a coordinator died that may have told others.
     Unreachable,
 }
 
@@ -25,13 +25,6 @@ pub(super) struct Marks {
     /// The time of the first tick after the first error.
     since: Option<Duration>,
     agreed: Option<u64>,
-}
-
-impl Marks {
-    /// The coordinator has said which mark is agreed.
-    pub(super) fn learn(&mut self, number: u64) {
-        self.agreed.get_or_insert(number);
-    }
 }
 
 impl Session {
@@ -52,30 +45,44 @@ impl Session {
     /// What is known of the agreed mark.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
-        let is_coordinator_gone = self.is_relay_gone
-            || self.departed.contains_key(&COORDINATOR)
-            || self.lost.contains(&COORDINATOR);
         match self.marks.agreed {
             Some(number) => Agreement::Reached(number),
-            None if is_coordinator_gone || !self.has_error() => Agreement::Unreachable,
-            None => Agreement::Pending,
+            None if self.has_error() && self.may_follow(self.coordinator) => Agreement::Pending,
+            None => Agreement::Unreachable,
         }
+    }
+
+    /// Whether `rank`, as the coordinator, may decide: no rank before it can have decided, because
+    /// all have left. What a rank decides arrives before its goodbye.
+    fn may_follow(&self, rank: usize) -> bool {
+        let has_died = |rank: &usize| self.lost.contains(rank) && !self.departed.contains_key(rank);
+        !(0..=rank).any(|rank| has_died(&rank))
     }
 
     /// Whether this rank is the coordinator and others still wait for the agreed mark.
     #[must_use]
     pub fn gathers_marks(&self) -> bool {
-        self.rank == COORDINATOR && self.first_error.is_some() && self.marks.agreed.is_none()
+        self.rank == self.coordinator
+            && self.first_error.is_some()
+            && self.marks.agreed.is_none()
+            && self.may_follow(self.rank)
     }
 
     /// This rank has failed: from here on its mark is frozen.
     pub(super) fn tell_mark(&mut self) {
         let own = self.marks.own;
-        if self.rank == COORDINATOR {
-            self.told(COORDINATOR, own);
-        } else {
+        if self.rank == self.coordinator {
+            self.told(self.rank, own);
+        } else if self.may_follow(self.coordinator) {
             self.outbox
-                .push_back((To::Rank(COORDINATOR), Message::Mark(own)));
+                .push_back((To::Rank(self.coordinator), Message::Mark(own)));
+        }
+    }
+
+    /// `from` has agreed on the mark `number`, which it does once, as the coordinator.
+    pub(super) fn agreed(&mut self, from: usize, number: u64) {
+        if self.may_follow(from) {
+            self.marks.agreed.get_or_insert(number);
         }
     }
 

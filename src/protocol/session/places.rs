@@ -1,6 +1,6 @@
 //! Which rank waits for which, and which call each rank is in.
 
-use super::{COORDINATOR, Session, To};
+use super::{Session, To};
 use crate::limits::{ANSWERS_MISSED_MAX, PEERS_ASKED_MAX, PLACES_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Message, Place, Wait};
@@ -35,8 +35,9 @@ impl Session {
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
             self.ask(*peer, call);
         }
-        if self.rank != COORDINATOR && !peers.contains(&COORDINATOR) {
-            self.ask(COORDINATOR, call);
+        let coordinator = self.coordinator;
+        if self.rank != coordinator && !peers.contains(&coordinator) {
+            self.ask(coordinator, call);
         }
         self.has_asked_coordinator = true;
     }
@@ -97,11 +98,8 @@ impl Session {
             beyond.into_iter().flatten().cloned().for_each(&mut note);
         }
         // If the coordinator is silent, others may be because it does not relay their answers.
-        if self.has_asked_coordinator
-            && !self.positions.contains_key(&COORDINATOR)
-            && !self.departed.contains_key(&COORDINATOR)
-        {
-            note(unknown(COORDINATOR));
+        if self.has_asked_coordinator && !self.positions.contains_key(&self.coordinator) {
+            note(unknown(self.coordinator));
         }
         // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
         places.remove(&(self.rank as u32));

@@ -11,7 +11,8 @@ use crate::limits::IDLE_SLEEP;
 use crate::plan::Topology;
 use crate::plan::algorithms::entry;
 use crate::protocol::call::Call;
-use crate::protocol::session::{Agreement, To};
+use crate::protocol::founding::RELAY;
+use crate::protocol::session::{Agreement, ITS_PROCESS_ENDED, To};
 use crate::sim::connector::{links, lock};
 use crate::sim::network::Network;
 use crate::sim::script::Step;
@@ -59,8 +60,6 @@ pub(super) struct Rank {
     busy_until: Option<Duration>,
     cache: Cache,
     fate: Option<Moment>,
-    /// Ranks whose control connections have closed since this one last looked.
-    lost: Vec<usize>,
     /// When a call failed.
     failed_at: Option<Duration>,
     /// Its mark and the agreed one, as they were when it left or died.
@@ -102,7 +101,6 @@ impl Rank {
             cache: Cache::new(rank, topology, shared.world.tuning, Vec::new())
                 .in_rank_order(shared.world.is_reproducible),
             fate,
-            lost: Vec::new(),
             failed_at: None,
             last_standing: (0, None),
             end: None,
@@ -137,16 +135,6 @@ impl Rank {
         self.last_standing = self.standing();
         self.engine = None;
         true
-    }
-
-    /// Its control connection with `peer` has closed: it is to look, when it runs again.
-    pub(super) fn control_lost(&mut self, peer: usize, shared: &Shared) {
-        if self.engine.is_some() {
-            self.lost.push(peer);
-            let mut network = lock(&shared.network);
-            let now = network.now();
-            network.set_timer(self.rank, now);
-        }
     }
 
     /// Goes on as far as possible now, and sets the timer for when to look again.
@@ -200,8 +188,8 @@ impl Rank {
             };
             engine.control(group, from, &payload);
         }
-        for peer in self.lost.drain(..) {
-            engine.control_lost(peer, "its process ended");
+        while let Some(peer) = lock(&shared.network).next_lost(self.rank) {
+            engine.control_lost(peer, ITS_PROCESS_ENDED);
         }
         while engine.poll() {}
         engine.tick(now);
@@ -387,9 +375,8 @@ impl Rank {
         let Some(mut engine) = self.engine.take() else {
             return;
         };
-        if let Some(group) = engine.group(GROUP) {
-            group.leave(None);
-        }
+        engine.leave_group(GROUP);
+        engine.leave(self.rank == RELAY);
         send_controls(self.rank, &mut engine, shared);
         lock(&shared.network).close_rank(self.rank);
     }

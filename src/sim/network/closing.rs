@@ -1,6 +1,7 @@
 //! Closing connections, the death of a rank, and messages beside the streams.
 
 use super::{ControlMessage, Happening, Network};
+use crate::protocol::founding::RELAY;
 
 impl Network {
     /// The process of `rank` dies: what it has written still arrives, then its peers read the end
@@ -16,10 +17,18 @@ impl Network {
             let (_, index) = self.ranks[rank].pipes[place];
             self.close_pipe(index as usize);
         }
-        // Control messages go through rank 0, so it alone sees the others die.
-        for at in (0..self.ranks.len()).filter(|at| *at != rank && (*at == 0 || rank == 0)) {
-            let known_ns = self.control_arrival_ns(rank, at);
-            self.schedule(known_ns, Happening::ControlLost { at, dead: rank });
+        // Rank 0 relays control messages, so it alone sees the others die. Once it has closed,
+        // those see it that have a connection of their own to the dead rank.
+        let is_relayed = rank == RELAY || self.ranks[RELAY].closed_ns.is_none();
+        for at in (0..self.ranks.len()).filter(|at| *at != rank) {
+            let is_seen = match is_relayed {
+                true => [at, rank].contains(&RELAY),
+                false => self.direct.contains(&(at.min(rank), at.max(rank))),
+            };
+            if is_seen {
+                let known_ns = self.control_arrival_ns(rank, at);
+                self.schedule(known_ns, Happening::ControlLost { at, dead: rank });
+            }
         }
     }
 
@@ -65,12 +74,21 @@ impl Network {
     }
 
     /// Sends a small message beside the streams: it takes one latency, keeps its order among those
-    /// of the same two ranks, and costs no port time. One to or from a dead rank is lost.
+    /// of the same two ranks, and costs no port time. One to or from a dead rank is lost. Once rank
+    /// 0 has closed, two ranks connect to each other for it, and the sender learns that the
+    /// receiver is dead.
     pub fn send_control(&mut self, from: usize, to: usize, group: u32, payload: Vec<u8>) {
         if self.ranks[from].closed_ns.is_some() {
             return;
         }
         let at_ns = self.control_arrival_ns(from, to);
+        if self.ranks[RELAY].closed_ns.is_some() && to != RELAY {
+            let is_new = self.direct.insert((from.min(to), from.max(to)));
+            if is_new && self.ranks[to].closed_ns.is_some() {
+                let (at, dead) = (from, to);
+                return self.schedule(at_ns, Happening::ControlLost { at, dead });
+            }
+        }
         self.schedule(
             at_ns,
             Happening::Control {

@@ -6,6 +6,7 @@ mod checks;
 mod concurrency;
 mod deadlines;
 mod death;
+mod departures;
 mod factors;
 mod leaving;
 mod messages;

@@ -1,0 +1,332 @@
+//! How control messages reach the other ranks.
+//!
+//! Rank 0 passes them on as long as its process runs. When it leaves, it says so, and goes on until
+//! every other rank has answered. An answer is the last message of its rank that rank 0 passes on,
+//! so none is lost. A rank that has answered keeps its messages until rank 0 closes the connection:
+//! by then it has everything that rank 0 passed on. From then on it connects to each rank that it
+//! has a message for, so messages from one rank to another stay in order. What it accepts from
+//! others it reads only then, too.
+
+use super::super::channel::Channel;
+use super::super::handshake::{Failure, Proven};
+use super::super::message::{Relay, TO_ALL};
+use super::{ControlThread, Dial, PLEASE_DIAL, REDIAL_FIRST, REDIAL_MAX, number};
+use crate::error::Error;
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, CONTROL_RELAY_AFTER};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+/// In the place of a data channel's number, in a handshake: the connection is for control messages.
+pub(super) const CONTROL_CHANNEL: u32 = u32::MAX;
+/// In the place of a group's number: from rank 0, that it leaves; and every rank's answer.
+const RELAY_LEAVES: u32 = u32::MAX - 2;
+
+/// Which way the messages of a rank go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// Rank 0 passes them on.
+    #[default]
+    Relayed,
+    /// They wait until rank 0 has closed its connection.
+    Waiting,
+    /// Over a connection to each rank.
+    Direct,
+}
+
+/// What the thread knows of the way of control messages. Besides the star, whose channels have the
+/// numbers of the ranks, there are those that this rank dialed, with n more, and those that it
+/// accepted, with 2n more.
+#[derive(Default)]
+pub(super) struct Messages {
+    way: Way,
+    /// Messages for ranks that are not connected yet.
+    waiting: BTreeMap<usize, VecDeque<Relay>>,
+    waiting_bytes: usize,
+    /// Connections that were accepted while rank 0 still passes messages on.
+    early: Vec<(usize, Channel)>,
+    /// Ranks whose connection closed, or which accept none.
+    closed: BTreeSet<usize>,
+    /// Rank 0: which ranks have answered that it leaves, and until when it waits for the others.
+    answered: BTreeSet<usize>,
+    pub(super) relaying_until: Option<Instant>,
+}
+
+impl ControlThread {
+    /// The channel that this rank dialed for its messages to `rank`.
+    fn outward(&self, rank: usize) -> usize {
+        self.peers.len() + rank
+    }
+
+    // ---- messages that arrive ----
+
+    /// A message arrived on the channel `id`.
+    pub(super) fn route(&mut self, id: usize, relay: Relay) {
+        let (count, from) = (self.peers.len(), relay.from as usize);
+        if id >= count || self.rank == 0 {
+            if from != id % count {
+                self.lose(id, "it spoke for another rank".into());
+            } else if id >= count {
+                self.deliver(&relay);
+            } else if relay.group == RELAY_LEAVES {
+                self.messages.answered.insert(from);
+            } else {
+                self.pass_on(relay);
+            }
+        } else if relay.group == RELAY_LEAVES {
+            let answer = self.own(0, RELAY_LEAVES, Vec::new());
+            self.send(0, &answer);
+            self.messages.way = Way::Waiting;
+        } else {
+            self.deliver(&relay);
+        }
+    }
+
+    /// The channel `id` is closed.
+    pub(super) fn closed(&mut self, id: usize, why: String) {
+        let count = self.peers.len();
+        let rank = id % count;
+        if id >= count {
+            self.forget_rank(rank);
+        } else if self.rank != 0 {
+            self.messages.closed.insert(0);
+            self.messages.way = Way::Direct;
+            for (from, channel) in std::mem::take(&mut self.messages.early) {
+                self.insert_accepted(from, channel);
+            }
+            let ranks: Vec<usize> = self.messages.waiting.keys().copied().collect();
+            for rank in ranks {
+                self.send_waiting(rank);
+            }
+        }
+        self.lost(rank, why);
+    }
+
+    /// Hands a message to this process, unless it is shutting down and may hold locks meanwhile.
+    fn deliver(&mut self, relay: &Relay) {
+        if self.leaving_until.is_some() {
+            return;
+        }
+        let from = relay.from as usize;
+        if relay.group != PLEASE_DIAL {
+            self.handler.control(from, relay.group, &relay.payload);
+        } else if let Ok(channel) = relay.payload.as_slice().try_into() {
+            self.answer_dial(u32::from_le_bytes(channel), from);
+        }
+    }
+
+    // ---- messages of this process ----
+
+    pub(super) fn send_own(&mut self, to: u32, group: u32, payload: Vec<u8>) {
+        let bytes = payload.len();
+        if bytes > CONTROL_MESSAGE_BYTES_MAX {
+            return self.cannot_send(bytes, group);
+        }
+        let relay = self.own(to, group, payload);
+        if to == relay.from {
+            self.deliver(&relay);
+        } else if self.rank == 0 {
+            self.pass_on(relay);
+        } else if self.messages.way == Way::Relayed {
+            self.send(0, &relay);
+        } else {
+            for target in self.targets(&relay) {
+                self.send_directly(target, relay.clone());
+            }
+        }
+    }
+
+    fn own(&self, to: u32, group: u32, payload: Vec<u8>) -> Relay {
+        Relay {
+            from: number(self.rank),
+            to,
+            group,
+            payload,
+        }
+    }
+
+    /// The ranks that a message is for.
+    fn targets(&self, relay: &Relay) -> impl Iterator<Item = usize> + use<> {
+        let (targets, except) = match relay.to {
+            TO_ALL => (0..self.peers.len(), Some(relay.from as usize)),
+            one => (one as usize..one as usize + 1, None),
+        };
+        targets.filter(move |target| Some(*target) != except)
+    }
+
+    /// Rank 0: delivers a message, or sends it to the ranks it is for.
+    fn pass_on(&mut self, relay: Relay) {
+        for target in self.targets(&relay) {
+            if target == 0 {
+                self.deliver(&relay);
+            } else {
+                self.send(target, &relay);
+            }
+        }
+    }
+
+    /// Sends a message over this rank's own connection to `rank`, once there is one.
+    fn send_directly(&mut self, rank: usize, relay: Relay) {
+        if rank >= self.peers.len() || self.messages.closed.contains(&rank) {
+            return;
+        }
+        self.messages.waiting_bytes += relay.payload.len();
+        if self.messages.waiting_bytes > CONTROL_QUEUE_BYTES_MAX {
+            return self.lose_all("more control messages wait for connections than are kept");
+        }
+        let waiting = self.messages.waiting.entry(rank).or_default();
+        waiting.push_back(relay);
+        self.send_waiting(rank);
+    }
+
+    /// Sends the messages that wait for `rank`, or dials it.
+    fn send_waiting(&mut self, rank: usize) {
+        if self.messages.way != Way::Direct {
+            return;
+        }
+        let outward = self.outward(rank);
+        if self.connections.contains(outward) {
+            for relay in self.take_waiting(rank) {
+                self.send(outward, &relay);
+            }
+            return;
+        }
+        let now = Instant::now();
+        self.dials.entry((CONTROL_CHANNEL, rank)).or_insert(Dial {
+            epoch: 0,
+            deadline: now,
+            pause: REDIAL_FIRST,
+            next_attempt: Some(now),
+        });
+        self.redial();
+    }
+
+    fn take_waiting(&mut self, rank: usize) -> VecDeque<Relay> {
+        let waiting = self.messages.waiting.remove(&rank).unwrap_or_default();
+        let bytes: usize = waiting.iter().map(|relay| relay.payload.len()).sum();
+        self.messages.waiting_bytes -= bytes;
+        waiting
+    }
+
+    pub(super) fn send(&mut self, id: usize, relay: &Relay) {
+        if let Err(why) = self.connections.send(id, relay) {
+            self.lose(id, why);
+        }
+    }
+
+    /// No peer and no connection is to blame.
+    fn cannot_send(&self, bytes: usize, group: u32) {
+        if self.leaving_until.is_none() {
+            self.handler.cannot_go_on(Error::protocol(format!(
+                "rank {} has a control message of {bytes} bytes for group {group}, but at most \
+                 {CONTROL_MESSAGE_BYTES_MAX} are sent; report this as a fault of ringtree",
+                self.rank
+            )));
+        }
+    }
+
+    // ---- connections ----
+
+    fn lose(&mut self, id: usize, why: String) {
+        if self.connections.remove(id).is_some() {
+            self.closed(id, why);
+        }
+    }
+
+    pub(super) fn lose_all(&mut self, why: &str) {
+        for id in self.connections.ids() {
+            self.lose(id, why.to_owned());
+        }
+    }
+
+    /// The control connection of `rank` is gone.
+    pub(super) fn lost(&self, rank: usize, mut why: String) {
+        if self.leaving_until.is_none() {
+            let (here, there) = (&self.peers[self.rank], &self.peers[rank]);
+            if here.host_id != there.host_id {
+                why = format!("{why} (it runs on host {})", there.host_name);
+            }
+            self.handler.control_lost(rank, why);
+        }
+    }
+
+    /// Another rank has connected for its messages to this one.
+    pub(super) fn accept(&mut self, proven: Proven) {
+        let from = proven.hello.from as usize;
+        let channel = Channel::new(proven.stream, proven.key, false);
+        match self.messages.way {
+            Way::Direct => self.insert_accepted(from, channel),
+            Way::Relayed | Way::Waiting => self.messages.early.push((from, channel)),
+        }
+    }
+
+    fn insert_accepted(&mut self, from: usize, channel: Channel) {
+        // If it cannot be watched, its drop tells the other end.
+        let _ = self
+            .connections
+            .insert(2 * self.peers.len() + from, channel);
+    }
+
+    /// This rank has connected to `rank` for its messages.
+    pub(super) fn connected(&mut self, rank: usize, proven: Proven) {
+        self.dials.remove(&(CONTROL_CHANNEL, rank));
+        let channel = Channel::new(proven.stream, proven.key, true);
+        match self.connections.insert(self.outward(rank), channel) {
+            Ok(()) => self.send_waiting(rank),
+            Err(error) => self.unreachable(rank, error.to_string()),
+        }
+    }
+
+    /// No connection to `rank` was made this time. A process that ended refuses one; any other
+    /// failure may pass.
+    pub(super) fn not_connected(&mut self, rank: usize, failure: &Failure) {
+        match failure {
+            Failure::NoListener => {
+                self.unreachable(rank, format!("no process listens there: {failure}"))
+            }
+            Failure::Refused(refusal, _) if refusal.is_proven() => {
+                self.unreachable(rank, failure.to_string());
+            }
+            _ => {
+                if let Some(dial) = self.dials.get_mut(&(CONTROL_CHANNEL, rank)) {
+                    dial.next_attempt = Some(Instant::now() + dial.pause);
+                    dial.pause = (dial.pause * 2).min(REDIAL_MAX);
+                }
+            }
+        }
+    }
+
+    fn unreachable(&mut self, rank: usize, why: String) {
+        self.forget_rank(rank);
+        self.lost(rank, why);
+    }
+
+    /// No message reaches `rank` any more.
+    fn forget_rank(&mut self, rank: usize) {
+        self.dials.remove(&(CONTROL_CHANNEL, rank));
+        self.take_waiting(rank);
+        self.messages.closed.insert(rank);
+    }
+
+    // ---- leaving ----
+
+    /// Rank 0 leaves: it tells the others, and passes messages on until they have answered.
+    pub(super) fn stop_relaying(&mut self, now: Instant) {
+        if self.rank == 0 {
+            self.messages.relaying_until = Some(now + CONTROL_RELAY_AFTER);
+            let leaves = self.own(TO_ALL, RELAY_LEAVES, Vec::new());
+            self.pass_on(leaves);
+        }
+    }
+
+    /// Whether nothing remains to be sent or passed on.
+    pub(super) fn has_said_all(&self) -> bool {
+        let messages = &self.messages;
+        let has_answered = |id: &usize| messages.answered.contains(id);
+        match messages.relaying_until {
+            Some(until) => {
+                self.connections.ids().iter().all(has_answered) || Instant::now() >= until
+            }
+            None => messages.waiting.is_empty(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The coordinator of a group: which rank it is, and how the group settles on one first error.
+
+use super::{GONE, Session, To};
+use crate::error::Error;
+use crate::protocol::founding::RELAY;
+use crate::protocol::message::Message;
+
+impl Session {
+    /// The control connection of `peer` closed, which every rank of the group sees or is told by
+    /// the relay: `peer` died, unless its goodbye arrived before. The coordinator broadcasts it.
+    /// Other ranks wait for that, unless the relay or the coordinator is the one that died: then
+    /// each concludes that the first of the ranks that died is lost.
+    pub fn control_lost(&mut self, peer: usize, why: &str) {
+        let decides = [self.rank, self.coordinator].contains(&peer)
+            || self.rank == self.coordinator
+            || self.members.world_rank(peer) == RELAY;
+        if !decides {
+            self.note_ended(peer, why);
+            return;
+        }
+        let mut before = self.ended.iter().filter(|one| one.was_before);
+        let first = before.find(|one| peer != self.rank && !self.departed.contains_key(&one.peer));
+        let first = first.filter(|_| self.rank != self.coordinator);
+        match first.map(|one| (one.peer, one.why.clone())) {
+            Some((first, why)) => {
+                self.lost.insert(peer);
+                self.declare_lost(first, &why, true);
+            }
+            None => self.declare_lost(peer, why, true),
+        }
+    }
+
+    /// `peer` has died, unless it had said goodbye. `is_public` if the other ranks see that
+    /// themselves.
+    pub(super) fn declare_lost(&mut self, peer: usize, why: &str, is_public: bool) {
+        self.lost.insert(peer);
+        self.expect_no_goodbye(peer);
+        if self.departed.contains_key(&peer) {
+            return;
+        }
+        let call = self.calls.last().filter(|_| self.inside);
+        let error = self.lost(peer, GONE, call.as_ref(), why);
+        match is_public && self.rank != self.coordinator {
+            true => self.conclude(error),
+            false => self.broadcast(error),
+        }
+        self.elect();
+        self.agree_if_all_told();
+    }
+
+    /// Makes the lowest rank that has neither left nor died the coordinator, and repeats to it what
+    /// its predecessor has not answered.
+    pub(super) fn elect(&mut self) {
+        let is_absent = |rank: &usize| self.departed.contains_key(rank) || self.lost.contains(rank);
+        let mut others = self.coordinator..self.rank;
+        let next = others.find(|rank| !is_absent(rank)).unwrap_or(self.rank);
+        if next == self.coordinator {
+            return;
+        }
+        self.coordinator = next;
+        self.patient.clear();
+        self.repeat_entered();
+        for at in 0..self.ended.len() {
+            self.tell_ended(self.ended[at].peer);
+        }
+        if self.first_error.is_some() {
+            self.tell_mark();
+        } else if let Some(pending) = &mut self.pending
+            && std::mem::take(&mut pending.reported)
+        {
+            self.report();
+        }
+    }
+
+    /// Tells the coordinator this rank's pending error, once.
+    pub(super) fn report(&mut self) {
+        let Some(pending) = self.pending.as_mut().filter(|one| !one.reported) else {
+            return;
+        };
+        pending.reported = true;
+        let error = pending.error.clone();
+        if self.rank == self.coordinator {
+            self.broadcast(error);
+        } else {
+            self.outbox
+                .push_back((To::Rank(self.coordinator), Message::Report(error)));
+        }
+    }
+
+    /// Another rank reports an error to this one. If this is not the coordinator, it does not yet
+    /// know that the lower ranks have left.
+    pub(super) fn reported(&mut self, error: Error) {
+        if self.rank == self.coordinator {
+            self.broadcast(error);
+        } else {
+            self.set_pending(error, None);
+            self.report();
+        }
+    }
+
+    /// This rank decides that `error` is the first one, unless it knows another, and tells all: as
+    /// the coordinator, or because that has not answered in time.
+    pub(super) fn broadcast(&mut self, error: Error) {
+        if self.first_error.is_none() {
+            self.outbox
+                .push_back((To::All, Message::FirstError(error.clone())));
+            self.conclude(error);
+        }
+    }
+
+    /// The first error is known: from here on this rank has failed, and its mark is frozen.
+    pub(super) fn conclude(&mut self, error: Error) {
+        if self.first_error.is_none() {
+            self.first_error = Some(error);
+            if self.rank != self.coordinator {
+                // Other deaths change nothing here any more.
+                let coordinator = self.coordinator;
+                self.ended.retain(|one| one.peer == coordinator);
+            }
+            self.tell_mark();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::session::Agreement;
+
+    fn goodbye() -> Message {
+        Message::Goodbye {
+            calls: 0,
+            failed_beside: None,
+        }
+    }
+
+    fn messages(session: &mut Session) -> Vec<(To, Message)> {
+        std::iter::from_fn(|| session.next_message()).collect()
+    }
+
+    #[test]
+    fn a_report_is_repeated_to_the_next_coordinator_and_waits_there_until_that_knows() {
+        let [mut one, mut two] = [1, 2].map(|rank| Session::new(rank, 4));
+        let error = Error::system("the disk is full");
+        two.failed(error.clone());
+        let report = |to| vec![(To::Rank(to), Message::Report(error.clone()))];
+        assert_eq!(messages(&mut two), report(0));
+        two.receive(0, goodbye());
+        assert_eq!(messages(&mut two), report(1));
+        // Rank 1 does not know yet that rank 0 left.
+        one.receive(2, Message::Report(error.clone()));
+        assert_eq!(messages(&mut one), report(0));
+        one.receive(0, goodbye());
+        let first = (To::All, Message::FirstError(error.clone()));
+        assert!(messages(&mut one).contains(&first));
+        two.receive(1, first.1);
+        assert_eq!(two.first_error(), Some(&error));
+    }
+
+    #[test]
+    fn a_cause_reaches_all_before_the_goodbye_of_a_rank_that_does_not_wait_for_an_answer() {
+        let mut session = Session::new(2, 4);
+        let error = Error::system("the disk is full");
+        session.failed(error.clone());
+        session.leave(None);
+        let said: Vec<_> = messages(&mut session);
+        let to_all: Vec<_> = said.into_iter().filter(|(to, _)| *to == To::All).collect();
+        let expected = [Message::FirstError(error), goodbye()].map(|one| (To::All, one));
+        assert_eq!(to_all, expected);
+    }
+
+    #[test]
+    fn the_next_coordinator_agrees_on_a_mark_unless_the_one_before_died() {
+        for has_left in [true, false] {
+            let mut one = Session::new(1, 3);
+            one.mark(7);
+            match has_left {
+                true => one.receive(0, goodbye()),
+                false => one.control_lost(0, "killed"),
+            }
+            one.failed(Error::system("the disk is full"));
+            one.receive(2, Message::Mark(6));
+            let expected = match has_left {
+                true => Agreement::Reached(6),
+                false => Agreement::Unreachable,
+            };
+            assert_eq!(one.agreement(), expected);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What the ranks that go on learn after one has left cleanly and its process has exited: that
+//! another is killed, leaves, or gives up.
+
+use crate::long::short_or_long;
+use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, exit, wait_to_go_on};
+use ringtree::{Communicator, Error, Result};
+use rustix::process::Signal;
+use std::env::var;
+use std::time::{Duration, Instant};
+
+const RANKS: usize = 4;
+/// Long before the deadline of a call, on any machine; patient calls have none.
+const NAMED_WITHIN: Duration = Duration::from_secs(30);
+/// How the ranks that stay wait for the one that ends.
+const CALLS: [&str; 5] = [
+    "recv",
+    "patient recv",
+    "async recv",
+    "barrier",
+    "patient barrier",
+];
+/// How that ends.
+const ENDS: [&str; 5] = [
+    "killed",
+    "leaves",
+    "fails",
+    "runs out of time",
+    "mismatches",
+];
+/// Its ranks enter here.
+const SUITE: Suite = Suite(module_path!());
+
+#[test]
+fn child_entry() {
+    if var(ROLE).is_ok() {
+        exit(rank());
+    }
+}
+
+fn rank() -> Result<String> {
+    let number = |name: &str| var(name).unwrap().parse::<usize>().unwrap();
+    let (left, ending) = (number("TEST_LEFT"), number("TEST_ENDING"));
+    let (call, end) = (var("TEST_CALL").unwrap(), var("TEST_END").unwrap());
+    let comm = Communicator::from_env()?;
+    let rank = comm.rank();
+    let others: Vec<_> = (0..RANKS).filter(|one| *one != left).collect();
+    // All ranks, or those that stay. One handle of all ranks is left early, too.
+    let (on, numbers) = match call.contains("barrier") {
+        false => (Some(comm.duplicate()?), (0..RANKS).collect()),
+        true if rank == left => (None, others.clone()),
+        true => (Some(comm.subgroup(&others)?), others.clone()),
+    };
+    comm.barrier()?;
+    drop(comm);
+    let Some(on) = on.filter(|_| rank != left) else {
+        return Ok("left".into());
+    };
+    let number_of = |rank: usize| numbers.iter().position(|one| *one == rank).unwrap();
+    eprintln!("{MARK}waits");
+    wait_to_go_on();
+    if rank != ending {
+        let peer = number_of(ending);
+        let patient = on.patient();
+        eprintln!("{MARK}calls");
+        return match &*call {
+            "recv" => on.recv(&mut [0u8], peer),
+            "patient recv" => patient.recv(&mut [0u8], peer),
+            "async recv" => Ok(drop(on.recv_async(vec![0u8], peer)?.wait()?)),
+            "barrier" => on.barrier(),
+            _ => patient.barrier(),
+        }
+        .map(|()| "got through".into());
+    }
+    let another = number_of(*others.iter().find(|one| **one != ending).unwrap());
+    match &*end {
+        "fails" => on.fail(&Error::system("no room on the disk")),
+        "runs out of time" => {
+            return on
+                .with_timeout(Duration::from_millis(100))
+                .recv(&mut [0u8], another)
+                .map(|()| "got through".into());
+        }
+        "mismatches" => {
+            on.send(&[1u8; 3], another)?;
+            on.recv(&mut [0u8], another)?;
+        }
+        _ => {}
+    }
+    Ok("ended".into())
+}
+
+/// One row of the table: who has left, who ends and how, over what, in which calls.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    left: usize,
+    ending: usize,
+    end: &'static str,
+    links: Links,
+    call: &'static str,
+}
+
+/// The whole table, or such rows that each column has each of its values with each end.
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut number = 0;
+    for end in ENDS {
+        for links in ALL_LINKS {
+            for left in [0, 1] {
+                // The lowest rank that stays, which is the coordinator then, and the highest.
+                for ending in [1 - left, RANKS - 1] {
+                    let calls = short_or_long(1, CALLS.len());
+                    for place in 0..calls {
+                        let call = CALLS[(number + place) % CALLS.len()];
+                        // A message meets no barrier.
+                        let is_possible = end != "mismatches" || !call.contains("barrier");
+                        rows.extend(is_possible.then_some(Row {
+                            left,
+                            ending,
+                            end,
+                            links,
+                            call,
+                        }));
+                    }
+                    number += 1;
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn check(row: Row) {
+    let Row {
+        left,
+        ending,
+        end,
+        links,
+        call,
+    } = row;
+    let settings = [
+        ("TEST_LEFT", left.to_string()),
+        ("TEST_ENDING", ending.to_string()),
+        ("TEST_CALL", call.into()),
+        ("TEST_END", end.into()),
+    ];
+    let mut ranks = SUITE.start_each(links, "stays", RANKS, |_, command| {
+        command.envs(settings.clone());
+    });
+    let stay: Vec<_> = (0..RANKS).filter(|rank| *rank != left).collect();
+    let wait: Vec<_> = stay
+        .iter()
+        .copied()
+        .filter(|rank| *rank != ending)
+        .collect();
+    for (rank, said) in ranks.hear(&[0, 1, 2, 3]).0.iter().enumerate() {
+        let expected = if rank == left { "left" } else { "waits" };
+        assert_eq!(said, expected, "{row:?}");
+    }
+    ranks.end(left);
+    ranks.go_on(&wait);
+    ranks.hear(&wait);
+    let began = Instant::now();
+    match end {
+        "killed" => ranks.signal(ending, Signal::KILL),
+        _ => ranks.go_on(&[ending]),
+    }
+    let (said, last) = ranks.hear(&wait);
+    for text in said {
+        let names = |what: &str| {
+            let own = format!("rank {ending} {what}");
+            text.contains(&own) || text.contains(&format!("(world rank {ending}) {what}"))
+        };
+        let is_told = match end {
+            "killed" => names("is gone"),
+            "leaves" => names("left after call"),
+            "fails" => text.contains("no room on the disk"),
+            "runs out of time" => names("gave up on"),
+            _ => names("sends 3 u8"),
+        };
+        assert!(is_told, "{row:?}: {text}");
+    }
+    assert!(last - began < NAMED_WITHIN, "{row:?}: {:?}", last - began);
+    println!("{row:?}: {:?}", last - began);
+}
+
+#[test]
+fn after_a_departure_the_ranks_that_stay_learn_how_another_ends() {
+    let rows = rows();
+    // They sleep for most of the time.
+    for some in rows.chunks(4) {
+        std::thread::scope(|scope| {
+            for row in some {
+                scope.spawn(|| check(*row));
+            }
+        });
+    }
+}
