@@ -2,6 +2,7 @@
 
 use super::agree::{broadcast_entries, compare};
 use super::carrier::Carrier;
+use super::checkpoint::agree;
 use super::flight::Flight;
 use super::hooks::{BucketInfo, Hook, Plain};
 use super::layout::{Bucket, Layout, Limits};
@@ -361,9 +362,16 @@ impl DataParallel {
     /// it, between steps.
     ///
     /// # Errors
-    /// [`Error::usage`] if it is not this hook's; any of the communicator's.
+    /// [`Error::usage`] on every rank if the hook of one does not take it up; any of the
+    /// communicator's.
     pub fn restore_hook(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         self.check_alive()?;
+        let taken = self.take_hook_state(state);
+        agree(&self.comms[0], taken)
+    }
+
+    /// Does what [`DataParallel::restore_hook`] does, but may fail on this rank only.
+    pub(super) fn take_hook_state(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         let is_shared = |entry: &(String, Vec<f32>)| self.hook.is_shared(&entry.0);
         let (shared, mut own): (Vec<_>, Vec<_>) = state.into_iter().partition(is_shared);
         own.extend(broadcast_entries(&self.comms[0], shared)?);

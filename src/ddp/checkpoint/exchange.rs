@@ -205,6 +205,19 @@ pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<St
     Ok(said.collect())
 }
 
+/// Returns `own`, or an error on every rank if loading failed on any: it says why, and on which.
+pub(in crate::ddp) fn agree<T>(comm: &Communicator, own: Result<T>) -> Result<T> {
+    let word = own.as_ref().err().map(Error::to_string);
+    let words = gather_words(comm, word.as_slice())?;
+    match own {
+        Ok(own) if words.is_empty() => Ok(own),
+        _ => Err(Error::usage(format!(
+            "the state is loaded in part: {}",
+            words.join("; ")
+        ))),
+    }
+}
+
 /// Every rank's value.
 pub(super) fn gather_json<T>(comm: &Communicator, own: &T) -> Result<Vec<T>>
 where

@@ -1,6 +1,6 @@
 //! One training and its checkpoints: resuming in one call, saving beside the training.
 
-use super::exchange::{WRITER, gather_own, gather_words, share};
+use super::exchange::{WRITER, agree, gather_own, gather_words, share};
 use super::parts::{Contents, Parts};
 use super::series::{Checkpoints, Found};
 use super::tensor::Tensor;
@@ -208,7 +208,8 @@ impl Run {
     /// [`Error::usage`] on every rank, with nothing overwritten, if the checkpoint does not fit: it
     /// lists what it lacks, has otherwise and has beyond ([`Parts`]), and says if the data set has
     /// another number of samples. The same, with some of it overwritten, if `parts` fails on a rank
-    /// when it is called again. Those of [`Run::save`].
+    /// when it is called again, or the hook of a rank does not take up its state. Those of
+    /// [`Run::save`].
     pub fn resume<'s>(
         &mut self,
         model: &mut DataParallel,
@@ -233,17 +234,15 @@ impl Run {
         if !complaints.is_empty() {
             return Err(Error::usage(complaints.join("; ")));
         }
-        // The program's code may fail on one rank alone; the others must not go on without it.
-        let failed = found.overwrite_parts(rank, &mut parts).err();
-        let failed = Vec::from_iter(failed.map(|error| error.to_string()));
-        let failed = gather_words(&self.channel, &failed)?;
-        if !failed.is_empty() {
-            let why = failed.join("; ");
-            return Err(Error::usage(format!("the state is loaded in part: {why}")));
-        }
+        // The program's code and its hook may fail on one rank only; the others must not go on.
         let state = &found.state;
-        model.restore(state.step, state.order.clone())?;
-        model.restore_hook(found.hook_state(rank)?)?;
+        let own = found
+            .overwrite_parts(rank, &mut parts)
+            .and_then(|()| model.restore(state.step, state.order.clone()))
+            .and_then(|()| found.hook_state(rank));
+        let own = agree(&self.channel, own)?;
+        // The model may be on a group of these ranks, so all of them hear how its hook fared.
+        agree(&self.channel, model.take_hook_state(own))?;
         if let Some(sampler) = &mut sampler {
             sampler.resume(state.epoch, state.sampler_position);
         }

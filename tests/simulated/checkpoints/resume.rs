@@ -2,10 +2,14 @@
 
 use super::Memory;
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run, Store};
-use ringtree::ddp::{DataParallel, DistributedSampler, Options, Parameter, PowerSgd};
+use ringtree::ddp::{
+    BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, Next, Options, Parameter,
+    PowerSgd, Values,
+};
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Dtype, Result, TuningOrigin, simulate};
+use ringtree::{Communicator, Dtype, ReduceOp, Result, TuningOrigin, simulate};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// Weights, momentum, the rank's own state, the sampler's place, and a value.
 type Bits = (Vec<u32>, Vec<u32>, u64, u64, u64);
@@ -271,6 +275,105 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
         let line = end.unwrap_err().to_string();
         let told = "the state is loaded in part: no memory on the device (seen by rank 1)";
         assert!(line.ends_with(told), "{line}");
+    }
+}
+
+/// A hook with a state of each rank, which may not fit.
+struct Picky {
+    fits: bool,
+}
+
+impl Hook for Picky {
+    fn name(&self) -> String {
+        "picky".to_owned()
+    }
+    fn start(&mut self, _: &BucketInfo, gradients: Vec<f32>) -> Exchange {
+        Exchange::AllReduce(gradients.into(), ReduceOp::Avg, None)
+    }
+    fn resume(&mut self, _: &BucketInfo, _: usize, averaged: Values) -> Next {
+        Next::Done(averaged.try_into().unwrap())
+    }
+    fn state(&self) -> Vec<(String, Vec<f32>)> {
+        vec![("seen".to_owned(), vec![1.0])]
+    }
+    fn restore(&mut self, _: Vec<(String, Vec<f32>)>) -> std::result::Result<(), String> {
+        match self.fits {
+            true => Ok(()),
+            false => Err("it is of another data set".to_owned()),
+        }
+    }
+}
+
+/// A run on `store` with a model on all ranks, or on each rank alone, whose hook is picky.
+fn set_up_picky(
+    comm: &Communicator,
+    store: &Memory,
+    is_apart: bool,
+    fits: bool,
+) -> Result<(Run, DataParallel)> {
+    let run = open(comm, store)?;
+    let color = if is_apart { comm.rank() } else { 0 };
+    let group = run.comm().split(color, 0)?.unwrap();
+    let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
+    let options = Options::new().hook(Picky { fits });
+    let model = DataParallel::new(&group, parameters, options)?;
+    Ok((run, model))
+}
+
+#[test]
+fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
+    let resume = |run: &mut Run, model: &mut DataParallel| {
+        run.resume(model, None, |all| all.value("best", &mut 1.0))
+    };
+    let store = Memory::default();
+    let ends = simulate(3, |comm| {
+        let (mut run, mut model) = set_up_picky(comm, &store, false, true)?;
+        resume(&mut run, &mut model)
+    });
+    assert_eq!(ends, [Ok(0), Ok(0), Ok(0)]);
+    // The same, but what rank 1 has of the hook's is of another type.
+    let other = Memory::default();
+    let checkpoints = Checkpoints::new(store.clone(), 1);
+    let mut checkpoint = checkpoints.load(0).unwrap();
+    checkpoint.insert("rank-1/hook/seen", &[1], &[1u8]).unwrap();
+    Checkpoints::new(other.clone(), 1)
+        .save(&checkpoint)
+        .unwrap();
+
+    for is_apart in [false, true] {
+        let cases = [
+            (&store, 1, "of the hook picky: it is of another data set"),
+            (&other, 3, "tensor 'rank-1/hook/seen'"),
+        ];
+        for (store, picky_rank, words) in cases {
+            let ends = simulate(3, |comm| {
+                let fits = comm.rank() != picky_rank;
+                let (mut run, mut model) = set_up_picky(comm, store, is_apart, fits)?;
+                let began = comm.clock();
+                let error = resume(&mut run, &mut model).unwrap_err();
+                assert!(error.is_usage(), "{error}");
+                assert!(comm.clock() - began < Duration::from_secs(1));
+                // The communicator is fine.
+                comm.barrier()?;
+                Ok::<_, ringtree::Error>(error.to_string())
+            });
+            let line = ends[0].clone().unwrap();
+            assert!(line.contains(words), "{line}");
+            assert!(line.ends_with("(seen by rank 1)"), "{line}");
+            assert_eq!(ends, vec![Ok(line); 3]);
+        }
+    }
+    // A program that keeps its state itself.
+    let ends = simulate(2, |comm| {
+        let (_, mut model) = set_up_picky(comm, &Memory::default(), false, comm.rank() != 1)?;
+        model.restore_hook(model.hook_state())
+    });
+    for end in ends {
+        let line = end.unwrap_err().to_string();
+        assert!(
+            line.ends_with("another data set (seen by rank 1)"),
+            "{line}"
+        );
     }
 }
 
