@@ -9,6 +9,7 @@ use super::collectives::check_length;
 use super::work::{Failed, Work};
 use crate::dtype::{Dtype, Element};
 use crate::engine::bind::{Lengths, Placement};
+use crate::engine::cache::bytes_of;
 use crate::engine::group;
 use crate::error::{Error, Result};
 use crate::plan::layout::Layout;
@@ -141,7 +142,7 @@ impl Communicator {
         let layout = Kept::of(output.layout());
         let layout = layout.layout();
         let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
-        let count = self.count_of_blocks("input", input.len(), layout)?;
+        let count = self.count_of_blocks("input", input.len(), layout, I::Element::DTYPE)?;
         let call = Call::new(Collective::Gather, count).root(root);
         if self.rank() == root {
             check_length("output", output.len(), count)?;
@@ -197,7 +198,7 @@ impl Communicator {
         let layout = input.layout();
         let input = input.memory().on_host()?;
         let output = written_on_host(output)?;
-        let count = self.count_of_blocks("output", output.len(), layout)?;
+        let count = self.count_of_blocks("output", output.len(), layout, I::Element::DTYPE)?;
         let call = Call::new(Collective::Scatter, count).root(root);
         if self.rank() == root {
             check_length("input", input.len(), count)?;
@@ -276,7 +277,7 @@ impl Communicator {
             ("input", send, input.len()),
             ("output", receive, output.len()),
         ] {
-            check_length(what, length, self.total(layout, 0)?)?;
+            check_length(what, length, self.total(layout, 0, I::Element::DTYPE)?)?;
         }
         let rank = self.rank();
         if sent[rank] != received[rank] {
@@ -342,30 +343,48 @@ impl Communicator {
     }
 
     /// How many elements all blocks have together, if this rank's has `own`.
-    fn count_of_blocks(&self, what: &str, own: usize, layout: Layout) -> Result<usize> {
-        let n = self.world_size();
+    fn count_of_blocks(
+        &self,
+        what: &str,
+        own: usize,
+        layout: Layout,
+        dtype: Dtype,
+    ) -> Result<usize> {
         match layout {
-            Layout::Counts(_) => {
-                let count = self.total(layout, 0)?;
-                let block = layout.block(self.rank(), n, count);
-                check_length(what, own, block.len()).map(|()| count)
-            }
-            Layout::Even => own.checked_mul(n).ok_or_else(too_many),
+            Layout::Counts(_) => self.check_block((what, own), layout, 0, dtype),
+            Layout::Even => own.checked_mul(self.world_size()).ok_or_else(too_many),
             Layout::Ceil => Err(Error::usage(
                 "one block does not say how long the others are: give counts, or call in place",
             )),
         }
     }
 
+    /// Checks that `what`, of `length` elements, is as long as this rank's block of a buffer of
+    /// `count`. Returns how many elements the whole buffer has by its layout.
+    pub(super) fn check_block(
+        &self,
+        (what, length): (&str, usize),
+        layout: Layout,
+        count: usize,
+        dtype: Dtype,
+    ) -> Result<usize> {
+        let total = self.total(layout, count, dtype)?;
+        let block = layout.block(self.rank(), self.world_size(), count);
+        check_length(what, length, block.len()).map(|()| total)
+    }
+
     /// How many elements a buffer of `count` has by its layout, which must fit the ranks.
-    fn total(&self, layout: Layout, count: usize) -> Result<usize> {
+    fn total(&self, layout: Layout, count: usize, dtype: Dtype) -> Result<usize> {
         let n = self.world_size();
         match layout {
             Layout::Counts(counts) if counts.len() != n => Err(Error::usage(format!(
                 "there are {} counts for {n} ranks",
                 counts.len()
             ))),
-            _ => layout.total(count).ok_or_else(too_many),
+            _ => {
+                let total = layout.total(count).ok_or_else(too_many)?;
+                bytes_of(total, dtype).map(|_| total)
+            }
         }
     }
 
@@ -388,7 +407,8 @@ impl Communicator {
                 "an all-to-all by counts is not in place: use all_to_all_into",
             )),
             Layout::Counts(counts) => {
-                check_length("the buffer", call.count, self.total(layout, call.count)?)?;
+                let total = self.total(layout, call.count, call.dtype)?;
+                check_length("the buffer", call.count, total)?;
                 Ok(Split::by(counts))
             }
             Layout::Ceil if !moves_blocks => Ok(Split::Ceil),

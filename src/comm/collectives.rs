@@ -179,8 +179,8 @@ impl Communicator {
         let layout = input.layout();
         let input = input.memory().on_host()?;
         let output = written_on_host(output)?;
-        let block = layout.block(self.rank(), self.world_size(), input.len());
-        check_length("output", output.len(), block.len())?;
+        let own = ("output", output.len());
+        self.check_block(own, layout, input.len(), I::Element::DTYPE)?;
         if op.factor().is_some() {
             return Err(Error::usage(format!(
                 "reduce_scatter_into takes no {op}, for which its output has no room; multiply a \
@@ -231,8 +231,8 @@ impl Communicator {
         let layout = Kept::of(output.layout());
         let layout = layout.layout();
         let output = written_on_host(output)?;
-        let block = layout.block(self.rank(), self.world_size(), output.len());
-        check_length("input", input.len(), block.len())?;
+        let own = ("input", input.len());
+        self.check_block(own, layout, output.len(), I::Element::DTYPE)?;
         let call = Call::new(Collective::AllGather, output.len());
         self.into(call, input, output, layout)
     }
@@ -396,7 +396,7 @@ impl Communicator {
         output: &mut [T],
         layout: Layout,
     ) -> Result<()> {
-        let call = self.laid(call, layout)?;
+        let call = self.laid(call.dtype(T::DTYPE), layout)?;
         self.run_into(call, input, output, of_blocks(&call, layout))
     }
 

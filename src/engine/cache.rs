@@ -349,7 +349,11 @@ fn direct(collective: Collective, asked: Option<Algorithm>) -> Option<Algorithm>
     direct.find(|one| Some(*one) == asked).or(first)
 }
 
-fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
+/// The bytes of `count` elements.
+///
+/// # Errors
+/// [`Error::usage`] if no memory holds so much.
+pub(crate) fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())

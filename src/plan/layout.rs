@@ -29,7 +29,8 @@ pub enum Layout<'a> {
 
 impl Layout<'_> {
     /// The elements of a buffer of `count` that are the block of `rank` among `world_size` ranks.
-    /// With `Counts`, `count` says nothing; a rank beyond them has an empty block.
+    /// With `Counts`, `count` says nothing; a rank beyond them has an empty block. A block ends at
+    /// `usize::MAX` at the latest.
     #[must_use]
     pub fn block(self, rank: usize, world_size: usize, count: usize) -> Range<usize> {
         self.start(rank, world_size, count)..self.start(rank + 1, world_size, count)
@@ -38,8 +39,11 @@ impl Layout<'_> {
     fn start(self, block: usize, blocks: usize, count: usize) -> usize {
         match self {
             Layout::Even => part_start(count, blocks, block),
-            Layout::Ceil => count.min(block * count.div_ceil(blocks.max(1))),
-            Layout::Counts(counts) => counts[..block.min(counts.len())].iter().sum(),
+            Layout::Ceil => count.min(block.saturating_mul(count.div_ceil(blocks.max(1)))),
+            Layout::Counts(counts) => {
+                let before = counts[..block.min(counts.len())].iter();
+                before.fold(0, |start, count| start.saturating_add(*count))
+            }
         }
     }
 

@@ -2,7 +2,9 @@
 
 use ringtree::comm::buffer::{Memory, MemoryMut};
 use ringtree::plan::Collective;
-use ringtree::{Buffer, BufferMut, Communicator, Dtype, Error, Layout, ReduceOp, Result, simulate};
+use ringtree::{
+    Buffer, BufferMut, Communicator, Dtype, Element, Error, Layout, ReduceOp, Result, simulate,
+};
 
 /// Its two methods disagree.
 struct Fickle([f32; 4]);
@@ -41,6 +43,67 @@ fn a_count_that_no_memory_holds_is_refused() {
         comm.preview(Collective::AllReduce, usize::MAX / 2, Dtype::F64, 0)
     }) {
         refused(end.map(|_| ()), "no memory holds");
+    }
+}
+
+/// Every form of call refuses `counts` of two ranks, which no memory holds.
+fn refuse_counts<T: Element>(comm: &Communicator, counts: &[usize; 2]) {
+    let (layout, sum, one) = (Layout::Counts(counts), ReduceOp::Sum, &[T::zeroed()]);
+    let (many, own) = (|| vec![T::zeroed(); 2], &mut [T::zeroed()]);
+    let whole = &mut layout.of(many());
+    let started = || layout.of(many()).into_owned();
+    let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| layout.of(many()));
+    let scopes = [
+        comm.scope(|scope| scope.all_gather(&mut first).map(drop)),
+        comm.scope(|scope| scope.reduce_scatter(&mut second, sum).map(drop)),
+        comm.scope(|scope| scope.gather(&mut third, 0).map(drop)),
+        comm.scope(|scope| scope.scatter(&mut fourth, 0).map(drop)),
+    ];
+    let works = [
+        comm.all_gather_async(started()),
+        comm.reduce_scatter_async(started(), sum),
+        comm.gather_async(started(), 0),
+        comm.scatter_async(started(), 0),
+    ];
+    let calls = [
+        comm.all_gather_into(one, whole),
+        comm.reduce_scatter_into(whole, own, sum),
+        comm.gather_into(one, whole, 0),
+        comm.scatter_into(whole, own, 0),
+        comm.all_to_all_into(one, counts, own, &[1, 1]),
+        comm.all_to_all_into(one, &[1, 0], own, counts),
+        comm.all_gather(whole),
+        comm.reduce_scatter(whole, sum),
+        comm.gather(whole, 0),
+        comm.scatter(whole, 0),
+    ];
+    let works = works.map(|work| work.map(drop).map_err(Error::from));
+    for end in calls.into_iter().chain(works).chain(scopes) {
+        refused(end, "no memory holds ");
+    }
+}
+
+#[test]
+fn counts_that_no_memory_holds_together_are_refused_by_every_form_of_call() {
+    let half = usize::MAX / 2 + 1;
+    for counts in [[usize::MAX, 2], [half, half], [half, 1], [1, half - 1]] {
+        let ends = simulate(2, |comm| {
+            refuse_counts::<u8>(comm, &counts);
+            comm.barrier()
+        });
+        assert_eq!(ends, [Ok(()), Ok(())]);
+    }
+    // The elements could be counted, but not their bytes.
+    for counts in [
+        [usize::MAX / 8, 2],
+        [1, usize::MAX / 16],
+        [half / 8, half / 8],
+    ] {
+        let ends = simulate(2, |comm| {
+            refuse_counts::<f64>(comm, &counts);
+            comm.barrier()
+        });
+        assert_eq!(ends, [Ok(()), Ok(())]);
     }
 }
 
