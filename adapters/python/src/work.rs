@@ -52,8 +52,14 @@ impl Work {
             }
             py.check_signals().inspect_err(|_| {
                 // As in a call that waits by itself. Who gave a time to wait leaves the call to go on.
-                if let Some(queue) = self.queue.upgrade().filter(|_| left.is_none()) {
-                    py.detach(|| queue.interrupted());
+                if left.is_none() {
+                    // Another thread may close the communicator meanwhile. The last owner of the
+                    // queue leaves the group, which waits for other ranks.
+                    py.detach(|| {
+                        if let Some(queue) = self.queue.upgrade() {
+                            queue.interrupted();
+                        }
+                    });
                 }
             })?;
         }
