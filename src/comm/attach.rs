@@ -113,7 +113,7 @@ impl Communicator {
         drop(issued);
         let device =
             device.ok_or_else(|| Error::usage("no device is attached: call attach first"))?;
-        DeviceBuffer::new(&device, stream, &vec![T::zeroed(); count])
+        DeviceBuffer::zeros(&device, stream, count)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::buffer::{Buffer, BufferMut, DeviceMemory, Memory, MemoryMut};
 use crate::device::{self, Device, Stream};
 use crate::dtype::Element;
+use crate::engine::cache::bytes_of;
 use crate::error::{Error, Result};
 use crate::limits::BUFFER_AREAS_MAX;
 use crate::plan::layout::Layout;
@@ -89,11 +90,24 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// The device's.
     pub fn new(device: &Device, stream: &Stream, content: &[T]) -> Result<Self> {
-        // A device has no memory of no bytes.
-        let memory = device.allocate(size_of_val(content).max(1))?;
-        let mut buffer = Self::from_memory(device, stream, memory);
-        buffer.count = content.len();
+        let mut buffer = Self::allocate(device, stream, content.len())?;
         buffer.write(content)?;
+        Ok(buffer)
+    }
+
+    /// A buffer of `count` zeros, which the device makes itself.
+    pub(super) fn zeros(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
+        let buffer = Self::allocate(device, stream, count)?;
+        stream.clear(&buffer.memory)?;
+        Ok(buffer)
+    }
+
+    /// A buffer of undefined content.
+    fn allocate(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
+        // A device cannot allocate zero bytes.
+        let memory = device.allocate(bytes_of(count, T::DTYPE)?.max(1))?;
+        let mut buffer = Self::from_memory(device, stream, memory);
+        buffer.count = count;
         Ok(buffer)
     }
 

@@ -93,6 +93,35 @@ fn every_section_runs_on_a_strict_pretended_driver() {
     );
 }
 
+/// A toolkit's stub, which opens but does not work, stands before the driver on the search path.
+#[test]
+fn a_stub_does_not_hide_the_driver() {
+    let here = Elsewhere::new();
+    let drivers = driver::folder();
+    for name in [driver::NAME, driver::TOOLKIT_NAME] {
+        let stubs = here.path(name).join("stubs");
+        std::fs::create_dir_all(&stubs).unwrap();
+        std::fs::copy(drivers.join(driver::NAME), stubs.join(name)).unwrap();
+        let both = format!("{}:{}", stubs.display(), drivers.display());
+        let check = |path: &str| {
+            let output = here.check(&["--only", "probe"], &[("LD_LIBRARY_PATH", path)]);
+            (output.status.code(), text(&output.stderr))
+        };
+        assert_eq!(check(&both), (Some(0), String::new()), "{name}");
+    }
+    // Where there is no other, the line says what is wrong.
+    let stub = here.path(driver::NAME).join("stubs");
+    std::os::unix::fs::symlink(driver::NAME, stub.join(driver::TOOLKIT_NAME)).unwrap();
+    let stub = stub.display().to_string();
+    let output = here.check(&["--only", "probe"], &[("LD_LIBRARY_PATH", &stub)]);
+    let complaints = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaints}");
+    assert!(
+        complaints.contains("libcuda.so.1: it is a stub"),
+        "{complaints}"
+    );
+}
+
 /// A path that cannot be had is told of in one line, and is no failure.
 #[test]
 fn where_memory_cannot_be_mapped_the_check_says_so_once_and_goes_on() {

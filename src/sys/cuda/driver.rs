@@ -5,8 +5,12 @@ use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
-/// The names of the driver's library on Linux. The first is what a test puts in its place.
-const LIBRARIES: &[&CStr] = &[c"libcuda.so", c"libcuda.so.1"];
+/// The names of the driver's library on Linux. The first is the driver's own. By the second the
+/// linker finds it, or a toolkit's stub, which has all functions and no driver.
+const LIBRARIES: &[&CStr] = &[c"libcuda.so.1", c"libcuda.so"];
+
+/// `CUDA_ERROR_STUB_LIBRARY`.
+const STUB_LIBRARY: i32 = 34;
 
 /// The oldest version of CUDA that the driver may know: that of drivers 550.
 const VERSION_MIN: i32 = 12_040;
@@ -161,6 +165,7 @@ functions! {
     copy_to_host c"cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, RawStream);
     copy_to_device c"cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, RawStream);
     copy_2d c"cuMemcpy2DAsync_v2" (*const Copy2D, RawStream);
+    set_bytes c"cuMemsetD8Async" (Address, u8, usize, RawStream);
     stream_create c"cuStreamCreateWithPriority" (*mut RawStream, u32, i32);
     stream_destroy c"cuStreamDestroy_v2" (RawStream);
     stream_is_capturing c"cuStreamIsCapturing" (RawStream, *mut i32);
@@ -211,8 +216,6 @@ fn find() -> std::result::Result<Driver, String> {
         0 => Ok(()),
         code => Err(format!("{call}: {}", text(&api, code))),
     };
-    // SAFETY: the call takes no pointer.
-    works(unsafe { (api.init)(0) }, "cuInit")?;
     let (mut version, mut gpus) = (0, 0);
     // SAFETY: the driver writes one integer, for which there is room.
     let code = unsafe { (api.driver_get_version)(&raw mut version) };
@@ -236,28 +239,41 @@ fn find() -> std::result::Result<Driver, String> {
     }
 }
 
-/// Opens the first library there is, for good, and looks the functions up in it.
+/// Opens the first library that works, for good. If none does, the first that there is says why.
 fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
-    let open = |name: &&CStr| {
+    let mut why = None;
+    for name in libraries {
         // SAFETY: the name ends with zero. Opening a library runs its initialisers: these names
         // are the driver's, which programs are meant to open. It is never closed.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-        (!handle.is_null()).then_some((name.to_string_lossy().into_owned(), handle))
-    };
-    let Some((name, handle)) = libraries.iter().find_map(open) else {
-        return Err("there is no libcuda.so.1, which the NVIDIA driver brings".into());
-    };
-    Api::find(|symbol| {
+        if handle.is_null() {
+            continue;
+        }
+        match initialised(handle) {
+            Ok(api) => return Ok(api),
+            Err(what) => why.get_or_insert(format!("{}: {what}", name.to_string_lossy())),
+        };
+    }
+    Err(why.unwrap_or_else(|| "there is no libcuda.so.1, which the NVIDIA driver brings".into()))
+}
+
+/// Looks the functions up in an open library, and has it begin.
+fn initialised(handle: *mut c_void) -> std::result::Result<Api, String> {
+    let api = Api::find(|symbol| {
         // SAFETY: the handle is that of an open library, the name ends with zero.
         let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
         if address.is_null() {
             let symbol = symbol.to_string_lossy();
-            return Err(format!(
-                "{name} lacks {symbol}: install driver 550 or later"
-            ));
+            return Err(format!("it lacks {symbol}: install driver 550 or later"));
         }
         Ok(address)
-    })
+    })?;
+    // SAFETY: the call takes no pointer.
+    match unsafe { (api.init)(0) } {
+        0 => Ok(api),
+        STUB_LIBRARY => Err("it is a stub, which is only for linking: install the driver".into()),
+        code => Err(format!("cuInit: {}", text(&api, code))),
+    }
 }
 
 #[cfg(test)]
@@ -269,7 +285,7 @@ mod tests {
         let none = open(&[c"libringtree-none.so"]).unwrap_err();
         assert!(none.contains("libcuda.so.1"), "{none}");
         let other = open(&[c"libc.so.6"]).unwrap_err();
-        assert!(other.contains("libc.so.6 lacks cuInit"), "{other}");
+        assert!(other.contains("libc.so.6: it lacks cuInit"), "{other}");
     }
 
     #[test]

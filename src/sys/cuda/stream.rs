@@ -216,6 +216,21 @@ impl Stream {
         check(code, "cuMemcpyDtoDAsync")
     }
 
+    /// Fills the memory with zeros.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_in`].
+    pub(crate) fn clear(&self, memory: &Memory) -> Result<()> {
+        self.check_gpu(memory.gpu())?;
+        let bytes = memory.bytes();
+        let address = memory.address(0, bytes)?;
+        let Inner { gpu, stream, .. } = &*self.0;
+        let _entered = gpu.enter()?;
+        // SAFETY: the range is the memory's. Freeing it waits for the operation.
+        let code = unsafe { (gpu.api.set_bytes)(address, 0, bytes, *stream) };
+        check(code, "cuMemsetD8Async")
+    }
+
     /// Writes the word at byte `at`, after everything before it is visible to the word's readers.
     ///
     /// # Errors

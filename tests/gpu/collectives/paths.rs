@@ -1,11 +1,43 @@
 //! Which path device buffers take: the setting, and what all ranks say where it cannot be had.
 
-use super::world::{Act, World};
+use super::world::{Act, Rank, World, ok};
+use ringtree::{ReduceOp, Result};
 
+/// Elements of a buffer for which no rank could pin as much.
+const COUNT: usize = 1 << 25;
+const PINNED_MAX: &str = "8388608";
 const SETTING: &str = "RINGTREE_DEVICE_PATH";
 
 pub(crate) fn act(role: &str) -> Option<Act> {
-    (role == "path").then_some(|rank| Ok(rank.comm.device_path().unwrap()))
+    match role {
+        "path" => Some(|rank| Ok(rank.comm.device_path().unwrap())),
+        "zeros" => Some(zeros),
+        _ => None,
+    }
+}
+
+/// A new buffer is made of zeros on the device itself, and no memory of the host is taken for it.
+#[test]
+fn a_new_buffer_of_zeros_pins_nothing() {
+    let world = World::new(2, "mapped").with("PINNED_MAX", PINNED_MAX);
+    world.expect("zeros", ok(2));
+}
+
+fn zeros(rank: &Rank) -> Result<String> {
+    let large = rank.comm.alloc_on_device::<f32>(&rank.stream, COUNT)?;
+    assert_eq!(large.len(), COUNT);
+    let mut small = rank.comm.alloc_on_device::<u8>(&rank.stream, 1001)?;
+    rank.comm.all_reduce(&mut small, ReduceOp::Sum)?;
+    rank.comm.synchronize()?;
+    assert_eq!(small.read()?, [0; 1001]);
+    let none = rank.comm.alloc_on_device::<u8>(&rank.stream, 0)?;
+    assert!(none.read()?.is_empty());
+    let too_many = rank
+        .comm
+        .alloc_on_device::<f64>(&rank.stream, usize::MAX / 4);
+    assert!(too_many.is_err_and(|error| error.is_usage()));
+    rank.comm.barrier()?;
+    Ok("ok".into())
 }
 
 /// All ranks say the same: this.

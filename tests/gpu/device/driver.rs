@@ -1,8 +1,13 @@
 //! The library in the driver's place.
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+/// What a program opens, and what a toolkit's stub is called for the linker.
+pub(crate) const NAME: &str = "libcuda.so.1";
+pub(crate) const TOOLKIT_NAME: &str = "libcuda.so";
 
 /// Compiles it, once a process; the folder that it lies in, for `LD_LIBRARY_PATH`.
 pub(crate) fn folder() -> PathBuf {
@@ -32,13 +37,17 @@ fn compiled() -> PathBuf {
             "-fPIC",
             "-pthread",
         ])
-        .arg("-o")
-        // The first name that is looked for, before that of a driver that may be there.
-        .args([&folder.join("libcuda.so"), &source])
+        // What the driver's library calls itself. So does a toolkit's stub.
+        .args(["-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&folder.join(NAME), &source])
         .status();
     match status {
         Ok(status) => assert!(status.success(), "{compiler} refuses {}", source.display()),
         Err(error) => panic!("no C++ compiler {compiler} ({error}): install g++, or set CXX"),
     }
+    // The other name, for cudarc: the library takes what it finds by the first.
+    let link = folder.join(TOOLKIT_NAME);
+    let _ = std::fs::remove_file(&link);
+    symlink(NAME, link).unwrap();
     folder
 }

@@ -7,7 +7,9 @@
 //   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC, POOLS. And it tells on the library:
 //   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
 //   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says),
-//   FAIL_FROM=n and FAIL_RANK (from the n-th entry of that rank's library on, nothing is enqueued).
+//   FAIL_FROM=n and FAIL_RANK (from the n-th entry of that rank's library on, nothing is enqueued),
+//   PINNED_MAX (bytes of host memory that can be pinned).
+// - A copy of it in a folder called `stubs` is what a toolkit brings to link with: it has all names, and none works.
 // - Calls that need the context current fail without it; so do those of a thread that left it so.
 // - There are three GPUs, or the first VISIBLE_GPUS of them. The first two reach each other's memory, where it was exported and mapped;
 //   who uses memory that is not mapped for its GPU ends the process. What is mapped stays, also when
@@ -19,6 +21,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <functional>
 #include <map>
@@ -37,6 +40,7 @@ enum : Result {
     SUCCESS = 0,
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
+    STUB_LIBRARY = 34,
     INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -292,6 +296,8 @@ static bool is_prohibited() {
 extern "C" {
 
 Result cuInit(unsigned) {
+    Dl_info own;
+    if (dladdr(reinterpret_cast<void *>(&cuInit), &own) && std::strstr(own.dli_fname, "/stubs/")) return STUB_LIBRARY;
     long none = 0;
     first_thread.compare_exchange_strong(none, syscall(SYS_gettid));
     return SUCCESS;
@@ -356,6 +362,8 @@ static Result allocate(u64 *address, size_t bytes) {
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
     void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) return OUT_OF_MEMORY;
+    // What was there before.
+    std::memset(start, 0xa5, std::min(bytes, size_t(1) << 20));
     *address = reinterpret_cast<u64>(start);
     device_blocks[*address] = {bytes, current_gpu(), false};
     taken += bytes;
@@ -559,6 +567,9 @@ Result cuMemUnmap(u64 address, size_t bytes) {
 Result cuMemHostAlloc(void **start, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
     if (is_prohibited()) return 900;
+    static const char *const PINNED_MAX = std::getenv("PINNED_MAX");
+    static std::atomic<u64> pinned{0};
+    if ((pinned += bytes) > (PINNED_MAX ? std::strtoull(PINNED_MAX, nullptr, 10) : u64(-1))) return OUT_OF_MEMORY;
     Alone alone;
     *start = std::malloc(bytes);
     std::memset(*start, 0xa5, bytes);
@@ -789,6 +800,7 @@ Result cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, void *stream
 Result cuMemsetD8Async(u64 to, u8 value, size_t bytes, void *stream) {
     auto its = known(stream);
     if (!its) return INVALID_HANDLE;
+    if (bytes == 0) return INVALID_VALUE;
     const int gpu = its->gpu;
     return enqueue(stream, [=] {
         if (!is_device(to, bytes, gpu)) die("memory that is set was freed");
