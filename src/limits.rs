@@ -76,6 +76,8 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of an error's text, whose middle is cut out of a longer one: a page of a traceback. An
 /// error with two such texts takes an eighth of a control message.
 pub const ERROR_BYTES_MAX: usize = 4 << 10;
+/// Bytes of a rank's reports to its launcher, which reads them into memory: some thousand errors.
+pub const REPORTS_BYTES_MAX: usize = 1 << 20;
 /// Lengths of blocks that a rank tells another one whose call has others: with ten bytes each they
 /// fit a control message.
 pub const COUNTS_TOLD_MAX: usize = 4096;

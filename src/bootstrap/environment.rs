@@ -136,9 +136,9 @@ pub const VARIABLES: &[Variable] = &[
         "set by the launcher: the socket at which rank 0 waits",
     ),
     variable(
-        "RINGTREE_TUNING_FD",
+        "RINGTREE_REPORT_FD",
         "",
-        "set by the launcher: the file in which rank 0 leaves the table that was measured",
+        "set by the launcher: the file in which a rank records its errors and measured tables",
     ),
     variable(
         "RINGTREE_JOB_TUNING",

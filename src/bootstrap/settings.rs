@@ -3,6 +3,7 @@
 use super::environment::{NOT_BUILT_YET, VARIABLES};
 use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
+use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, STALL_WARNING_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
 use crate::named::named;
@@ -167,8 +168,8 @@ pub struct Settings {
     pub attempt: u16,
     /// A listening socket for the rendezvous, inherited by rank 0 from its launcher.
     pub listener_fd: Option<RawFd>,
-    /// A file of the launcher's, inherited by rank 0: the table that was measured is left there.
-    pub tuning_fd: Option<RawFd>,
+    /// A file of the launcher's, inherited by each rank, for the rank's reports.
+    pub report_fd: Option<RawFd>,
     /// What the program brings.
     pub start: Start,
 }
@@ -205,7 +206,7 @@ impl Settings {
             agreed: versions(),
             attempt: 0,
             listener_fd: None,
-            tuning_fd: None,
+            report_fd: None,
             start: Start::default(),
         }
     }
@@ -258,7 +259,7 @@ impl Settings {
             (None, Some(text)) => TuningSource::HandedOn(text),
             (None, None) => TuningSource::Measured,
         };
-        settings.tuning_fd = optional(&set, "RINGTREE_TUNING_FD", "a file descriptor")?;
+        settings.report_fd = optional(&set, REPORT_FD, "a file descriptor")?;
         // Not TORCHELASTIC_RESTART_COUNT: torchrun counts failures of one host there, and so gives
         // the hosts of one attempt different numbers.
         if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {
@@ -322,8 +323,8 @@ impl Settings {
             "RANK" => Some(rank.to_string()),
             "WORLD_SIZE" => Some(world_size.to_string()),
             "RINGTREE_RENDEZVOUS" => Some("127.0.0.1:29500".to_owned()),
-            // The launcher's socket and file are of the meeting that does not take place.
-            "RINGTREE_LISTENER_FD" | "RINGTREE_TUNING_FD" => None,
+            // The launcher's socket is of the meeting that does not take place.
+            "RINGTREE_LISTENER_FD" => None,
             _ if PLACE.contains(&name) => None,
             _ => lookup(name),
         })

@@ -69,7 +69,6 @@ impl Settings {
         self.rendezvous = id.address().to_string();
         self.next_port_too = false;
         self.listener_fd = None;
-        self.tuning_fd = None;
         self.secret = Some(id.secret());
         self.start.id = Some(id.clone());
     }

@@ -3,9 +3,8 @@
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::fd::RawFd;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// The setting.
@@ -89,25 +88,6 @@ fn content(text: &str) -> String {
         let _ = write!(hash, "{byte:02x}");
     }
     hash
-}
-
-/// Leaves `table` in the file that the launcher gave rank 0, unless one was left there before.
-///
-/// # Errors
-/// The descriptor is no such file, or cannot be opened or written.
-pub(crate) fn leave(descriptor: RawFd, table: &str) -> io::Result<()> {
-    // The file is opened anew by the name that the system has for it, and only if that is the name
-    // of a launcher's file: the number may mean something else by now.
-    let path = format!("/proc/self/fd/{descriptor}");
-    let name = fs::read_link(&path)?;
-    if !name.to_string_lossy().starts_with("/memfd:ringtree-tuning") {
-        return Err(ErrorKind::InvalidInput.into());
-    }
-    let mut file = File::options().write(true).open(&path)?;
-    match file.metadata()?.len() {
-        0 => file.write_all(table.as_bytes()),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

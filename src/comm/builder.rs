@@ -77,7 +77,7 @@ impl Builder {
         let lookup = |name: &str| self.environment.get(name);
         let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
         let place = Settings::from_env_or_alone(said)?;
-        // The launcher's socket and file are for the rank that it has made of this process.
+        // The launcher's socket is for the rank that it has made of this process.
         let as_launched = |name: &str| {
             let said = self.place.get(name);
             said.is_none_or(|said| lookup(name).as_ref() == Some(said))
@@ -91,7 +91,6 @@ impl Builder {
             rendezvous: place.rendezvous,
             next_port_too: place.next_port_too,
             listener_fd: place.listener_fd.filter(|_| is_launched),
-            tuning_fd: place.tuning_fd.filter(|_| is_launched),
             ..self.settings.clone()
         })
     }
@@ -100,10 +99,8 @@ impl Builder {
     fn meet_at(&mut self, host_and_port: &str) {
         self.place
             .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
-        // The launcher's socket and file are of the meeting that does not take place.
-        for name in ["RINGTREE_LISTENER_FD", "RINGTREE_TUNING_FD"] {
-            self.place.insert(name, String::new());
-        }
+        // The launcher's socket is of the meeting that does not take place.
+        self.place.insert("RINGTREE_LISTENER_FD", String::new());
         self.settings.start.listen_at(None);
     }
 

@@ -7,8 +7,9 @@ use super::builder::MEASURING;
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::settings::Settings;
-use crate::bootstrap::tuning::{JOB_TUNING, TUNING, leave};
+use crate::bootstrap::tuning::{JOB_TUNING, TUNING};
 use crate::control::Membership;
+use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::record::{TuningMismatch, TuningRecord};
@@ -281,8 +282,8 @@ fn tell(record: &TuningRecord, settings: &Settings) {
              end with other bits; RINGTREE_TUNING=FILE keeps the table"
         );
     }
-    if let Some(descriptor) = settings.tuning_fd
-        && let Err(error) = leave(descriptor, &record.to_string())
+    if let Some(descriptor) = settings.report_fd
+        && let Err(error) = Report::Table(record.to_string()).append(descriptor)
     {
         eprintln!(
             "ringtree: rank 0 cannot leave its table of link speeds with the launcher: {error}; \

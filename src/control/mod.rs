@@ -5,7 +5,7 @@
 //! a [`Handler`] is called with what arrives. The same thread accepts and dials data connections.
 //! It also watches the processes of the host's other ranks ([`process`]).
 //! [`local`] passes descriptors and wake-ups between the ranks of one host. [`peer`] describes a
-//! rank and says which ranks can share memory. `bootstrap` makes these connections when a rank
+//! rank and says which ranks can share memory. [`report`] is what a rank tells its launcher. `bootstrap` makes these connections when a rank
 //! joins, and the launchers of a job's hosts use the same ones (`connections`).
 //!
 //! *Invariants.* Until a handshake has succeeded, a remote end can make this process read only
@@ -29,6 +29,7 @@ pub(crate) mod message;
 pub(crate) mod notices;
 pub mod peer;
 pub mod process;
+pub(crate) mod report;
 pub(crate) mod thread;
 mod user;
 pub(crate) mod wait;

@@ -7,6 +7,7 @@ use crate::control::descriptors::Room;
 use crate::control::message::{Relay, decode, encode};
 use crate::control::peer::{Peer, Place};
 use crate::control::process::Process;
+use crate::control::report::Report;
 use crate::error::Error;
 use crate::launch::cause::{Cause, Remedy, Standing};
 use crate::launch::message::{Join, Message as LaunchMessage, Start};
@@ -49,6 +50,22 @@ pub(super) const LAUNCHERS: Decoder = Decoder {
     name: "launchers",
     run: launchers,
     seeds: || encoded(launch_messages()),
+};
+
+pub(super) const REPORTS: Decoder = Decoder {
+    name: "reports",
+    run: |bytes| {
+        let mut rest = bytes.to_vec();
+        let reports = Report::take_all(&mut rest);
+        let mut again = encoded(&reports).concat();
+        assert_eq!(Report::take_all(&mut again), reports);
+        assert!(again.is_empty() && bytes.ends_with(&rest));
+    },
+    seeds: || {
+        let table = Report::Table("a table".to_owned());
+        let (blames, text) = (Some(3), "rank 3 is lost".to_owned());
+        vec![encoded([table, Report::Failed { blames, text }]).concat()]
+    },
 };
 
 /// What decodes is decoded from its own encoding to the same.

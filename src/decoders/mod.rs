@@ -44,6 +44,7 @@ pub const DECODERS: &[Decoder] = &[
     control::JOIN,
     control::UNIQUE_ID,
     control::LAUNCHERS,
+    control::REPORTS,
     session::MESSAGE,
     session::SESSION,
     session::NOTICES,

@@ -23,6 +23,8 @@ pub struct Group {
     /// The thread that made the last call; 0 before the first.
     pub(super) caller: u64,
     pub(super) alarm: Alarm,
+    /// Whether [`Group::take_failure`] has returned the first error.
+    pub(super) is_failure_taken: bool,
 }
 
 impl Group {
@@ -44,6 +46,7 @@ impl Group {
             numbers: Numbers::default(),
             caller: 0,
             alarm: Alarm::default(),
+            is_failure_taken: false,
         }
     }
 

@@ -339,6 +339,11 @@ impl Engine {
         }
     }
 
+    /// The first error of a group, with the group's members; returns each once.
+    pub fn next_failure(&mut self) -> Option<(Error, Members)> {
+        self.groups().find_map(Group::take_failure)
+    }
+
     /// The next control message to send: group, addressee in the world, bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
         if let Some(next) = self.founding.outbox.pop_front() {

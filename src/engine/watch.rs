@@ -13,6 +13,7 @@ use crate::limits::{
 };
 use crate::link::LinkError;
 use crate::protocol::call::Call;
+use crate::protocol::members::Members;
 use crate::protocol::message::{Clock, Message, PairPlace, Wait};
 use crate::protocol::session::{Agreement, Session, Story, To};
 use std::time::Duration;
@@ -275,6 +276,17 @@ impl Group {
     /// The first error, once it is known.
     pub fn first_error(&self) -> Option<&Error> {
         self.session.first_error()
+    }
+
+    /// The first error, once, with the group's members.
+    pub(super) fn take_failure(&mut self) -> Option<(Error, Members)> {
+        let error = self
+            .session
+            .first_error()
+            .filter(|_| !self.is_failure_taken)?;
+        let failure = (error.clone(), self.members().clone());
+        self.is_failure_taken = true;
+        Some(failure)
     }
 
     /// Whether there is a control message to send.

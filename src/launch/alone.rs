@@ -4,7 +4,6 @@ use super::attempt::Attempt;
 use super::cause::{Cause, Standing};
 use super::event::{Heard, Peers, Status};
 use super::restarts::Restarts;
-use super::tuning::Tuning;
 use crate::error::Result;
 use std::time::Duration;
 
@@ -17,16 +16,17 @@ const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 pub(super) struct Alone {
     endpoint: Option<String>,
     restarts: Restarts,
-    tuning: Tuning,
+    /// The table of link speeds that rank 0 measured first.
+    tuning: Option<String>,
 }
 
 impl Alone {
     /// For a job that may be restarted, and whose rank 0 answers at `endpoint` if one is given.
-    pub(super) fn new(endpoint: Option<&str>, max_restarts: u16, tuning: Tuning) -> Self {
+    pub(super) fn new(endpoint: Option<&str>, max_restarts: u16) -> Self {
         Alone {
             endpoint: endpoint.map(str::to_owned),
             restarts: Restarts::new(max_restarts),
-            tuning,
+            tuning: None,
         }
     }
 }
@@ -37,7 +37,7 @@ impl Peers for Alone {
     fn settling_time(&self, cause: &Cause, is_last: bool) -> Duration {
         match cause.standing {
             _ if is_last => Duration::ZERO,
-            Standing::Consequence => CONSEQUENCE_GRACE,
+            Standing::Consequence | Standing::Unknown => CONSEQUENCE_GRACE,
             _ => CAUSE_GRACE,
         }
     }
@@ -54,8 +54,8 @@ impl Peers for Alone {
         Status::Stopped
     }
 
-    fn again(&mut self) -> Result<Attempt> {
-        self.tuning = self.tuning.by_now();
+    fn again(&mut self, table: Option<String>) -> Result<Attempt> {
+        self.tuning = self.tuning.take().or(table);
         let (number, endpoint) = (self.restarts.attempt(), self.endpoint.as_deref());
         Attempt::alone(number, endpoint, self.tuning.clone())
     }

@@ -2,8 +2,9 @@
 
 use super::job::Job;
 use super::secret;
-use super::tuning::{self, Tuning};
 use crate::bootstrap::address::resolve;
+use crate::bootstrap::tuning::JOB_TUNING;
+use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -64,13 +65,15 @@ pub(super) struct Attempt {
     /// On the host of rank 0, the socket where it will answer. It is bound before any process is
     /// told its port, so that no other process can take the port.
     pub(super) listener: Option<TcpListener>,
-    /// The table of link speeds of an earlier attempt.
-    pub(super) tuning: Tuning,
+    /// The table of link speeds that rank 0 of an earlier attempt measured, as text: all ranks
+    /// find it in their environment. Each attempt would measure again, on a machine that may be
+    /// busy, and another table may choose algorithms that sum in another order.
+    pub(super) tuning: Option<String>,
 }
 
 impl Attempt {
     /// An attempt whose rank 0 runs on this host and answers at a fresh port of `address`.
-    pub(super) fn at(number: u16, address: IpAddr, tuning: Tuning) -> Result<Self> {
+    pub(super) fn at(number: u16, address: IpAddr, tuning: Option<String>) -> Result<Self> {
         let refused = |error| Error::io(format!("cannot listen on {address}"), &error);
         for _ in 0..PORTS_TRIED_MAX {
             let listener = TcpListener::bind((address, 0)).map_err(refused)?;
@@ -86,7 +89,7 @@ impl Attempt {
     }
 
     /// An attempt whose rank 0 answers at `rendezvous`, on another host.
-    pub(super) fn elsewhere(number: u16, rendezvous: SocketAddr, tuning: Tuning) -> Self {
+    pub(super) fn elsewhere(number: u16, rendezvous: SocketAddr, tuning: Option<String>) -> Self {
         Attempt {
             number,
             rendezvous,
@@ -98,7 +101,11 @@ impl Attempt {
 
     /// An attempt of a job of this host alone, whose `MASTER_PORT` is that of `endpoint` if one is
     /// given.
-    pub(super) fn alone(number: u16, endpoint: Option<&str>, tuning: Tuning) -> Result<Self> {
+    pub(super) fn alone(
+        number: u16,
+        endpoint: Option<&str>,
+        tuning: Option<String>,
+    ) -> Result<Self> {
         let Some(endpoint) = endpoint else {
             return Self::at(number, Ipv4Addr::LOCALHOST.into(), tuning);
         };
@@ -124,11 +131,7 @@ impl Attempt {
         let mut command = Command::new(&job.program);
         command.args(&job.arguments);
         // What the launcher itself inherited belongs to another job.
-        for variable in [
-            LISTENER_VARIABLE,
-            tuning::FILE_VARIABLE,
-            tuning::TABLE_VARIABLE,
-        ] {
+        for variable in [LISTENER_VARIABLE, REPORT_FD, JOB_TUNING] {
             command.env_remove(variable);
         }
         command.envs(self.environment(job, placement, local_rank));
@@ -166,8 +169,8 @@ impl Attempt {
         if job.ranks > 1 && env::var_os("OMP_NUM_THREADS").is_none() {
             variables.push(("OMP_NUM_THREADS", "1".to_owned()));
         }
-        if let Some(table) = self.tuning.table() {
-            variables.push((tuning::TABLE_VARIABLE, table.to_owned()));
+        if let Some(table) = &self.tuning {
+            variables.push((JOB_TUNING, table.clone()));
         }
         variables
     }

@@ -1,6 +1,7 @@
 //! Why a job ended, in words.
 
-use super::words::{Said, Words, blame_another};
+use super::record::Record;
+use super::words::{Said, Words};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -36,12 +37,15 @@ pub(crate) struct Cause {
 /// one replaces the cause that is known, for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Standing {
-    /// The rank's own words say that another rank is gone, left or panicked; or the launcher saw no
-    /// words of it, so another rank's end may yet say more.
+    /// The rank got an error for which another rank is to blame, and its last words tell of that or
+    /// are not known.
     Consequence,
+    /// The rank has reported no error, and its last words are not known: another rank's end may yet
+    /// say more.
+    Unknown,
     /// A rank exited by itself.
     Exit,
-    /// A rank panicked, and its words blame no other rank.
+    /// A rank panicked, and no other rank is to blame for that.
     Panic,
     /// A rank was killed, or a launcher is gone: no other rank's end does that.
     Original,
@@ -99,12 +103,12 @@ impl Cause {
     }
 
     /// The end of the rank `rank` called `name`, which was not a success. It said `words`, of which
-    /// the launcher saw all unless `is_partial`.
+    /// the launcher saw all unless `is_partial`, and left `record`.
     pub(super) fn of_rank(
         (rank, name): (usize, &str),
         status: ExitStatus,
-        words: &Words,
-        is_partial: bool,
+        (words, is_partial): (&Words, bool),
+        record: &mut Record,
     ) -> Self {
         let how = match status.signal() {
             Some(signal) => format!("was killed by {}", signal_name(signal)),
@@ -122,12 +126,14 @@ impl Cause {
             None if is_partial => None,
             None => Some("it wrote nothing".to_owned()),
         };
-        let blames = quote.is_some_and(|said| blame_another(&said.words, rank));
-        let is_unknown = is_partial && quote.is_none() && status.code() != Some(PANICKED);
+        let blames_another = record.blames_another(quote.map(|said| &*said.words));
+        let is_unheard = is_partial && quote.is_none() && status.code() != Some(PANICKED);
         let standing = if status.signal().is_some() {
             Standing::Original
-        } else if blames || is_unknown {
+        } else if blames_another == Some(true) {
             Standing::Consequence
+        } else if is_unheard && blames_another.is_none() {
+            Standing::Unknown
         } else if is_panic {
             Standing::Panic
         } else {
@@ -212,11 +218,17 @@ mod tests {
     use super::*;
 
     fn end(status: i32, told: &str) -> Cause {
+        end_after(&[], status, told)
+    }
+
+    /// An end after these errors, each with the rank that it blames.
+    fn end_after(errors: &[(Option<u32>, &str)], status: i32, told: &str) -> Cause {
         let mut words = Words::default();
         let now = std::time::Instant::now();
         told.lines()
             .for_each(|line| words.told(line.as_bytes(), now));
-        Cause::of_rank((3, "rank 3"), ExitStatus::from_raw(status), &words, false)
+        let (status, mut record) = (ExitStatus::from_raw(status), Record::of(errors));
+        Cause::of_rank((3, "rank 3"), status, (&words, false), &mut record)
     }
 
     #[test]
@@ -260,16 +272,29 @@ mod tests {
 
     #[test]
     fn of_a_rank_that_is_not_heard_nothing_is_claimed() {
-        let unheard = |status| {
-            let status = ExitStatus::from_raw(status);
-            Cause::of_rank((3, "rank 3"), status, &Words::default(), true)
+        let unheard_after = |errors: &[_], status| {
+            let (words, status) = (Words::default(), ExitStatus::from_raw(status));
+            Cause::of_rank(
+                (3, "rank 3"),
+                status,
+                (&words, true),
+                &mut Record::of(errors),
+            )
         };
+        let unheard = |status| unheard_after(&[], status);
         assert_eq!(unheard(1 << 8).line(None), "rank 3 ended with exit code 1");
         assert_eq!(unheard(9).line(None), "rank 3 was killed by SIGKILL");
         // Another rank's end may say more, but for that of one that panicked by itself.
         let standings = [1 << 8, 101 << 8, 9].map(|status| unheard(status).standing);
-        let expected = [Standing::Consequence, Standing::Exit, Standing::Original];
+        let expected = [Standing::Unknown, Standing::Exit, Standing::Original];
         assert_eq!(standings, expected);
+        // The last error that it got says whether another rank is to blame.
+        let [own, others] = [(None, "no data"), (Some(1), "1 has had enough")];
+        for status in [1 << 8, 101 << 8] {
+            let standing = |errors: &[_]| unheard_after(errors, status).standing;
+            assert_eq!(standing(&[own, others]), Standing::Consequence);
+            assert_eq!(standing(&[others, own]), Standing::Exit);
+        }
     }
 
     #[test]
@@ -289,10 +314,22 @@ mod tests {
             "{}",
             caught.line(None)
         );
-        let led_to = "thread 'main' panicked at a.rs:3:4:\nrank 1 panicked; look there";
-        for (status, words) in [(101 << 8, led_to), (1 << 8, "rank 1 left after call #4")] {
-            assert_eq!(end(status, words).standing, Standing::Consequence);
+        let errors = [(Some(1), "1 has had enough")];
+        let led_to = "thread 'main' panicked at a.rs:3:4:\nErr(1 has had enough; look there)";
+        for (status, words) in [
+            (101 << 8, led_to),
+            (1 << 8, "train: 1 has had enough"),
+            (1 << 8, ""),
+        ] {
+            let standing = end_after(&errors, status, words).standing;
+            assert_eq!(standing, Standing::Consequence);
         }
-        assert!(Standing::Consequence < Standing::Exit && Standing::Panic < Standing::Original);
+        // It has survived that error.
+        assert_eq!(
+            end_after(&errors, 1 << 8, "no disk").standing,
+            Standing::Exit
+        );
+        assert!(Standing::Consequence < Standing::Unknown && Standing::Unknown < Standing::Exit);
+        assert!(Standing::Panic < Standing::Original);
     }
 }

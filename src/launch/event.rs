@@ -76,8 +76,9 @@ pub(super) trait Peers {
     /// Tells them that no rank of this host is left and that it may start the next attempt.
     fn stopped(&mut self) -> Status;
 
-    /// The next attempt, which begins with this call; after [`Status::Stopped`].
-    fn again(&mut self) -> Result<Attempt>;
+    /// The next attempt, which begins with this call; after [`Status::Stopped`]. `table`: what
+    /// rank 0 measured in this attempt, if it runs on this host and did so.
+    fn again(&mut self, table: Option<String>) -> Result<Attempt>;
 
     /// Which launcher holds up the next attempt, in words.
     fn awaited(&self) -> String;

@@ -12,9 +12,8 @@ pub enum Output {
     /// launcher writes to a terminal, so that a progress bar moves on every host. What the other
     /// ranks write is kept back; of a rank that ends an attempt the last of it is shown.
     Rank0,
-    /// All ranks have the launcher's own streams, and the launcher sees nothing of what they write:
-    /// it quotes no last words, and of several ranks that fail it may name one that failed because
-    /// of another.
+    /// All ranks have the launcher's own streams. The launcher reads nothing of what they write, so
+    /// it quotes no last words.
     Inherit,
     /// Standard output is the launcher's own; standard error is passed on unchanged.
     Plain,

@@ -21,6 +21,7 @@ mod log;
 mod meet;
 pub(crate) mod message;
 mod output;
+mod record;
 mod restarts;
 mod route;
 mod run;
@@ -28,7 +29,6 @@ mod secret;
 mod streams;
 mod supervise;
 mod terminal;
-mod tuning;
 mod words;
 
 pub use job::{Job, Meeting, Output};

@@ -2,10 +2,11 @@
 
 use super::cause::{self, Cause};
 use super::log::Log;
+use super::record::Record;
 use super::route::{Route, Show};
 use super::streams::{self, Target};
 use super::terminal::PseudoTerminal;
-use super::words::{Said, Words, blame_another};
+use super::words::{Said, Words};
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -37,6 +38,8 @@ struct Heard(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     words: Words,
+    /// What the rank has reported of its errors.
+    record: Record,
     /// The last lines, with their numbers, where they are not passed on.
     kept: VecDeque<(u64, Vec<u8>)>,
     kept_bytes: usize,
@@ -68,14 +71,20 @@ impl Noted {
         }
     }
 
+    /// Whether this line tells of an error for which another rank is to blame.
+    fn blames_another(&mut self, line: &[u8]) -> bool {
+        let line = (line.len() <= ECHO_BYTES_MAX).then(|| String::from_utf8_lossy(line));
+        line.is_some_and(|line| self.record.blames_another(Some(&line)) == Some(true))
+    }
+
     fn has_kept(&self, said: &Said) -> bool {
         let first = self.kept.front();
         first.is_some_and(|(number, _)| *number <= said.line)
     }
 }
 
-/// Of several ranks that say in the same words that another rank is gone, one is heard: a line on
-/// standard error that another rank of the job wrote just before is not passed on.
+/// If several ranks write the same error, for which another rank is to blame, one of them is shown:
+/// a line on standard error that another rank of the job wrote just before is not passed on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Echoes(Arc<Mutex<VecDeque<Told>>>);
 
@@ -86,11 +95,8 @@ struct Told {
 }
 
 impl Echoes {
-    /// Whether this line of rank `own` says what another rank has just said.
-    fn repeat(&self, line: &[u8], own: usize) -> bool {
-        if line.len() > ECHO_BYTES_MAX || !blame_another(&String::from_utf8_lossy(line), own) {
-            return false;
-        }
+    /// Whether another rank has just written this line.
+    fn repeat(&self, line: &[u8]) -> bool {
         let now = Instant::now();
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|known| now.duration_since(known.at) < ECHO);
@@ -122,26 +128,29 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// Passes on what `child`, rank `rank`, writes to pipes and to the terminals of its `route`;
-    /// line by line without `echoes` of other ranks.
+    /// Passes on what the rank `child` writes to pipes and to the terminals of its `route`; line by
+    /// line without `echoes` of other ranks. It reports its errors to `record`.
     pub(super) fn start(
-        (rank, child): (usize, &mut Child),
+        child: &mut Child,
+        record: Record,
         route: Route,
         echoes: &Echoes,
     ) -> io::Result<Self> {
         let (alive, ended) = channel::bounded(0);
+        let heard = Heard::default();
+        heard.noted().record = record;
         let passing = Passing {
             show: route.show,
             is_partial: route.is_partial,
             log: route.log,
             terminals: route.terminals,
-            heard: Heard::default(),
+            heard,
             ended,
             is_abandoned: Arc::default(),
         };
         let lines = |stream| {
             let mut lines = Lines::new(passing.show.clone(), stream, passing.heard.clone());
-            lines.echoes = (stream == Target::Stderr).then(|| (rank, echoes.clone()));
+            lines.echoes = (stream == Target::Stderr).then(|| echoes.clone());
             lines
         };
         for terminal in &passing.terminals {
@@ -165,9 +174,10 @@ impl Passing {
     /// Why the rank of this number and name ended with `status`, and where what it said last stands
     /// in what this launcher shows.
     pub(super) fn judge(&self, rank: (usize, &str), status: ExitStatus) -> (Cause, Option<String>) {
-        let noted = self.heard.noted();
+        let mut noted = self.heard.noted();
+        let Noted { words, record, .. } = &mut *noted;
+        let mut cause = Cause::of_rank(rank, status, (words, self.is_partial), record);
         let words = &noted.words;
-        let mut cause = Cause::of_rank(rank, status, words, self.is_partial);
         let quote = cause::quote(status, words);
         cause.log = quote.and(self.log.as_ref()).map(|log| log.path());
         let is_shown = |said| match self.show {
@@ -184,6 +194,11 @@ impl Passing {
                 Show::Unchanged => "its last output is above".to_owned(),
             });
         (cause, above)
+    }
+
+    /// The table of link speeds that the rank has measured for later attempts.
+    pub(super) fn table(&self) -> Option<String> {
+        self.heard.noted().record.table()
     }
 
     /// Shows the last of what was kept back, unless a log has all of it.
@@ -253,8 +268,8 @@ struct Lines {
     /// Whether all so far was passed on to where the launcher's own lines are.
     is_shown: bool,
     heard: Heard,
-    /// The rank's number, and what others have said on standard error.
-    echoes: Option<(usize, Echoes)>,
+    /// What others have said on standard error.
+    echoes: Option<Echoes>,
 }
 
 impl Lines {
@@ -313,8 +328,8 @@ impl Lines {
             Show::Unchanged => {}
             Show::Kept(_) => noted.keep(line),
             Show::Lines(prefix) => {
-                let is_echo = |(own, echoes): &(usize, Echoes)| echoes.repeat(line, *own);
-                if self.echoes.as_ref().is_some_and(is_echo) {
+                let echoes = self.echoes.as_ref();
+                if echoes.is_some_and(|all| noted.blames_another(line) && all.repeat(line)) {
                     noted.words.hide();
                 } else {
                     self.ready.extend_from_slice(prefix.as_bytes());
@@ -374,15 +389,20 @@ mod tests {
     #[test]
     fn what_several_ranks_say_of_another_is_passed_on_once() {
         let echoes = Echoes::default();
-        let of = |own, line: &str| echoes.repeat(line.as_bytes(), own);
-        assert!(!of(0, "train: rank 1 panicked; look there\n"));
-        assert!(of(2, "train: rank 1 panicked; look there\n"));
-        assert!(
-            !of(1, "train: rank 1 panicked; look there\n"),
-            "its own words"
-        );
-        assert!(!of(2, "train: rank 1 is gone\n"));
-        assert!(!of(0, "step 4\n") && !of(2, "step 4\n"));
+        let shown = |blames, line: &str| {
+            let heard = Heard::default();
+            heard.noted().record = Record::of(&[(blames, "1 has had enough")]);
+            let mut lines = Lines::new(Show::Lines("> ".to_owned()), Target::Stderr, heard);
+            lines.echoes = Some(echoes.clone());
+            lines.feed(line.as_bytes());
+            !lines.ready.is_empty()
+        };
+        let line = "train: 1 has had enough; look there\n";
+        assert!(shown(Some(1), line));
+        assert!(!shown(Some(1), line));
+        assert!(shown(None, line), "its own words");
+        assert!(shown(Some(1), "serve: 1 has had enough\n"));
+        assert!(shown(Some(1), "step 4\n") && shown(Some(1), "step 4\n"));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use super::route::Route;
 use super::secret;
 use super::streams;
 use super::supervise::{End, Supervisor};
-use super::tuning::{self, Tuning};
 use crate::bootstrap::{address::host_name, settings};
 use crate::control::descriptors;
 use crate::error::{Error, Result};
@@ -104,7 +103,6 @@ pub fn run(job: &Job) -> Result<i32> {
 /// A job of one host has no other launchers to meet.
 fn alone(job: &Job) -> Result<Met> {
     let endpoint = job.meeting.as_ref().map(|meeting| &*meeting.endpoint);
-    let tuning = Tuning::awaited();
     Ok(Met {
         placement: Placement {
             node: 0,
@@ -114,8 +112,8 @@ fn alone(job: &Job) -> Result<Met> {
             world_size: job.ranks,
             run_id: run_id(job)?,
         },
-        attempt: Attempt::alone(0, endpoint, tuning.clone())?,
-        peers: Box::new(Alone::new(endpoint, job.max_restarts, tuning)),
+        attempt: Attempt::alone(0, endpoint, None)?,
+        peers: Box::new(Alone::new(endpoint, job.max_restarts)),
     })
 }
 
@@ -226,10 +224,6 @@ fn start(
         if let Some(listener) = &listener {
             command.env(LISTENER_VARIABLE, listener.as_raw_fd().to_string());
             inherited.push(listener.as_fd());
-            if let Some(file) = attempt.tuning.file() {
-                command.env(tuning::FILE_VARIABLE, file.as_raw_fd().to_string());
-                inherited.push(file);
-            }
         }
         let log = logs.get(local_rank).cloned();
         if let Some(log) = &log {

@@ -9,9 +9,11 @@ use super::attempt::Attempt;
 use super::cause::{Cause, Remedy, Standing};
 use super::event::{Event, Events, Peers, Status, spawn_thread};
 use super::output::{Echoes, Passing};
+use super::record::Record;
 use super::route::Route;
 use super::streams;
 use super::terminal::PseudoTerminal;
+use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
 use crate::limits::START_TOLD_AFTER;
 use crate::sys::process::{Watchdog, is_ignored, suspend};
@@ -20,7 +22,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::iterator::{Handle, Signals};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -30,7 +32,7 @@ const FAILURE_GRACE: Duration = Duration::from_millis(900);
 /// After a rank's own failure the others are not signalled for so long: each may be about to say
 /// what it knows.
 const LAST_WORDS_GRACE: Duration = Duration::from_millis(100);
-/// The same where a rank's words blame another one, which is still ending: unwinding, for instance.
+/// The same where a rank blames another one, which is still ending: unwinding, for instance.
 const BLAMED_GRACE: Duration = Duration::from_secs(1);
 /// After a signal to the launcher its ranks have this long, for instance to write a checkpoint.
 const SIGNAL_GRACE: Duration = Duration::from_secs(5);
@@ -188,24 +190,29 @@ impl Supervisor {
     }
 
     /// Starts `command` as the next rank, which has this number and this name in messages, with the
-    /// descriptors `inherited`. What it writes goes the way of `route`.
+    /// descriptors `inherited` and one for its reports. What it writes goes the way of `route`.
     pub(super) fn spawn(
         &mut self,
         (number, name): (usize, String),
-        command: Command,
+        mut command: Command,
         inherited: &[BorrowedFd<'_>],
         route: Route,
     ) -> Result<()> {
         let program = command.get_program().to_string_lossy().into_owned();
+        let record = Record::new();
+        if let Some(file) = record.file() {
+            command.env(REPORT_FD, file.as_raw_fd().to_string());
+        }
+        let inherited: Vec<_> = inherited.iter().copied().chain(record.file()).collect();
         let mut child = self
             .watchdog
-            .spawn(command, inherited, self.sessions)
+            .spawn(command, &inherited, self.sessions)
             .map_err(|error| {
                 Error::configuration(format!("cannot start the program '{program}': {error}"))
             })?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
-        let output = Passing::start((number, &mut child), route, &self.echoes);
+        let output = Passing::start(&mut child, record, route, &self.echoes);
         let output = output
             .map_err(|error| Error::io("cannot start a thread for a rank's output", &error))?;
         self.ranks.push(Rank {
@@ -254,12 +261,14 @@ impl Supervisor {
             line: self.line(&cause),
             exit_code: cause.exit_code(),
         });
+        let first = self.ranks.iter().find(|rank| rank.number == 0);
+        let table = first.and_then(|rank| rank.output.table());
         self.ranks.clear();
         self.early = Early::default();
         self.echoes = Echoes::default();
         self.output_grace = OUTPUT_GRACE;
         match std::mem::replace(&mut self.state, State::Running) {
-            State::Stopped => self.peers.again().map(End::Again),
+            State::Stopped => self.peers.again(table).map(End::Again),
             _ => Ok(end.unwrap_or(End::Succeeded)),
         }
     }
@@ -363,12 +372,17 @@ impl Supervisor {
             if !self.is_own_doing(status.signal()) {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
-        } else if self.ending.is_none() {
+        } else if self
+            .ending
+            .as_ref()
+            .is_none_or(|ending| ending.signal.is_some())
+        {
+            // No signal has told it to end.
             self.early.names.push(rank.name.clone());
             if self.early.names.len() == 1 {
                 self.early.tell_at = Some(Instant::now() + START_TOLD_AFTER);
             }
-            if self.is_empty() {
+            if self.ending.is_none() && self.is_empty() {
                 let status = self.peers.finished();
                 self.take(status);
             }
@@ -494,7 +508,7 @@ impl Supervisor {
             rank.output.show_kept();
             rank.above.clone()
         }));
-        match cause.standing == Standing::Consequence && !self.early.names.is_empty() {
+        match cause.standing < Standing::Exit && !self.early.names.is_empty() {
             true => format!("{}; then {line}", self.early.line()),
             false => line,
         }
@@ -514,7 +528,7 @@ impl Supervisor {
         let now = Instant::now();
         let is_open = matches!(decision, Decision::Open { .. });
         let at = match cause.standing {
-            Standing::Consequence if is_open => now + BLAMED_GRACE,
+            Standing::Consequence | Standing::Unknown if is_open => now + BLAMED_GRACE,
             Standing::Exit | Standing::Panic if is_open => now + LAST_WORDS_GRACE,
             _ => now,
         };

@@ -207,29 +207,6 @@ fn text(line: &[u8]) -> Option<String> {
     (!line.is_empty()).then(|| line.into_owned())
 }
 
-/// Whether these words of rank `own` say that another rank is at fault: that it is gone, left or
-/// panicked, as this library's errors do.
-pub(super) fn blame_another(words: &str, own: usize) -> bool {
-    let mut rest = words;
-    while let Some((_, after)) = rest.split_once("rank ") {
-        rest = after;
-        let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, then) = after.split_at(digits);
-        // `rank 1 (world rank 5)` is rank 5 of the launcher's.
-        let (number, then) = match then.strip_prefix(" (world rank ") {
-            Some(world) => world.split_once(')').unwrap_or((number, then)),
-            None => (number, then),
-        };
-        let is_end = [" left after ", " has left", " is gone", " panicked"]
-            .iter()
-            .any(|end| then.starts_with(end));
-        if is_end && number.parse().is_ok_and(|rank: usize| rank != own) {
-            return true;
-        }
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,23 +322,5 @@ mod tests {
         words.hide();
         words.were_shown(Target::Stderr);
         assert!(!is_shown(&words), "an echo");
-    }
-
-    #[test]
-    fn words_that_blame_another_rank_are_known() {
-        let blames = |words| blame_another(words, 2);
-        assert!(blames(
-            "train: rank 1 left after call #63, but rank 0 still needs it"
-        ));
-        assert!(blames(
-            "rank 0 (world rank 5) is gone during all-reduce #4, seen by rank 2: reset"
-        ));
-        assert!(blames("rank 11 panicked; look at its last output"));
-        assert!(!blames("rank 2 panicked; look at its last output"));
-        assert!(!blames("rank 1 (world rank 2) is gone"));
-        assert!(!blames(
-            "rank 2 gave up on barrier #1: rank 0 has made no call after #5"
-        ));
-        assert!(!blames("the rank of this matrix panicked; rank is gone"));
     }
 }

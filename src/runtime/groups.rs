@@ -30,12 +30,15 @@ impl Runtime {
         checks_calls: bool,
         at_most: Duration,
     ) -> Result<()> {
-        let links = self.host.links(number, rank, members, at_most)?;
+        let links = self.host.links(number, rank, members, at_most);
+        let links = links.inspect_err(|error| self.host.report(error, members))?;
         let mut group = Group::among(rank, members.clone(), links);
         if checks_calls {
             group.check_calls();
         }
-        self.lock_beside_poller().add_group(number, group);
+        let mut engine = self.lock_beside_poller();
+        engine.add_group(number, group);
+        self.send_controls(&mut engine);
         Ok(())
     }
 
@@ -61,6 +64,7 @@ impl Runtime {
         self.send_controls(&mut engine);
         drop(engine);
         let answer = self.await_founding(request, ends_with_parent.then_some(parent), at_most);
+        let answer = answer.inspect_err(|error| self.host.report(error, members));
         let made = answer.and_then(|number| {
             self.add_group(number, rank, members, checks_calls, at_most)?;
             Ok(number)
@@ -187,7 +191,8 @@ impl Runtime {
             .host
             .exchange((group, number), &others, file, at_most, &goes_on);
         let first = |error| failure().flatten().unwrap_or(members.of_the_world(error));
-        let handed = handed.map_err(first)?;
+        let handed = handed.map_err(first);
+        let handed = handed.inspect_err(|error| self.host.report(error, &members))?;
         let in_group = |(rank, file)| Some((members.rank_of(rank)?, file));
         let mut handed: Vec<_> = handed.into_iter().filter_map(in_group).collect();
         handed.sort_by_key(|(rank, _)| *rank);

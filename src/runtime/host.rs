@@ -137,6 +137,10 @@ pub(crate) trait Host: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// A group of `members` has failed with `error`, or could not be made: leaves a record of that
+    /// for the launcher. The engine may be locked, and the program does not have the error yet.
+    fn report(&self, _error: &Error, _members: &Members) {}
+
     /// Sends a control message to ranks of the world.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);
 

@@ -518,7 +518,12 @@ impl Runtime {
         }
     }
 
+    /// Sends what the engine has to say. Every step that may end operations calls it before it
+    /// unlocks the engine, so the record of an error is there before the program has the error.
     fn send_controls(&self, engine: &mut Locked<'_>) {
+        while let Some((error, members)) = engine.next_failure() {
+            self.host.report(&error, &members);
+        }
         while let Some((group, to, payload)) = engine.next_control() {
             self.host.send_control(to, group, &payload);
         }

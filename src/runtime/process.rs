@@ -5,6 +5,7 @@ use super::foreign;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::notices::Warnings;
+use crate::control::report::Report;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
@@ -17,7 +18,7 @@ use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -204,6 +205,8 @@ pub(crate) struct ProcessHost {
     /// Whether the program's user has interrupted the thread that asks.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     pub(crate) warnings: Warnings,
+    /// The descriptor of the file for reports to the launcher.
+    pub(crate) report_fd: Option<RawFd>,
 }
 
 impl Host for ProcessHost {
@@ -336,6 +339,13 @@ impl Host for ProcessHost {
 
     fn arm(&self) -> bool {
         self.shared.arm()
+    }
+
+    fn report(&self, error: &Error, members: &Members) {
+        if let Some(descriptor) = self.report_fd {
+            // Without it the launcher judges by how the rank ends.
+            let _ = Report::failed(error, members, self.rank).append(descriptor);
+        }
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {

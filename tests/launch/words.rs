@@ -25,18 +25,25 @@ fn rank() {
 }
 
 fn train(role: &str) -> ringtree::Result<()> {
-    let _slow = (role == "unwinds slowly").then_some(Slow);
+    let _slow = role.ends_with(" slowly").then_some(Slow);
     let comm = Communicator::from_env()?;
+    let processes = comm.all_gather_value(&std::process::id())?;
     for step in 0..100 {
         if comm.rank() == 1 && step == 3 {
             match role {
                 "panics" | "unwinds slowly" => panic!("no sample {step}"),
+                "leaves early" => return Ok(()),
                 _ => return Err(ringtree::Error::system("no data")),
             }
         }
         let summed = comm.all_reduce(&mut [1.0f32; 64], ReduceOp::Sum);
         match role {
             "fails among ranks that unwrap" => summed.unwrap(),
+            "leaves early" if summed.is_err() => {
+                let has_ended = || !running("words::rank").contains(&processes[1]);
+                eventually("rank 1 has ended", has_ended);
+                summed?;
+            }
             _ => summed?,
         }
     }
@@ -52,7 +59,7 @@ impl Drop for Slow {
     }
 }
 
-fn script(role: &str) -> String {
+pub(super) fn script(role: &str) -> String {
     let program = std::env::current_exe().unwrap();
     format!(
         "export WORDS_TEST='{role}'; exec '{}' --exact words::rank --nocapture",
@@ -100,6 +107,25 @@ fn ranks_that_panic_because_another_has_left_are_not_blamed() {
                         [1]";
         assert_eq!(line, expected, "{end:?}");
         assert_eq!(end.stderr.matches("train: no data").count(), 1, "{end:?}");
+    }
+}
+
+/// What the ranks say of each other is unknown to the launcher here.
+#[test]
+fn the_rank_that_failed_first_is_named_though_the_launcher_reads_nothing() {
+    let options = ["--output", "inherit", "--nproc-per-node", "4"];
+    for (role, code) in [
+        ("fails slowly", 1),
+        ("unwinds slowly", 101),
+        ("fails among ranks that unwrap", 1),
+    ] {
+        let end = run(&options, &script(role));
+        let line = format!("ringtree: rank 1 ended with exit code {code}");
+        assert_eq!(
+            (end.code, end.told()),
+            (Some(1), vec![&*line]),
+            "{role}: {end:?}"
+        );
     }
 }
 

@@ -112,6 +112,7 @@ fn host_of(
         rank,
         interrupt: settings.start.interrupt.clone(),
         warnings: Warnings::default(),
+        report_fd: settings.report_fd,
     }
 }
 

@@ -30,7 +30,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("RINGTREE_CHECK", "calls"),
     ("RINGTREE_ATTEMPT", "2"),
     ("RINGTREE_LISTENER_FD", "5"),
-    ("RINGTREE_TUNING_FD", "6"),
+    ("RINGTREE_REPORT_FD", "6"),
     ("RINGTREE_JOB_TUNING", "a table"),
     ("RINGTREE_ENCRYPT", "1"),
     ("RINGTREE_LOG", "debug"),
@@ -117,10 +117,10 @@ const TOLD: &[(Say, Look, &str)] = &[
         |all| {
             format!(
                 "{} {:?} {:?}",
-                all.rendezvous, all.listener_fd, all.tuning_fd
+                all.rendezvous, all.listener_fd, all.report_fd
             )
         },
-        "10.0.0.9:7 None None",
+        "10.0.0.9:7 None Some(6)",
     ),
     (
         |one| one.interface("lo"),

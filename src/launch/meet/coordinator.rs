@@ -7,7 +7,6 @@ use crate::launch::cause::{Cause, Remedy, Standing};
 use crate::launch::event::{Heard, Peers, Status};
 use crate::launch::message::{Join, Message};
 use crate::launch::restarts::Restarts;
-use crate::launch::tuning::Tuning;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -57,8 +56,8 @@ pub(super) struct Coordinator {
     links: Links,
     /// Where rank 0 of each attempt answers.
     address: IpAddr,
-    /// The table of link speeds that rank 0 measured.
-    tuning: Tuning,
+    /// The table of link speeds that rank 0 measured first.
+    tuning: Option<String>,
     /// How far the ranks of this host are.
     state: State,
     restarts: Restarts,
@@ -67,21 +66,15 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    /// The coordinator, whose settings are `own`, of `nodes`. Rank 0 answers at `address`, and
-    /// leaves its table where `tuning` says.
-    pub(super) fn new(
-        own: Join,
-        nodes: Vec<Node>,
-        links: Links,
-        (address, tuning): (IpAddr, Tuning),
-    ) -> Self {
+    /// The coordinator, whose settings are `own`, of `nodes`. Rank 0 answers at `address`.
+    pub(super) fn new(own: Join, nodes: Vec<Node>, links: Links, address: IpAddr) -> Self {
         Coordinator {
             restarts: Restarts::new(own.max_restarts),
             own,
             nodes,
             links,
             address,
-            tuning,
+            tuning: None,
             state: State::Running,
             restarting: false,
         }
@@ -146,7 +139,7 @@ impl Peers for Coordinator {
 
     fn settling_time(&self, cause: &Cause, _: bool) -> Duration {
         match cause.standing {
-            Standing::Consequence => CONSEQUENCE_GRACE,
+            Standing::Consequence | Standing::Unknown => CONSEQUENCE_GRACE,
             _ => CAUSE_GRACE,
         }
     }
@@ -176,14 +169,14 @@ impl Peers for Coordinator {
         self.status()
     }
 
-    fn again(&mut self) -> Result<Attempt> {
-        self.tuning = self.tuning.by_now();
+    fn again(&mut self, table: Option<String>) -> Result<Attempt> {
+        self.tuning = self.tuning.take().or(table);
         let (number, tuning) = (self.restarts.attempt(), self.tuning.clone());
         let attempt = Attempt::at(number, self.address, tuning)?;
         self.tell_all(&Message::Again {
             attempt: attempt.number,
             master_port: attempt.rendezvous.port(),
-            tuning: attempt.tuning.table().map(str::to_owned),
+            tuning: attempt.tuning.clone(),
         });
         self.restarting = false;
         self.state = State::Running;

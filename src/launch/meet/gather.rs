@@ -12,7 +12,6 @@ use crate::launch::event::{Event, Events, Heard, Met};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message, Start};
 use crate::launch::streams;
-use crate::launch::tuning::Tuning;
 use crate::protocol::handshake::{Refusal, Secret};
 use mio::net::TcpListener;
 use std::collections::{BTreeSet, HashSet};
@@ -149,8 +148,7 @@ fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away
 /// Gives out the places and lets all launchers start.
 fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAddr) -> Result<Met> {
     arrivals.sort_by_key(|arrival| arrival.join.node_rank);
-    let tuning = Tuning::awaited();
-    let attempt = Attempt::at(0, address, tuning.clone())?;
+    let attempt = Attempt::at(0, address, None)?;
     let world_size = arrivals.iter().map(|arrival| arrival.join.ranks).sum();
     let placement = Placement {
         node: 0,
@@ -183,6 +181,6 @@ fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAd
     Ok(Met {
         placement,
         attempt,
-        peers: Box::new(Coordinator::new(own, nodes, links, (address, tuning))),
+        peers: Box::new(Coordinator::new(own, nodes, links, address)),
     })
 }

@@ -12,7 +12,6 @@ use crate::launch::cause::{Cause, Standing};
 use crate::launch::event::{Event, Events, Heard, Met, Peers, Status};
 use crate::launch::job::Meeting;
 use crate::launch::message::{Join, Message};
-use crate::launch::tuning::Tuning;
 use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::protocol::handshake::{Refusal, Secret};
 use std::net::{IpAddr, SocketAddr};
@@ -90,7 +89,7 @@ pub(super) fn join(
             world_size: start.world_size,
             run_id: start.run_id,
         },
-        attempt: elsewhere(0, address.ip(), start.master_port, Tuning::Elsewhere),
+        attempt: elsewhere(0, address.ip(), start.master_port, None),
         peers: Box::new(Member {
             links,
             address: address.ip(),
@@ -103,7 +102,7 @@ pub(super) fn join(
 }
 
 /// An attempt whose rank 0 runs on the coordinator's host.
-fn elsewhere(number: u16, address: IpAddr, port: u16, tuning: Tuning) -> Attempt {
+fn elsewhere(number: u16, address: IpAddr, port: u16, tuning: Option<String>) -> Attempt {
     Attempt::elsewhere(number, SocketAddr::new(address, port), tuning)
 }
 
@@ -170,7 +169,7 @@ impl Peers for Member {
         Status::Undecided
     }
 
-    fn again(&mut self) -> Result<Attempt> {
+    fn again(&mut self, _: Option<String>) -> Result<Attempt> {
         self.own_cause = None;
         self.next
             .take()
@@ -200,7 +199,7 @@ impl Peers for Member {
                     tuning,
                 },
             ) => {
-                let next = elsewhere(attempt, self.address, master_port, tuning.into());
+                let next = elsewhere(attempt, self.address, master_port, tuning);
                 self.next = Some(next);
                 Status::Stopped
             }

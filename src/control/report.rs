@@ -1,0 +1,151 @@
+//! What a rank reports to its launcher, in a file that it inherits.
+//!
+//! The launcher makes the file and names its descriptor in `RINGTREE_REPORT_FD`. The rank appends
+//! its reports; the launcher reads them when the rank has ended. A report that the rank did not
+//! finish, because it was killed, is ignored.
+
+use crate::error::Error;
+use crate::limits::REPORTS_BYTES_MAX;
+use crate::protocol::members::Members;
+use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::RawFd;
+
+/// Names the descriptor of the file.
+pub(crate) const REPORT_FD: &str = "RINGTREE_REPORT_FD";
+/// The name of the file itself, by which a rank recognizes it.
+pub(crate) const FILE_NAME: &str = "ringtree-report";
+/// Characters of an error that are recorded: they distinguish it from any other, and a launcher
+/// that reads the first KiB of a line finds them there.
+const TEXT_CHARACTERS_MAX: usize = 200;
+
+/// One report of a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The table of link speeds that rank 0 measured, as text.
+    Table(String),
+    /// An error that the rank's program gets.
+    Failed {
+        /// The other rank of the world that is lost, if the error says so.
+        blames: Option<u32>,
+        /// How the error's line begins.
+        text: String,
+    },
+}
+
+impl Report {
+    /// The report of rank `own` of the world that `error` ended its group of `members`.
+    pub(crate) fn failed(error: &Error, members: &Members, own: usize) -> Self {
+        let lost = error.peer().filter(|_| error.is_peer_lost());
+        let lost = lost.map(|rank| members.world_rank(rank));
+        let blames = lost.filter(|rank| *rank != own);
+        let line = error.to_string();
+        let text = line.chars().take(TEXT_CHARACTERS_MAX).collect::<String>();
+        Report::Failed {
+            blames: blames.and_then(|rank| u32::try_from(rank).ok()),
+            text: text.trim().to_owned(),
+        }
+    }
+
+    /// Appends the report to the launcher's file, whose descriptor is `descriptor`.
+    ///
+    /// # Errors
+    /// The descriptor is not such a file, or the system refuses to write; the file is full.
+    pub(crate) fn append(&self, descriptor: RawFd) -> io::Result<()> {
+        // The number may mean another file by now, so the name is compared. Opening the file by
+        // that name leaves the inherited descriptor alone.
+        let path = format!("/proc/self/fd/{descriptor}");
+        let name = fs::read_link(&path)?;
+        if !name
+            .to_string_lossy()
+            .starts_with(&format!("/memfd:{FILE_NAME}"))
+        {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        let mut file = File::options().append(true).open(&path)?;
+        let length = file.metadata()?.len() + bytes.len() as u64;
+        // The system ends a process that writes beyond its limit (SIGXFSZ).
+        let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        if length > limit.min(REPORTS_BYTES_MAX as u64) {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        file.write_all(&bytes)
+    }
+
+    /// Takes the complete reports at the beginning of `bytes`.
+    pub(crate) fn take_all(bytes: &mut Vec<u8>) -> Vec<Self> {
+        let (mut reports, mut rest) = (Vec::new(), &bytes[..]);
+        while let Ok((report, after)) = postcard::take_from_bytes(rest) {
+            reports.push(report);
+            rest = after;
+        }
+        let taken = bytes.len() - rest.len();
+        bytes.drain(..taken);
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_a_peer(error: &Error, own: usize) -> (Option<u32>, String) {
+        let members = Members::of(vec![5, 0, 2], 8);
+        match Report::failed(error, &members, own) {
+            Report::Failed { blames, text } => (blames, text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_lost_rank_is_blamed_by_its_number_in_the_world_and_only_by_others() {
+        let lost = Error::peer_lost(0, "so much for the first one ");
+        let text = "so much for the first one".to_owned();
+        assert_eq!(of_a_peer(&lost, 2), (Some(5), text.clone()));
+        assert_eq!(of_a_peer(&lost, 5), (None, text));
+        for error in [
+            Error::mismatch("two calls").with_peer(1),
+            Error::deadline("late").with_missing([1]),
+            Error::peer_lost(7, "no such rank").within(3),
+        ] {
+            assert_eq!(of_a_peer(&error, 2).0, None, "{error}");
+        }
+        let long = Error::peer_lost(1, "é".repeat(2_000));
+        assert_eq!(of_a_peer(&long, 2), (Some(0), "é".repeat(200)));
+    }
+
+    #[test]
+    fn complete_reports_are_taken_and_the_rest_waits() {
+        let reports = [
+            Report::Table("{ }".to_owned()),
+            Report::Failed {
+                blames: Some(1 << 20),
+                text: "héron".to_owned(),
+            },
+            Report::Failed {
+                blames: None,
+                text: String::new(),
+            },
+        ];
+        let encoded = reports
+            .each_ref()
+            .map(|one| postcard::to_stdvec(one).unwrap());
+        let all = encoded.concat();
+        for cut in 0..=all.len() {
+            let (mut bytes, mut later) = (all[..cut].to_vec(), all[cut..].to_vec());
+            let mut taken = Report::take_all(&mut bytes);
+            assert!(reports.starts_with(&taken), "{cut}: {taken:?}");
+            bytes.append(&mut later);
+            taken.extend(Report::take_all(&mut bytes));
+            assert_eq!((taken.as_slice(), bytes.len()), (&reports[..], 0), "{cut}");
+        }
+        let mut garbage = vec![0xff; 40];
+        assert_eq!(
+            (Report::take_all(&mut garbage), garbage.len()),
+            (Vec::new(), 40)
+        );
+    }
+}
