@@ -5,8 +5,9 @@
 //! a [`Handler`] is called with what arrives. The same thread accepts and dials data connections.
 //! It also watches the processes of the host's other ranks ([`process`]).
 //! [`local`] passes descriptors and wake-ups between the ranks of one host. [`peer`] describes a
-//! rank and says which ranks can share memory. [`report`] is what a rank tells its launcher. `bootstrap` makes these connections when a rank
-//! joins, and the launchers of a job's hosts use the same ones (`connections`).
+//! rank and says which ranks can share memory. `bootstrap` makes these connections when a rank
+//! joins, and the launchers of a job's hosts use the same ones (`connections`). `report` is what a
+//! rank leaves for its launcher.
 //!
 //! *Invariants.* Until a handshake has succeeded, a remote end can make this process read only
 //! frames of fixed size and hold only a bounded number of connections, each for a bounded time.

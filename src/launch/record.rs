@@ -54,7 +54,7 @@ impl Record {
     /// they contain decides. If nothing is known of what it wrote, its last error does. `None` if
     /// the rank has reported no such error.
     pub(super) fn blames_another(&mut self, words: Option<&str>) -> Option<bool> {
-        let failures = self.reports().iter().filter_map(|report| match report {
+        let mut failures = self.reports().iter().filter_map(|report| match report {
             Report::Failed { blames, text } => Some((text.as_str(), blames.is_some())),
             Report::Table(_) => None,
         });
@@ -63,7 +63,7 @@ impl Record {
             Some(words) => failures
                 .filter(|(text, _)| !text.is_empty() && words.contains(text))
                 .max_by_key(|(text, _)| text.len()),
-            None => failures.last(),
+            None => failures.next_back(),
         };
         decides.map(|(_, blames_another)| blames_another)
     }
