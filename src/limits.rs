@@ -216,9 +216,12 @@ pub const SPIN_PASSES: u32 = 20;
 /// of the core beside one that computes; so they are few, and 4 ranks on 2 cores over TCP still
 /// take no longer than with three times as many.
 pub const YIELD_PASSES: u32 = 300;
-/// Passes over operations under way that the control thread makes before it sees to its
-/// connections again.
+/// Passes over operations under way that a thread in the background makes before it sees to its
+/// other duties.
 pub const BACKGROUND_PASSES: u32 = 64;
+/// Once code of the program has kept the background thread this long, the control thread advances
+/// operations in its place. Waking a task takes a thousandth of it.
+pub const PROGRAM_CODE_MAX: Duration = Duration::from_millis(10);
 /// A sleeping rank looks at its deadlines this often, until its peers know that it waits; and while
 /// a failure is settled.
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);

@@ -5,8 +5,14 @@ use crate::error::Error;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use crate::link::tcp::DataStream;
 use mio::Waker;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -68,6 +74,8 @@ struct Queue {
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     waker: Waker,
+    /// It becomes readable when the thread is to be woken later.
+    timer: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Whether data sockets that become ready wake the thread.
     pub(super) watches_data: AtomicBool,
@@ -76,6 +84,12 @@ pub(super) struct Shared {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whole between any two statements: a panic of another holder leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A timer that is not set.
+pub(super) fn timer() -> io::Result<OwnedFd> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    Ok(timerfd_create(TimerfdClockId::Monotonic, flags)?)
 }
 
 impl Shared {
@@ -126,11 +140,12 @@ impl fmt::Debug for ControlHandle {
 }
 
 impl ControlHandle {
-    /// A handle that wakes the control thread by `waker`.
-    pub(super) fn new(waker: Waker) -> Self {
+    /// A handle that wakes the control thread by `waker`, or later by `timer`.
+    pub(super) fn new(waker: Waker, timer: OwnedFd) -> Self {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             waker,
+            timer,
             thread: Mutex::new(None),
             watches_data: AtomicBool::new(false),
         });
@@ -185,6 +200,17 @@ impl ControlHandle {
     /// Wakes the control thread, which then calls [`Handler::awake`].
     pub fn poke(&self) {
         self.shared.wake();
+    }
+
+    /// Like [`ControlHandle::poke`], but `after` a time above zero; an earlier request is forgotten.
+    pub fn poke_later(&self, after: Duration) {
+        let time = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec::try_from(after).unwrap_or_default(),
+        };
+        let flags = TimerfdTimerFlags::empty();
+        // It fails only for a time that is not normal.
+        let _ = timerfd_settime(&self.shared.timer, flags, &time);
     }
 
     /// Sends what was queued before, closes every connection of the control thread, and ends it;

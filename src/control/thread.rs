@@ -12,7 +12,7 @@ mod messages;
 use super::channel::Channel;
 use super::connections::{Connections, Incoming, Outcome};
 use super::descriptors::{self, Room};
-use super::handle::{Command, ControlHandle, Handler, Shared};
+use super::handle::{Command, ControlHandle, Handler, Shared, timer};
 use super::handshake::{Failure, Handshake};
 use super::membership::Membership;
 use super::peer::Peer;
@@ -39,6 +39,8 @@ const WAKER: Token = Token(0);
 const PLEASE_DIAL: u32 = u32::MAX - 1;
 /// The token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
+/// The token of the handle's timer, which only ends a sleep.
+const TIMER: Token = Token(3);
 /// The process of rank r has this token + r, above those of channels and below those of handshakes.
 const PROCESS_FIRST: usize = 1 << 31;
 /// The first and the longest pause before a data connection is dialed again.
@@ -49,7 +51,11 @@ const REDIAL_MAX: Duration = Duration::from_millis(500);
 pub(crate) fn prepare() -> io::Result<(Poll, ControlHandle)> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), WAKER)?;
-    Ok((poll, ControlHandle::new(waker)))
+    let timer = timer()?;
+    let mut source = SourceFd(&timer.as_raw_fd());
+    let registry = poll.registry();
+    registry.register(&mut source, TIMER, Interest::READABLE)?;
+    Ok((poll, ControlHandle::new(waker, timer)))
 }
 
 /// What the join leaves to the control thread.

@@ -3,10 +3,13 @@
 //! asks whether the user has interrupted a thread.
 //!
 //! Such code may do anything: call the library again, wait for another thread, take long. So it
-//! runs on a thread that holds neither the engine's lock nor the polling token. What falls due
-//! under the lock is run when the lock is given back, or the token, if the thread holds that too.
+//! runs on a thread that holds neither the engine's lock nor the polling token, and what falls due
+//! under the lock on a thread that nobody waits for ([`Host::run_apart`]). It is handed on when the
+//! lock is given back, or the token, if the thread holds that too, because a host without such a
+//! thread runs it where it falls due.
 
 use super::Runtime;
+use super::host::Host;
 use crate::engine::group::Memory;
 use crate::engine::{Engine, Ticket};
 use crate::sys::generation::Generation;
@@ -23,14 +26,6 @@ thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
     /// Whether this thread has left something to be run to a later unlock.
     static IS_DEFERRED: Cell<bool> = const { Cell::new(false) };
-    /// Whether this is the control thread, without which no connection is made and no rank
-    /// answered.
-    static IS_CONTROL: Cell<bool> = const { Cell::new(false) };
-}
-
-/// This is the control thread.
-pub(super) fn is_control_thread() {
-    IS_CONTROL.set(true);
 }
 
 /// This thread takes an engine's lock or a token.
@@ -84,13 +79,13 @@ impl Watched {
     }
 
     /// The wakers of the operations that have ended, and the memory of those that were abandoned.
-    fn take_due(&mut self) -> Due {
+    fn take_due(&mut self) -> Foreign {
         let engine = &mut self.engine;
         let let_go = engine.let_go();
         self.has_abandoned = engine.has_abandoned();
         let has_ended = |one: &mut (Ticket, Waker)| engine.ended(one.0).0;
         let due = self.wakers.extract_if(.., has_ended);
-        Due {
+        Foreign {
             wakers: due.map(|(_, waker)| waker).collect(),
             let_go,
         }
@@ -98,13 +93,13 @@ impl Watched {
 }
 
 /// The locked engine.
-pub(super) struct Locked<'a>(Option<MutexGuard<'a, Watched>>);
+pub(super) struct Locked<'a>(Option<MutexGuard<'a, Watched>>, &'a dyn Host);
 
 impl<'a> Locked<'a> {
     #[inline]
-    pub(super) fn new(watched: MutexGuard<'a, Watched>) -> Self {
+    pub(super) fn new(watched: MutexGuard<'a, Watched>, host: &'a dyn Host) -> Self {
         hold();
-        Self(Some(watched))
+        Self(Some(watched), host)
     }
 
     #[inline]
@@ -168,21 +163,30 @@ impl DerefMut for Locked<'_> {
     }
 }
 
-impl Locked<'_> {
-    /// Unlocks the engine. What is returned runs what has fallen due when it is dropped: after the
-    /// thread has given back the token and woken whom it has to.
-    pub(super) fn unlock(mut self) -> Option<Due> {
+impl<'a> Locked<'a> {
+    /// Unlocks the engine. The value returned hands on what has fallen due when it is dropped:
+    /// after the thread has given back the token and woken whom it has to.
+    pub(super) fn unlock(mut self) -> Option<Due<'a>> {
+        self.take_due()
+    }
+
+    fn take_due(&mut self) -> Option<Due<'a>> {
+        let host = self.1;
         let watched = self.watched();
-        watched.is_due().then(|| watched.take_due())
+        let code = watched.is_due().then(|| watched.take_due());
+        code.map(|code| Due(Some(code), host))
     }
 }
 
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        let watched = self.watched();
-        let is_due = watched.is_due();
-        let due = (is_due && HELD.get() == 1).then(|| watched.take_due());
+        let is_due = self.is_due();
+        let due = if HELD.get() == 1 {
+            self.take_due()
+        } else {
+            None
+        };
         self.0 = None;
         release();
         if is_due && due.is_none() {
@@ -191,32 +195,31 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Code of the program that is to be run, when this is dropped.
-pub(super) struct Due {
+/// Code of the program that has fallen due. It is handed on when this is dropped.
+pub(super) struct Due<'a>(Option<Foreign>, &'a dyn Host);
+
+impl Drop for Due<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        if let Some(code) = self.0.take() {
+            self.1.run_apart(code);
+        }
+    }
+}
+
+/// Code of the program, which runs when this is dropped.
+pub(crate) struct Foreign {
     wakers: Vec<Waker>,
     let_go: Vec<Memory>,
 }
 
-impl Drop for Due {
-    #[cold]
+impl Drop for Foreign {
     fn drop(&mut self) {
-        // A waker does not block; the drop of a buffer may.
         for waker in self.wakers.drain(..) {
             call(|| waker.wake());
         }
-        let let_go = std::mem::take(&mut self.let_go);
-        let is_apart = IS_CONTROL.get() && !let_go.is_empty();
-        let drop_each = move || {
-            for memory in let_go {
-                call(|| drop(memory));
-            }
-        };
-        if is_apart {
-            let thread = std::thread::Builder::new().name("ringtree-drop".into());
-            // Where no thread can be made, the buffers are dropped with the closure, here.
-            let _ = thread.spawn(drop_each);
-        } else {
-            drop_each();
+        for memory in self.let_go.drain(..) {
+            call(|| drop(memory));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a rank lives on: a process among others, or the simulator.
 
+use super::foreign::Foreign;
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
@@ -83,12 +84,19 @@ pub(crate) trait Host: Send + Sync {
         false
     }
 
-    /// Operations are under way, and the caller goes on without polling them. The control thread is
-    /// woken if it does not wait for what they need, or is to look `at_once`.
+    /// Operations are under way, and the caller goes on without polling them. The background thread
+    /// is woken if it does not wait for what they need, or is to look `at_once`.
     fn background_work(&self, at_once: bool);
 
-    /// A task waits for an operation, without a thread that polls. A host whose control thread
-    /// does not poll either lets something happen now, and rings `waker` for the next look.
+    /// Runs `code` on a thread that is neither in a call nor the control thread. A host without
+    /// such a thread runs it here.
+    fn run_apart(&self, _code: Foreign) {}
+
+    /// A polling thread has found nothing to do for some time: looks for peers that are cut off.
+    fn find_cuts(&self) {}
+
+    /// A task waits for an operation, without a thread that polls. A host without a background
+    /// thread lets something happen now, and rings `waker` for the next look.
     fn await_in_task(&self, _waker: &Waker) {
         self.background_work(false);
     }

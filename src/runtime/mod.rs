@@ -2,21 +2,23 @@
 //!
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
-//! the token is free. The control thread takes it when operations are under way and no caller is
-//! blocked. [`operations`] starts operations and waits for them; [`foreign`] has the locked engine,
-//! and calls what is the program's. [`host`] is what a runtime lives on: a [`process`] among
-//! others, or the simulator. [`groups`] makes groups and their memory. [`local`] are the ranks that
-//! share this one's memory, and the doorbells by which ranks wake each other. [`own`] is the door
-//! to a runtime, which is shut to forked children.
+//! the token is free. The [`background`] thread takes it when operations are under way and no
+//! caller is blocked. [`operations`] starts operations and waits for them; [`foreign`] has the
+//! locked engine, and calls what is the program's. [`host`] is what a runtime lives on: a
+//! [`process`] among others, or the simulator. [`groups`] makes groups and their memory. [`local`]
+//! are the ranks that share this one's memory, and the doorbells by which ranks wake each other.
+//! [`own`] is the door to a runtime, which is shut to forked children.
 //!
 //! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
 //! the clock, and the engine ends what is overdue. No code of the program runs on a thread that
-//! holds the token or has the engine locked.
+//! holds the token or has the engine locked. Neither a call nor the control thread waits for code
+//! of the program, except that a call asks whether its user has interrupted it.
 //!
 //! *May import* `engine`, `control`, `link`, `sys`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod foreign;
 mod groups;
 pub(crate) mod host;
@@ -100,13 +102,14 @@ impl Runtime {
     }
 
     fn lock(&self) -> Locked<'_> {
-        Locked::new(self.engine.lock().unwrap_or_else(PoisonError::into_inner))
+        let engine = self.engine.lock();
+        Locked::new(engine.unwrap_or_else(PoisonError::into_inner), &*self.host)
     }
 
     /// The engine, for a thread that may have to compete with a poller.
     fn lock_beside_poller(&self) -> Locked<'_> {
         if let Ok(engine) = self.engine.try_lock() {
-            return Locked::new(engine);
+            return Locked::new(engine, &*self.host);
         }
         self.others.fetch_add(1, Ordering::AcqRel);
         let engine = self.lock();
@@ -258,8 +261,8 @@ impl Runtime {
         }
     }
 
-    /// Gives the token back. What is left under way is the control thread's: its peers wake it, or
-    /// this thread does if it may have to do something first.
+    /// Gives the token back. What is left under way is the background thread's: its peers wake it,
+    /// or this thread does if it may have to do something first.
     fn hand_over(&self, mut engine: Locked<'_>, token: Polling<'_>) {
         let mut is_unfinished = engine.awaits_gate();
         if !engine.is_busy() {
@@ -272,13 +275,13 @@ impl Runtime {
         self.unfinished.store(is_unfinished, Ordering::Relaxed);
         let due = engine.unlock();
         drop(token);
-        self.leave_to_control();
+        self.leave_to_background();
         drop(due);
     }
 
-    /// This thread goes on to something else: the control thread, which may have found the token
+    /// This thread goes on to something else: the background thread, which may have found the token
     /// taken meanwhile, looks after what is under way.
-    fn leave_to_control(&self) {
+    fn leave_to_background(&self) {
         if !self.token.load(Ordering::SeqCst) && self.lock_beside_poller().is_busy() {
             self.host.background_work(self.is_unfinished());
         }
@@ -309,15 +312,18 @@ impl Runtime {
         }
     }
 
-    /// For the control thread: advances the operations under way while no other thread polls. It
-    /// returns after [`BACKGROUND_PASSES`] because the control thread has other duties; then
+    /// For a thread in the background: advances the operations under way while no other thread
+    /// polls. It returns after [`BACKGROUND_PASSES`] because the thread has other duties; then
     /// [`Runtime::is_unfinished`] says whether work is left.
     pub(crate) fn poll_in_background(&self) {
+        if self.wants_poller() {
+            self.host.find_cuts();
+        }
         drop(self.poll_for_now());
     }
 
     /// As [`Runtime::poll_in_background`]; returns what is to be run.
-    fn poll_for_now(&self) -> Option<Due> {
+    fn poll_for_now(&self) -> Option<Due<'_>> {
         let token = self.take_token()?;
         let mut engine = self.lock_beside_poller();
         let mut passes = 0;
@@ -333,7 +339,7 @@ impl Runtime {
             is_unfinished = engine.poll();
         }
         if engine.awaits_gate() {
-            // A device wakes no thread: the control thread sleeps briefly and looks again.
+            // A device wakes no thread: this one sleeps briefly and looks again.
             if !is_unfinished {
                 // Callers have the engine meanwhile.
                 drop(engine);
@@ -359,7 +365,7 @@ impl Runtime {
     fn advance(&self) {
         self.hear(&mut self.lock_beside_poller());
         let due = self.poll_for_now();
-        self.leave_to_control();
+        self.leave_to_background();
         drop(due);
     }
 
@@ -379,7 +385,7 @@ impl Runtime {
     }
 
     /// Waits until `is_so`, which a device's stream brings about, for `at_most`; says whether it
-    /// is. What is under way goes on meanwhile in the control thread.
+    /// is. What is under way goes on meanwhile in the background thread.
     pub(crate) fn wait_for_stream(&self, is_so: impl Fn() -> bool, at_most: Duration) -> bool {
         let end = self.host.now().saturating_add(at_most);
         let mut looks = 0u32;

@@ -126,13 +126,15 @@ impl Runtime {
     /// Takes an operation that has ended. `None` while it is under way; then the thread that ends
     /// it rings `waker`, but for the last call's.
     pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
+        // The task's own poll needs no waker.
+        self.forget_waker(ticket);
         self.advance();
         let waker_kept = waker.clone();
         let mut engine = self.lock_beside_poller();
         let end = take(&mut engine, ticket);
         let of_no_use = match &end {
             None => engine.watch(ticket, Some(waker_kept)),
-            Some(_) => engine.watch(ticket, None).or(Some(waker_kept)),
+            Some(_) => Some(waker_kept),
         };
         drop(engine);
         drop(of_no_use);

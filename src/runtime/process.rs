@@ -1,7 +1,8 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
 use super::Runtime;
-use super::foreign;
+use super::background::Background;
+use super::foreign::Foreign;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use crate::control::notices::Warnings;
@@ -18,7 +19,7 @@ use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -118,6 +119,8 @@ pub(crate) struct Shared {
     reactor: Arc<Reactor>,
     arrivals: Mutex<Arrivals>,
     control: OnceLock<ControlHandle>,
+    runtime: OnceLock<Weak<Runtime>>,
+    pub(super) background: Background,
     local: Option<Arc<LocalRanks>>,
 }
 
@@ -128,12 +131,33 @@ impl Shared {
             reactor,
             arrivals: Mutex::default(),
             control: OnceLock::new(),
+            runtime: OnceLock::new(),
+            background: Background::default(),
         }
     }
 
-    pub(crate) fn set_control(&self, control: ControlHandle) {
-        // Called once, before the control thread starts.
+    /// Sets what the threads of the library reach: called once, before any starts.
+    pub(crate) fn connect(&self, control: ControlHandle, runtime: Weak<Runtime>) {
         let _ = self.control.set(control);
+        let _ = self.runtime.set(runtime);
+    }
+
+    /// Does something with the runtime, unless that has ended.
+    pub(super) fn with_runtime<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
+        let runtime = self.runtime.get().and_then(Weak::upgrade);
+        runtime.map(|runtime| act(&runtime)).unwrap_or_default()
+    }
+
+    /// The epoll descriptor of the data sockets.
+    pub(super) fn data_events(&self) -> RawFd {
+        self.reactor.as_raw_fd()
+    }
+
+    /// Makes the control thread look `after` that time whether it has to advance the operations.
+    pub(super) fn poke_control_later(&self, after: Duration) {
+        if let Some(control) = self.control.get() {
+            control.poke_later(after);
+        }
     }
 
     fn arm(&self) -> bool {
@@ -233,7 +257,7 @@ impl Host for ProcessHost {
         } else {
             self.shared.reactor.sleep(at_most);
             self.shared.disarm();
-            self.shared.reactor.find_cuts();
+            self.find_cuts();
             Waited::Asleep
         }
     }
@@ -261,11 +285,21 @@ impl Host for ProcessHost {
 
     fn background_work(&self, at_once: bool) {
         let is_armed = self.shared.local.as_ref().is_none_or(|one| one.is_armed());
-        if let Some(control) = self.shared.control.get()
-            && (at_once || !is_armed || !control.is_watching())
+        let at_once = at_once || !is_armed;
+        if !self.shared.background.take_over(&self.shared, at_once)
+            && let Some(control) = self.shared.control.get()
+            && (at_once || !control.is_watching())
         {
             control.poke();
         }
+    }
+
+    fn find_cuts(&self) {
+        self.shared.reactor.find_cuts();
+    }
+
+    fn run_apart(&self, code: Foreign) {
+        self.shared.background.run(&self.shared, code);
     }
 
     fn links(
@@ -362,6 +396,7 @@ impl Host for ProcessHost {
         if let Some(control) = self.shared.control.get() {
             control.shutdown();
         }
+        self.shared.background.stop();
     }
 }
 
@@ -373,56 +408,49 @@ impl Drop for ProcessHost {
 }
 
 /// What the control thread calls.
-pub(crate) struct Callbacks {
-    pub(crate) runtime: Weak<Runtime>,
-    pub(crate) shared: Arc<Shared>,
-}
-
-impl Callbacks {
-    fn with<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
-        foreign::is_control_thread();
-        self.runtime
-            .upgrade()
-            .map(|runtime| act(&runtime))
-            .unwrap_or_default()
-    }
-}
+pub(crate) struct Callbacks(pub(crate) Arc<Shared>);
 
 impl Handler for Callbacks {
     fn control(&self, from: usize, group: u32, payload: &[u8]) {
-        self.with(|runtime| runtime.control(group, from, payload));
+        self.0.with_runtime(|one| one.control(group, from, payload));
     }
 
     fn control_lost(&self, rank: usize, why: String) {
-        self.with(|runtime| runtime.control_lost(rank, &why));
+        self.0.with_runtime(|one| one.control_lost(rank, &why));
     }
 
     fn process_ended(&self, rank: usize) {
-        self.with(|runtime| runtime.process_ended(rank));
+        self.0.with_runtime(|one| one.process_ended(rank));
     }
 
     fn stream(&self, channel: u32, stream: DataStream) {
-        self.shared.arrivals().take(channel, stream);
-        self.shared.reactor.wake();
+        self.0.arrivals().take(channel, stream);
+        self.0.reactor.wake();
     }
 
     fn stream_failed(&self, channel: u32, peer: usize, why: String) {
-        self.with(|runtime| runtime.link_failed(group_of(channel), peer, &why));
+        let group = group_of(channel);
+        self.0
+            .with_runtime(|one| one.link_failed(group, peer, &why));
     }
 
     fn cannot_go_on(&self, cause: Error) {
-        self.with(|runtime| runtime.give_up(&cause));
+        self.0.with_runtime(|one| one.give_up(&cause));
     }
 
     fn wake_after(&self) -> Option<Duration> {
-        self.with(Runtime::wants_poller_within)
+        match self.0.background.is_here() {
+            true => None,
+            false => self.0.with_runtime(Runtime::wants_poller_within),
+        }
     }
 
     fn awake(&self) {
-        if self.with(Runtime::wants_poller) {
-            self.shared.reactor.find_cuts();
+        if !self.0.background.is_still_here(&self.0) {
+            self.0.with_runtime(Runtime::poll_in_background);
         }
-        self.with(Runtime::poll_in_background);
+        // The background thread may have come back, and found the token taken.
+        self.0.with_runtime(Runtime::leave_to_background);
     }
 }
 

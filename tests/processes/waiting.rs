@@ -10,8 +10,8 @@ use std::future::Future;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,78 @@ fn a_waker_that_calls_the_library_stops_nobody() {
         let how = transport.name();
         assert!(end.is_some(), "{how}: a thread waits for itself");
     }
+}
+
+/// A waker, or the drop of an abandoned buffer, blocks until rank 0 has made two calls: a barrier
+/// that ends well, and one that ends with rank 2's error, which rank 0 relays. Between the two, rank
+/// 0 takes part in `late` without a call.
+#[test]
+fn code_of_the_program_that_blocks_holds_up_no_call_and_no_message() {
+    for transport in LINKS {
+        for is_waker in [false, true] {
+            let ends = within(FOR_EVER, move || {
+                world(3, (transport, 20 * SECOND), plain, |comm| {
+                    beside_blocked(&comm, is_waker)
+                })
+            });
+            let how = (transport.name(), is_waker);
+            let ends = ends.unwrap_or_else(|| panic!("{how:?}: a thread waits for itself"));
+            for end in ends {
+                let error = end.unwrap_err().to_string();
+                assert!(error.contains("rank 2 has no disk"), "{how:?}: {error}");
+            }
+        }
+    }
+}
+
+fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
+    struct Blocks(Mutex<Receiver<()>>, Sender<()>);
+    impl Wake for Blocks {
+        fn wake(self: Arc<Self>) {
+            self.1.send(()).unwrap();
+            let _ = self.0.lock().unwrap().recv();
+        }
+    }
+    let [side, late, failing] = [(); 3].map(|()| comm.duplicate().unwrap());
+    let is_late = comm.rank() > 0;
+    let (tell, told) = channel();
+    let (begin, begun) = channel();
+    let blocks = Arc::new(Blocks(Mutex::new(told), begin));
+    let mut works = None;
+    if !is_late {
+        let late = late.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?;
+        let sum = if is_waker {
+            let mut sum = Box::pin(side.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?);
+            let waker = Waker::from(Arc::clone(&blocks));
+            let polled = sum.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            Some(sum)
+        } else {
+            let blocks = Arc::clone(&blocks);
+            let buffer = Loud(vec![1.0], move || Arc::clone(&blocks).wake());
+            drop(side.all_reduce_async(buffer, ReduceOp::Sum)?);
+            None
+        };
+        works = Some((sum, late));
+        comm.send(&[1u8], 1)?;
+        comm.send(&[1u8], 2)?;
+    } else {
+        comm.recv(&mut [0u8], 0)?;
+        side.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;
+    }
+    comm.barrier()?;
+    if is_late {
+        late.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;
+    } else {
+        begun.recv().unwrap();
+    }
+    if comm.rank() == 2 {
+        failing.fail(&Error::system("rank 2 has no disk"));
+    }
+    let end = failing.barrier();
+    drop(tell);
+    drop(works);
+    end
 }
 
 /// The callback by which a user interrupts a wait makes a call of its own, as a signal's handler

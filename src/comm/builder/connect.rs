@@ -50,7 +50,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let own = OwnRuntime::new(rank, Box::new(host));
     let runtime = own.get()?;
     runtime.warn_after(settings.stall_warning);
-    shared.set_control(membership.control.clone());
+    shared.connect(membership.control.clone(), own.downgrade());
     let members = Members::everyone(world_size);
     let (checks, at_most) = (settings.checks_calls, settings.timeout);
     runtime.add_group(WORLD, rank, &members, checks, at_most)?;
@@ -60,10 +60,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     if known.is_none() {
         runtime.add_group(MEASURING, rank, &members, false, at_most)?;
     }
-    let callbacks = Callbacks {
-        runtime: own.downgrade(),
-        shared: Arc::clone(&shared),
-    };
+    let callbacks = Callbacks(Arc::clone(&shared));
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
     end_when_cancelled(settings, &own);
     let mut parts = Parts {
