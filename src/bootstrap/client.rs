@@ -54,7 +54,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
     let bound = address::bind_for_data(settings, local.ip());
     let (listener, address) = bound.inspect_err(|error| {
         // This rank's own error is told either way.
-        let _ = channel.send(&Message::Failed(error.clone()));
+        channel.send(&Message::Failed(error.clone()));
     })?;
     let record = Record {
         rank: settings.rank,
@@ -63,9 +63,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
         room: Room::here(),
     };
     let at = format!("the rendezvous {}", at(settings, remote));
-    channel
-        .send(&Message::Record(Box::new(record)))
-        .map_err(|why| Error::join(format!("rank {}: {at}: {why}", settings.rank)))?;
+    channel.send(&Message::Record(Box::new(record)));
     let peers = wait_for_table(settings, poll, &mut channel, deadline, &at)?;
     Ok(Gathered {
         channels: BTreeMap::from([(0, channel)]),
@@ -288,7 +286,7 @@ fn wait_for_table(
         }
         if settings.start.cancel.is_cancelled() {
             let error = settings.cancelled();
-            let _ = channel.send(&Message::Failed(error.clone()));
+            channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }
         if Instant::now() >= deadline {
@@ -298,7 +296,7 @@ fn wait_for_table(
             ));
             let error = error.with_rank(rank).with_elapsed(settings.timeout);
             // Rank 0 may have been started later: it learns why this rank is gone.
-            let _ = channel.send(&Message::Failed(error.clone()));
+            channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }
         let until = settings.start.cancel.look_by(deadline);

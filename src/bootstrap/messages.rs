@@ -83,9 +83,7 @@ impl Handout {
                     return false;
                 };
                 *at += 1;
-                if connections.send_encoded(*id, piece).is_err() {
-                    return false;
-                }
+                connections.send_encoded(*id, piece);
             }
             true
         });

@@ -416,7 +416,8 @@ impl Gathering<'_> {
         let message = Message::Failed(failed.error.clone());
         for (id, arrival) in &mut self.arrived {
             // A second process of the same rank is told as well; both have sent their records.
-            if arrival.record.take().is_some() && self.connections.send(*id, &message).is_ok() {
+            if arrival.record.take().is_some() {
+                self.connections.send(*id, &message);
                 self.told += 1;
             }
         }
@@ -429,7 +430,7 @@ impl Gathering<'_> {
     fn tell(&mut self, message: &Message) {
         for id in self.arrived.keys() {
             // A lost connection is noticed when it is read.
-            let _ = self.connections.send(*id, message);
+            self.connections.send(*id, message);
         }
     }
 

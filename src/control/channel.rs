@@ -24,6 +24,8 @@ pub(crate) struct Channel {
     sent: usize,
     /// Nothing more is sent.
     is_finished: bool,
+    /// Why nothing more can be sent. What the other end has sent is still read.
+    broken: Option<String>,
 }
 
 /// What reading a channel came to.
@@ -56,6 +58,7 @@ impl Channel {
             queued: Vec::new(),
             sent: 0,
             is_finished: false,
+            broken: None,
         }
     }
 
@@ -67,47 +70,56 @@ impl Channel {
         registry.register(&mut self.stream, token, interest)
     }
 
-    /// Queues `message` and sends what the system takes now; the error says why the connection
-    /// is lost.
-    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), String> {
-        self.send_encoded(&encode(message))
+    /// Queues `message` and sends what the system takes now. If the connection is lost,
+    /// [`Channel::flush_and_receive`] says so after what is left to read.
+    pub(crate) fn send(&mut self, message: &impl Serialize) {
+        self.send_encoded(&encode(message));
     }
 
     /// Likewise a message that is encoded already.
-    pub(super) fn send_encoded(&mut self, bytes: &[u8]) -> Result<(), String> {
-        if self.is_finished {
-            return Ok(());
+    pub(super) fn send_encoded(&mut self, bytes: &[u8]) {
+        if self.is_finished || self.broken.is_some() {
+            return;
         }
         if bytes.len() > SEALED_BYTES_MAX {
-            return Err(format!(
-                "a control message of {} bytes is too long",
-                bytes.len()
-            ));
+            let long = bytes.len();
+            return self.breaks(format!("a control message of {long} bytes is too long"));
         }
         if self.sent > self.queued.len() / 2 {
             self.queued.drain(..self.sent);
             self.sent = 0;
         }
         if self.queued.len() - self.sent + bytes.len() > CONTROL_QUEUE_BYTES_MAX {
-            return Err("it reads no control messages: its queue is full".into());
+            return self.breaks("it reads no control messages: its queue is full".into());
         }
         self.sealer.seal(bytes, &mut self.queued);
-        self.flush()
+        self.flush();
+    }
+
+    /// Nothing more can be sent.
+    fn breaks(&mut self, why: String) {
+        self.broken = Some(why);
+        self.queued.clear();
+        self.sent = 0;
+    }
+
+    /// Whether nothing more can be sent.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
     }
 
     /// Sends what the system takes now.
-    pub(super) fn flush(&mut self) -> Result<(), String> {
+    pub(super) fn flush(&mut self) {
         while self.sent < self.queued.len() {
             match self.stream.write(&self.queued[self.sent..]) {
                 Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("its control connection broke: {error}")),
+                Err(error) => return self.breaks(format!("its control connection broke: {error}")),
             }
         }
         self.queued.clear();
         self.sent = 0;
-        Ok(())
     }
 
     /// Bytes that have not been handed to the system.
@@ -130,13 +142,11 @@ impl Channel {
 
     /// Sends what the system takes now, then receives.
     pub(crate) fn flush_and_receive<M: DeserializeOwned>(&mut self) -> Received<M> {
-        match self.flush() {
-            Ok(()) => self.receive(),
+        self.flush();
+        match (self.receive(), &self.broken) {
             // What the other end sent before the connection broke still counts.
-            Err(why) => match self.receive() {
-                Received::Empty => Received::Lost(why),
-                other => other,
-            },
+            (Received::Empty, Some(why)) => Received::Lost(why.clone()),
+            (received, _) => received,
         }
     }
 

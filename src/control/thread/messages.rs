@@ -74,7 +74,7 @@ impl ControlThread {
             }
         } else if relay.group == RELAY_LEAVES {
             let answer = self.own(0, RELAY_LEAVES, Vec::new());
-            self.send(0, &answer);
+            self.connections.send(0, &answer);
             self.messages.way = Way::Waiting;
         } else {
             self.deliver(&relay);
@@ -127,7 +127,7 @@ impl ControlThread {
         } else if self.rank == 0 {
             self.pass_on(relay);
         } else if self.messages.way == Way::Relayed {
-            self.send(0, &relay);
+            self.connections.send(0, &relay);
         } else {
             for target in self.targets(&relay) {
                 self.send_directly(target, relay.clone());
@@ -159,7 +159,7 @@ impl ControlThread {
             if target == 0 {
                 self.deliver(&relay);
             } else {
-                self.send(target, &relay);
+                self.connections.send(target, &relay);
             }
         }
     }
@@ -186,7 +186,7 @@ impl ControlThread {
         let outward = self.outward(rank);
         if self.connections.contains(outward) {
             for relay in self.take_waiting(rank) {
-                self.send(outward, &relay);
+                self.connections.send(outward, &relay);
             }
             return;
         }
@@ -205,12 +205,6 @@ impl ControlThread {
         let bytes: usize = waiting.iter().map(|relay| relay.payload.len()).sum();
         self.messages.waiting_bytes -= bytes;
         waiting
-    }
-
-    pub(super) fn send(&mut self, id: usize, relay: &Relay) {
-        if let Err(why) = self.connections.send(id, relay) {
-            self.lose(id, why);
-        }
     }
 
     /// No peer and no connection is to blame.

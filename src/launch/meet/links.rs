@@ -66,16 +66,21 @@ impl Links {
     }
 
     pub(super) fn send(&self, connection: usize, message: &Message) {
+        lock(&self.connections).send(connection, message);
         // The thread that listens reports a connection that breaks.
-        let _ = lock(&self.connections).send(connection, message);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter behind it is full, and then the thread wakes anyway.
+        let _ = self.waker.wake();
     }
 }
 
 impl Drop for Links {
     fn drop(&mut self) {
         lock(&self.connections).close();
-        // It fails only when the counter behind it is full, and then the thread wakes anyway.
-        let _ = self.waker.wake();
+        self.wake();
     }
 }
 
