@@ -1,9 +1,9 @@
 //! The error type: which rank, in which call, why, and what the caller can do next.
 //! It may import the base files and `plan`, for the names of the collectives.
 
-use crate::limits::{ERROR_BYTES_MAX, PLACES_MAX};
+use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
 use crate::plan::spec::Collective;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -69,20 +69,62 @@ struct Text(String);
 const CUT: &str = " [... cut ...] ";
 
 impl From<String> for Text {
-    /// A long text keeps its beginning, which says what failed, and its end, which has the advice
-    /// or a traceback's last line.
-    fn from(mut text: String) -> Self {
-        if text.len() > ERROR_BYTES_MAX {
-            let kept = (ERROR_BYTES_MAX - CUT.len()) / 2;
-            let is_boundary = |at: &usize| text.is_char_boundary(*at);
-            let start = (0..=kept).rev().find(is_boundary).unwrap_or(0);
-            let end = (text.len() - kept..)
-                .find(is_boundary)
-                .unwrap_or(text.len());
-            text.replace_range(start..end, CUT);
-        }
-        Self(text)
+    fn from(text: String) -> Self {
+        Self(text.cut(ERROR_BYTES_MAX))
     }
+}
+
+/// Text in a message, which a peer may make as long as the message.
+pub(crate) trait Told {
+    /// The text, cut to `bytes_max`. A longer one keeps its beginning, which says what failed, and
+    /// its end, which has the advice or a traceback's last line.
+    fn cut(self, bytes_max: usize) -> Self;
+}
+
+impl Told for String {
+    fn cut(mut self, bytes_max: usize) -> Self {
+        if self.len() > bytes_max {
+            let kept = (bytes_max - CUT.len()) / 2;
+            let is_boundary = |at: &usize| self.is_char_boundary(*at);
+            let start = (0..=kept).rev().find(is_boundary).unwrap_or(0);
+            let end = (self.len() - kept..)
+                .find(is_boundary)
+                .unwrap_or(self.len());
+            self.replace_range(start..end, CUT);
+        }
+        self
+    }
+}
+
+impl<T> Told for std::result::Result<T, String> {
+    fn cut(self, bytes_max: usize) -> Self {
+        self.map_err(|text| text.cut(bytes_max))
+    }
+}
+
+impl Told for Vec<(String, String)> {
+    fn cut(self, bytes_max: usize) -> Self {
+        let cut = |(one, other): (String, String)| (one.cut(bytes_max), other.cut(bytes_max));
+        self.into_iter().map(cut).collect()
+    }
+}
+
+/// Decodes a name that a peer tells. For the fields of messages, by `deserialize_with`.
+pub(crate) fn told_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Told,
+{
+    Ok(T::deserialize(from)?.cut(NAME_BYTES_MAX))
+}
+
+/// Like [`told_name`], but decodes a line of text.
+pub(crate) fn told_line<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Told,
+{
+    Ok(T::deserialize(from)?.cut(ERROR_BYTES_MAX))
 }
 
 /// What an error comes from, in this process. It does not travel, and it does not count when

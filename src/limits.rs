@@ -78,6 +78,9 @@ pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const ERROR_BYTES_MAX: usize = 4 << 10;
 /// Bytes of a rank's reports to its launcher, which reads them into memory: some thousand errors.
 pub const REPORTS_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a name that a peer tells, of a host or a communicator: the names of 8 waits take a
+/// sixteenth of a control message.
+pub const NAME_BYTES_MAX: usize = 512;
 /// Lengths of blocks that a rank tells another one whose call has others: with ten bytes each they
 /// fit a control message.
 pub const COUNTS_TOLD_MAX: usize = 4096;

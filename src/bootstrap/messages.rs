@@ -4,7 +4,7 @@ use crate::control::connections::Connections;
 use crate::control::descriptors::Room;
 use crate::control::message::encode;
 use crate::control::peer::Peer;
-use crate::error::Error;
+use crate::error::{Error, told_line};
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ pub(crate) struct Record {
     pub(crate) rank: usize,
     pub(crate) peer: Peer,
     /// Settings that must be the same on all ranks, by name.
+    #[serde(deserialize_with = "told_line")]
     pub(crate) agreed: Vec<(String, String)>,
     /// How many files its process may have open.
     pub(crate) room: Room,
@@ -31,7 +32,7 @@ pub(crate) enum Message {
     /// why.
     Failed(Error),
     /// From rank 0: the join goes on; which ranks are missing.
-    Waiting(String),
+    Waiting(#[serde(deserialize_with = "told_line")] String),
 }
 
 /// The whole table in pieces of at most `bytes_max` bytes of peers each (a single longer entry

@@ -1,5 +1,6 @@
 //! Lines that tell the user of a wait, on standard error.
 
+use crate::error::Printable;
 use crate::limits::{START_TOLD_AFTER, START_TOLD_EVERY};
 use std::io::Write;
 use std::sync::Arc;
@@ -92,12 +93,29 @@ impl Warnings {
         let is_shown = Arc::clone(&self.is_shown);
         let show = move || {
             // A rank without standard error goes on.
-            let _ = writeln!(std::io::stderr(), "ringtree: {line}");
+            let _ = std::io::stderr().write_all(shown(&line).as_bytes());
             is_shown.store(false, Ordering::Relaxed);
         };
         let thread = std::thread::Builder::new().name("ringtree-warning".into());
         if thread.spawn(show).is_err() {
             self.is_shown.store(false, Ordering::Relaxed);
         }
+    }
+}
+
+/// The bytes that a terminal gets for `line`, parts of which may come from peers.
+fn shown(line: &str) -> String {
+    format!("ringtree: {}\n", Printable(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_of_a_peer_reaches_a_warning() {
+        let line = shown("rank 1 waits, on \u{1b}]0;owned\u{7}\u{1b}[2J\nrank 2: all is well");
+        assert!(line.ends_with("\\nrank 2: all is well\n") && line.contains("\\u{1b}]0;owned"));
+        assert_eq!(line.matches(char::is_control).count(), 1);
     }
 }

@@ -6,6 +6,7 @@
 //! and the same user. A rank that was refused sealed memory or such a socket shares with no rank.
 
 use super::process::Process;
+use crate::error::{told_line, told_name};
 use crate::protocol::hand_over::Token;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,12 +18,16 @@ pub struct Peer {
     /// Where it takes data connections.
     pub address: SocketAddr,
     /// Its host's name, for messages to people; never resolved.
+    #[serde(deserialize_with = "told_name")]
     pub host_name: String,
     /// Ranks with different host ids share no memory.
+    #[serde(deserialize_with = "told_name")]
     pub host_id: String,
     /// The name of its host's site; empty where none was given.
+    #[serde(deserialize_with = "told_name")]
     pub site: String,
     /// Where it can share memory, or why it shares with no rank.
+    #[serde(deserialize_with = "told_line")]
     pub place: Offer,
     /// Its process id on its host.
     pub pid: u32,
@@ -53,6 +58,7 @@ pub type Offer = Result<Place, String>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The kernel's boot.
+    #[serde(deserialize_with = "told_name")]
     pub boot_id: String,
     /// The inode of the network namespace.
     pub network: u64,
@@ -61,6 +67,7 @@ pub struct Place {
     /// The user's number.
     pub user: u32,
     /// The name of the rank's abstract socket.
+    #[serde(deserialize_with = "told_name")]
     pub socket: String,
     /// The rank's share of the nonce of its local ranks.
     pub token: Token,

@@ -6,6 +6,7 @@
 //! connection to the dead one cannot tell of it (rank 0 is stopped).
 
 use super::peer::Peer;
+use crate::error::told_name;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -15,6 +16,7 @@ use std::os::fd::OwnedFd;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// The kernel's boot and the process namespace, in which the number means something.
+    #[serde(deserialize_with = "told_name")]
     pub space: String,
     /// When it started, in clock ticks since the boot: numbers are used again.
     pub started: u64,

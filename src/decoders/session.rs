@@ -5,7 +5,7 @@ use super::control::encoded;
 use super::{Decoder, Input};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::limits::{DEADLINE_DEFAULT, PATIENT};
+use crate::limits::{DEADLINE_DEFAULT, NAME_BYTES_MAX, PATIENT};
 use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
 use crate::protocol::founding::{Notice, Registrar};
@@ -22,10 +22,13 @@ pub(super) const MESSAGE: Decoder = Decoder {
     run: |bytes| {
         if let Some(message) = Message::decode(bytes) {
             let once = message.encode();
+            if let Message::Position { waits, .. } = &message {
+                assert!(waits.iter().all(|one| one.title.len() <= NAME_BYTES_MAX));
+            }
             assert_eq!(Message::decode(&once), Some(message));
         }
     },
-    seeds: || encoded(messages()),
+    seeds: || encoded(messages().into_iter().chain([long_title()])),
 };
 
 /// What ranks tell rank 0's registrar, one after another, and what it answers.
@@ -166,6 +169,29 @@ fn messages() -> Vec<Message> {
         Message::Posted(Call::message(10, Dtype::F32, 1).numbered(1)),
         Message::PostedAny(true),
     ]
+}
+
+/// A title that fills a control message.
+fn long_title() -> Message {
+    let place = Place {
+        rank: 1,
+        calls: 0,
+        inside: false,
+        pair_calls: 0,
+        pair: None,
+    };
+    let wait = Wait {
+        rank: 1,
+        group: 3,
+        title: "x".repeat(65_500 - 64),
+        call: call(),
+        awaits: vec![2],
+    };
+    Message::Position {
+        place,
+        held_up_by: Vec::new(),
+        waits: vec![wait],
+    }
 }
 
 fn session(bytes: &[u8]) {

@@ -11,7 +11,7 @@
 //! that have come are told the same error.
 
 use super::members::{Members, Name};
-use crate::error::Error;
+use crate::error::{Error, told_line};
 use crate::limits::{GROUPS_MAX, JOINS_OPEN_MAX, RANKS_LISTED_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,6 +64,7 @@ pub enum Notice {
         /// The rank.
         rank: u32,
         /// What was seen.
+        #[serde(deserialize_with = "told_line")]
         why: String,
     },
     /// "My process leaves in peace: all its groups have said goodbye."

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::members::Members;
-use crate::error::Error;
+use crate::error::{Error, told_name};
 use crate::limits::{COUNTS_TOLD_MAX, PLACES_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -31,6 +31,7 @@ pub struct Wait {
     /// The group's number.
     pub group: u32,
     /// The communicator, in words.
+    #[serde(deserialize_with = "told_name")]
     pub title: String,
     /// The call.
     pub call: Call,
@@ -215,5 +216,50 @@ impl Message {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
         rest.is_empty().then_some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, DEADLINE_DEFAULT, NAME_BYTES_MAX};
+    use crate::plan::spec::Collective;
+    use crate::protocol::session::Session;
+
+    /// Rank 1 tells of a wait with the longest title that fits a message. Rank 0 tells rank 2.
+    #[test]
+    fn a_long_title_of_a_peer_does_not_make_this_ranks_answer_too_long() {
+        let call = Call::new(Collective::AllReduce, 7).numbered(1);
+        let place = Place {
+            rank: 1,
+            calls: 0,
+            inside: false,
+            pair_calls: 0,
+            pair: None,
+        };
+        let wait = |rank| Wait {
+            rank,
+            group: 3,
+            title: "x".repeat((CONTROL_MESSAGE_BYTES_MAX - 256) / PLACES_MAX),
+            call,
+            awaits: vec![2],
+        };
+        let lie = Message::Position {
+            place,
+            held_up_by: Vec::new(),
+            waits: (1..9).map(wait).collect(),
+        };
+        let lie = lie.encode();
+        assert!(lie.len() <= CONTROL_MESSAGE_BYTES_MAX);
+        let mut honest = Session::new(0, 10);
+        honest.enter((&call, None), call.digest(), 1, DEADLINE_DEFAULT);
+        honest.receive(1, Message::decode(&lie).unwrap());
+        let waits = honest.waits(&call, &[1]);
+        assert!(waits.iter().any(|one| one.title.len() > NAME_BYTES_MAX / 2));
+        honest.stands(vec![1], None, waits);
+        honest.receive(2, Message::Waiting(call));
+        while let Some((_, message)) = honest.next_message() {
+            assert!(message.encode().len() <= CONTROL_MESSAGE_BYTES_MAX / 8);
+        }
     }
 }

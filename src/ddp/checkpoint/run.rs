@@ -10,7 +10,7 @@ use crate::comm::tuning::Adoption;
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
-use crate::error::{Error, Result};
+use crate::error::{Error, Printable, Result};
 use crate::plan::record::TuningRecord;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -441,7 +441,8 @@ fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<Str
 /// Says on standard error, on rank 0, what went on without an error.
 fn warn(comm: &Communicator, words: &[String]) {
     if comm.rank() == WRITER {
-        words.iter().for_each(|word| eprintln!("ringtree: {word}"));
+        let show = |word: &String| eprintln!("ringtree: {}", Printable(word));
+        words.iter().for_each(show);
     }
 }
 

@@ -3,10 +3,11 @@
 use crate::control::connections::{Connections, Incoming};
 use crate::control::handshake::Proven;
 use crate::control::wait::wait;
-use crate::error::{Error, Printable, Result};
+use crate::error::{Error, Printable, Result, Told};
 use crate::launch::cause::Cause;
 use crate::launch::event::{Event, Heard, spawn_thread};
 use crate::launch::message::{Join, Message, Start};
+use crate::limits::ERROR_BYTES_MAX;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use crossbeam::channel::Sender;
 use mio::net::TcpListener;
@@ -91,7 +92,7 @@ fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
 
 /// The message as a terminal may show it.
 fn printable(message: Message) -> Message {
-    let text = |text: String| Printable(&text).to_string();
+    let text = |text: String| Printable(&text.cut(ERROR_BYTES_MAX)).to_string();
     let told = |cause: Cause| Cause {
         text: text(cause.text),
         words: cause.words.map(text),
@@ -120,7 +121,8 @@ fn printable(message: Message) -> Message {
         } => Message::Again {
             attempt,
             master_port,
-            tuning: tuning.map(text),
+            // A table, which the launcher hands on to its ranks.
+            tuning: tuning.map(|table| Printable(&table).to_string()),
         },
         Message::Finished | Message::Done | Message::Stopped => message,
     }
