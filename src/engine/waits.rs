@@ -94,20 +94,30 @@ impl Engine {
     }
 
     /// The wait of the thread that calls group `number`, if it is blocked in any group, and those
-    /// that it hangs on. Before the first call any thread may be about to make it.
+    /// that it hangs on. The first call is expected from the only thread that has made calls; of
+    /// several, any one may be about to make it.
     pub(super) fn waits(&self, number: u32) -> Vec<Wait> {
         let find = |number| {
             let mut groups = self.groups.iter();
             groups.find_map(|(each, group)| (*each == number).then_some(group))
         };
-        let caller = find(number).map_or(0, |group| group.caller);
-        let mut blocked = self.waits.blocked.iter();
-        let waits = blocked.find_map(|(thread, ticket)| match caller {
-            0 => find(ticket.group)?.waits(*ticket),
-            _ if caller == *thread => find(ticket.group)?.waits(*ticket),
-            _ => None,
-        });
+        let caller = match find(number).map_or(0, |group| group.caller) {
+            0 => self.only_caller(),
+            caller => Some(caller),
+        };
+        let blocked = self.waits.blocked.iter();
+        let mut blocked = blocked.filter(|(thread, _)| Some(*thread) == caller);
+        let waits = blocked.find_map(|(_, ticket)| find(ticket.group)?.waits(*ticket));
         waits.unwrap_or_default()
+    }
+
+    /// The thread that has made calls, if there is one and no other.
+    fn only_caller(&self) -> Option<u64> {
+        let callers = self.groups.iter().map(|(_, group)| group.caller);
+        let blocked = self.waits.blocked.iter().map(|(thread, _)| *thread);
+        let mut known = callers.filter(|caller| *caller > 0).chain(blocked);
+        let one = known.next()?;
+        known.all(|other| other == one).then_some(one)
     }
 }
 

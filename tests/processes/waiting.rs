@@ -252,7 +252,7 @@ fn from_the_callback(
         } else {
             // Comes once rank 0's call has ended.
             while nested.get().is_none() {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             let _ = outer.barrier();
         }
@@ -283,7 +283,7 @@ fn a_buffer_from_the_interrupt_callback_while_its_thread_makes_one_is_refused() 
                 assert!(side.set(comm.with_timeout(20 * SECOND)).is_ok());
             } else {
                 while nested.get().is_none() {
-                    std::thread::yield_now();
+                    thread::yield_now();
                 }
             }
             comm.alloc::<u8>(64).unwrap();
@@ -293,6 +293,27 @@ fn a_buffer_from_the_interrupt_callback_while_its_thread_makes_one_is_refused() 
     let nested = end.expect("rank 0 waits for itself");
     let error = nested.expect("the callback was asked").unwrap_err();
     assert!(error.is_usage(), "{error}");
+}
+
+/// Two threads a rank. One of rank 0 is in a call on `left`, which the other thread of rank 1 would
+/// make first, and the other way round on `right`. These two threads are late, and wait for nobody.
+#[test]
+fn ranks_with_several_threads_are_not_said_to_wait_for_each_other_before_a_first_call() {
+    for transport in LINKS {
+        let ends = world(2, (transport, 20 * SECOND), plain, |comm| {
+            let [left, right, known] = [(); 3].map(|()| comm.duplicate().unwrap());
+            // The late thread is known by a call of its own.
+            thread::scope(|scope| scope.spawn(|| known.barrier()).join().unwrap())?;
+            let early = [&left, &right][comm.rank()];
+            early.with_timeout(2 * SECOND).barrier()
+        });
+        for end in ends {
+            let error = end.unwrap_err();
+            assert!(error.is_timeout(), "{error}");
+            let text = error.to_string();
+            assert!(!text.contains("wait for each other"), "{text}");
+        }
+    }
 }
 
 /// Rank 1 leaves in peace; what rank 0 does then waits for it.
@@ -403,7 +424,7 @@ fn a_standard_error_that_is_never_read_holds_nobody_up() {
         let warned = |_, builder: Builder| builder.stall_warning(SECOND);
         let ends = world(2, (LINKS[0], 30 * SECOND), warned, |comm| {
             let late = comm.rank() == 1;
-            std::thread::sleep(if late { 3 * SECOND } else { Duration::ZERO });
+            thread::sleep(if late { 3 * SECOND } else { Duration::ZERO });
             comm.barrier()
         });
         assert_eq!(ends, [Ok(()), Ok(())]);
