@@ -298,7 +298,8 @@ impl Builder {
     /// group or in leaving, each time it wakes from a sleep: every 50 ms or so, less often in a
     /// patient call. Once it says yes, all that is under way in this process ends, and so do its
     /// communicators, on all ranks, with an error that names this rank: a buffer is the program's
-    /// again only when its call has ended. It is for a language whose signals come to be seen only
+    /// again only when its call has ended. The callback may make calls; these do not ask again. It
+    /// is for a language whose signals come to be seen only
     /// when it is asked, and does not count while ranks join; there is [`Joining::cancel`] for
     /// that.
     ///

@@ -43,6 +43,11 @@ use std::time::Duration;
 /// Idle passes between two looks at the clock, while a poller spins.
 const PASSES_PER_TICK: u32 = 64;
 
+thread_local! {
+    /// Whether this thread is in the callback that says if its user has interrupted it.
+    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
 /// One per process, or one per simulated rank.
 pub(crate) struct Runtime {
     engine: Mutex<Watched>,
@@ -288,15 +293,18 @@ impl Runtime {
     }
 
     /// Whether a thread that is to ask from `heeds_from` on if its user has interrupted it asks
-    /// now.
+    /// now. A call that the callback itself makes does not ask.
     fn is_to_heed(&self, heeds_from: Duration) -> bool {
-        self.host.has_interrupt() && self.host.now() >= heeds_from
+        self.host.has_interrupt() && !IS_ASKING.get() && self.host.now() >= heeds_from
     }
 
     /// A caller whose user has interrupted it gives up: the call's memory is the caller's again
     /// only when the call has ended, and it ends when all of them do.
     fn heed_interrupt(&self) {
-        if let Some(cause) = foreign::call(|| self.host.interrupted()).flatten() {
+        IS_ASKING.set(true);
+        let cause = foreign::call(|| self.host.interrupted()).flatten();
+        IS_ASKING.set(false);
+        if let Some(cause) = cause {
             self.give_up(&cause);
         }
     }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Wake, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -228,7 +229,12 @@ fn from_the_callback(
     let setting = |rank: usize, builder: Builder| {
         let (side, nested) = (Arc::clone(&side), Arc::clone(&nested));
         let is_armed = AtomicBool::new(rank == 0);
+        let is_inside = AtomicBool::new(false);
         builder.interrupt(move || {
+            if is_inside.swap(true, Ordering::SeqCst) && rank == 0 {
+                let again = Error::usage("the callback was asked again within its own call");
+                let _ = nested.set((Err(again), Duration::ZERO));
+            }
             if let Some(side) = side.get()
                 && is_armed.swap(false, Ordering::SeqCst)
             {
@@ -236,6 +242,7 @@ fn from_the_callback(
                 let end = side.with_timeout(2 * SECOND).barrier();
                 let _ = nested.set((end, start.elapsed()));
             }
+            is_inside.store(false, Ordering::SeqCst);
             false
         })
     };
