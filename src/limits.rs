@@ -102,8 +102,10 @@ pub const PROCESSES_WATCHED_MAX: usize = 128;
 /// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
 /// it only when rank 0 is up.
 pub const RESOLVE_RETRY_TIME: Duration = Duration::from_secs(30);
-/// How long rank 0, when it leaves, passes control messages on for ranks that do not answer.
-pub const CONTROL_RELAY_AFTER: Duration = Duration::from_millis(500);
+/// How long rank 0, when it leaves, passes control messages on before it tells the other ranks, and
+pub const CONTROL_RELAY_MIN: Duration = Duration::from_millis(100);
+/// for how long after that, for ranks that do not answer.
+pub const CONTROL_RELAY_MAX: Duration = Duration::from_millis(500);
 /// How long a process that leaves waits until its last control messages have been sent.
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
 /// How long rank 0 stays after a failed join, to tell the ranks that come late why.

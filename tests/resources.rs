@@ -122,7 +122,7 @@ fn assert_named(said: &[String], rank: usize, limit: u64) {
 #[test]
 fn a_rank_that_joins_with_too_few_descriptors_is_named_on_every_rank() {
     for transport in ["shm", "tcp"] {
-        for (rank, limit) in [(2, 17), (0, 17)] {
+        for (rank, limit) in [(2, 18), (0, 18)] {
             let mut roles = ["free"; 8];
             roles[rank] = "limited";
             assert_named(&said(transport, limit, &roles), rank, limit);

@@ -7,6 +7,7 @@ use super::settings::{Settings, TransportChoice};
 use super::sharing;
 use super::store;
 use crate::control::descriptors;
+use crate::control::peer::joint_secret;
 use crate::control::thread::{self, Parts};
 use crate::control::{Handler, LocalPeers, Membership};
 use crate::error::{Error, Result};
@@ -84,7 +85,10 @@ pub fn join(settings: &Settings) -> Result<Joined> {
         poll,
         channels,
         listener: None,
-        secret: settings.secret.clone(),
+        secret: settings
+            .secret
+            .clone()
+            .or_else(|| joint_secret(&membership.peers)),
         timeout: settings.timeout.min(TIMEOUT_MAX),
         attempt: settings.attempt,
     };

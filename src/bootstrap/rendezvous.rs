@@ -57,7 +57,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         own,
         arrived: BTreeMap::new(),
         gone: BTreeMap::new(),
-        told: 0,
+        told: BTreeSet::new(),
         failure: None,
         strangers: 0,
         stranger: None,
@@ -94,8 +94,8 @@ struct Gathering<'a> {
     arrived: BTreeMap<usize, Arrival>,
     /// Ranks that came and are gone: until when they may come back, and what to say then.
     gone: BTreeMap<usize, (Instant, String)>,
-    /// Processes that know of the failure.
-    told: usize,
+    /// Ranks that know of the failure. One may come twice, if it had no answer in time.
+    told: BTreeSet<usize>,
     failure: Option<Failed>,
     strangers: usize,
     /// The last of them; a refusal says more than a connection that broke.
@@ -274,7 +274,7 @@ impl Gathering<'_> {
             other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),
         };
         // This one learned it from the handshake.
-        self.told += 1;
+        self.told.insert(rank as usize);
         let error = Error::join(why).with_rank(0).with_peer(rank as usize);
         let error = error.within(self.settings.world_size);
         self.fail(error, JOIN_FAILURE_NOTICE);
@@ -283,9 +283,9 @@ impl Gathering<'_> {
     /// Takes a rank's record, or why it cannot join. A rank that sends anything else is cut off.
     fn take(&mut self, id: usize, message: Message) {
         if let Message::Failed(error) = message {
-            if self.arrived.remove(&id).is_some() {
+            if let Some(arrival) = self.arrived.remove(&id) {
                 self.connections.remove(id);
-                self.told += 1;
+                self.told.insert(arrival.rank);
                 self.fail(error.within(self.settings.world_size), JOIN_FAILURE_NOTICE);
             }
             return;
@@ -416,15 +416,15 @@ impl Gathering<'_> {
         let message = Message::Failed(failed.error.clone());
         for (id, arrival) in &mut self.arrived {
             // A second process of the same rank is told as well; both have sent their records.
-            if arrival.record.take().is_some() {
+            if let Some(record) = arrival.record.take() {
                 self.connections.send(*id, &message);
-                self.told += 1;
+                self.told.insert(record.rank);
             }
         }
     }
 
     fn all_told(&self) -> bool {
-        self.told + 1 >= self.settings.world_size && self.connections.is_flushed()
+        self.told.len() + 1 >= self.settings.world_size && self.connections.is_flushed()
     }
 
     fn tell(&mut self, message: &Message) {

@@ -202,7 +202,7 @@ impl ControlHandle {
         self.shared.wake();
     }
 
-    /// Like [`ControlHandle::poke`], but `after` a time above zero; an earlier request is forgotten.
+    /// Like [`ControlHandle::poke`], but `after` a time above zero. It replaces an earlier request.
     pub fn poke_later(&self, after: Duration) {
         let time = Itimerspec {
             it_interval: Timespec::default(),

@@ -8,7 +8,9 @@
 use super::process::Process;
 use crate::error::{told_line, told_name};
 use crate::protocol::hand_over::Token;
+use crate::protocol::handshake::Secret;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -86,6 +88,19 @@ pub struct SharingKey<'a> {
     pub users: u64,
     /// The user's number.
     pub user: u32,
+}
+
+/// What all ranks of `peers` know and no process of another user, in a job without a secret. Each
+/// rank of the join was asked for its user; with this, its later connections need not be. `None`
+/// if no rank has drawn random bytes.
+pub(crate) fn joint_secret(peers: &[Peer]) -> Option<Secret> {
+    let mut hash = Sha256::new();
+    let mut is_random = false;
+    for place in peers.iter().filter_map(|peer| peer.place.as_ref().ok()) {
+        hash.update(place.token.0);
+        is_random = true;
+    }
+    is_random.then(|| Secret::new(hash.finalize().into()))
 }
 
 /// The ranks that can share memory with `rank`, itself included, ascending.

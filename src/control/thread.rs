@@ -170,7 +170,7 @@ impl ControlThread {
         loop {
             self.obey();
             if let Some(until) = self.leaving_until {
-                let has_said_all = self.has_said_all();
+                let has_said_all = self.has_said_all(Instant::now());
                 if has_said_all {
                     self.connections.acceptor.close();
                     self.connections.finish_flushed();
@@ -270,8 +270,7 @@ impl ControlThread {
         let deadlines = dials
             .chain(self.connections.next_deadline())
             .chain(self.leaving_until);
-        let relaying = self.leaving_until.and(self.messages.relaying_until);
-        let relaying = relaying.filter(|at| *at > now);
+        let relaying = self.leaving_until.and(self.next_look(now));
         deadlines.chain(relaying).map(left).chain(asked).min()
     }
 

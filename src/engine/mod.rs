@@ -50,18 +50,19 @@ use waits::Waits;
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     founding: Founding,
-    /// The failure of a group that is no longer there.
-    past_failure: Option<PastFailure>,
+    /// The failure of a group that the program has not survived, as far as is known.
+    failure: Option<Failure>,
     /// Ranks of the world that are gone, and why: groups that come later are told.
     lost: BTreeMap<usize, String>,
     waits: Waits,
 }
 
-/// The failure of a group that was dropped. It explains why another group is left only until the
-/// program calls that group again: then the program has survived it.
-struct PastFailure {
+/// The failure of a group. It explains why another group is left only until the program makes a
+/// call in any: then it has survived the failure.
+struct Failure {
+    group: u32,
     error: Error,
-    /// Collectives and messages that each other group had made by then.
+    /// Collectives and messages that each group had made by then.
     made: Vec<(u32, (u64, u64))>,
 }
 
@@ -135,7 +136,10 @@ impl Engine {
     /// Says goodbye to the ranks of the group `number`. A group that failed needs none after rank 0
     /// has left: its ranks would connect only for that.
     pub fn leave_group(&mut self, number: u32) {
-        let (failed_beside, has_relay) = (self.failed_beside(number), self.founding.has_relay());
+        self.forget_survived();
+        let failure = self.failure.as_ref().filter(|one| one.group != number);
+        let failed_beside = failure.map(|one| one.error.clone());
+        let has_relay = self.founding.has_relay();
         let group = self.group(number);
         if let Some(group) = group.filter(|one| has_relay || one.first_error().is_none()) {
             group.leave(failed_beside);
@@ -146,37 +150,19 @@ impl Engine {
     pub fn remove_group(&mut self, number: u32) -> Option<Group> {
         let at = self.groups.iter().position(|(each, _)| *each == number)?;
         let (_, group) = self.groups.swap_remove(at);
-        let others = self.groups.iter();
-        let made = others.map(|(each, group)| (*each, group.session.calls_made()));
-        let is_current = self.groups.iter().any(|(each, _)| self.explains(*each));
-        if let Some(error) = group.first_error().filter(|_| !is_current) {
-            self.past_failure = Some(PastFailure {
-                error: error.clone(),
-                made: made.collect(),
-            });
-        }
         Some(group)
     }
 
-    /// Whether the failure of a dropped group may be why the group `number` is left.
-    fn explains(&self, number: u32) -> bool {
-        let mut groups = self.groups.iter();
-        let made = groups.find_map(|(each, group)| {
-            (*each == number).then(|| (number, group.session.calls_made()))
-        });
-        let past = self.past_failure.as_ref();
-        made.is_some_and(|made| past.is_some_and(|past| past.made.contains(&made)))
-    }
-
-    /// Why another group than `number` failed, if one did that the program has not survived.
-    fn failed_beside(&self, number: u32) -> Option<Error> {
-        let others = self.groups.iter().filter(|(each, _)| *each != number);
-        let mut errors = others.filter_map(|(_, group)| group.first_error());
-        let past = self.past_failure.as_ref();
-        let past = past.filter(|_| self.explains(number));
-        past.map(|past| &past.error)
-            .or_else(|| errors.next())
-            .cloned()
+    /// Forgets a failure that the program has survived: a group has made calls since.
+    fn forget_survived(&mut self) {
+        let has_called = |failure: &mut Failure| {
+            let mut working = self.groups.iter().filter(|one| !one.1.has_failed());
+            working.any(|(number, group)| {
+                let made = group.session.calls_made();
+                made != (0, 0) && !failure.made.contains(&(*number, made))
+            })
+        };
+        self.failure.take_if(has_called);
     }
 
     /// The group called `number`.
@@ -341,7 +327,20 @@ impl Engine {
 
     /// The first error of a group, with the group's members; returns each once.
     pub fn next_failure(&mut self) -> Option<(Error, Members)> {
-        self.groups().find_map(Group::take_failure)
+        let mut groups = self.groups.iter_mut();
+        let (group, (error, members)) =
+            groups.find_map(|(number, group)| Some((*number, group.take_failure()?)))?;
+        self.forget_survived();
+        if self.failure.is_none() {
+            let groups = self.groups.iter();
+            let made = groups.map(|(number, group)| (*number, group.session.calls_made()));
+            self.failure = Some(Failure {
+                group,
+                error: error.clone(),
+                made: made.collect(),
+            });
+        }
+        Some((error, members))
     }
 
     /// The next control message to send: group, addressee in the world, bytes.

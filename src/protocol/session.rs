@@ -101,9 +101,9 @@ pub struct Session {
     coordinator: usize,
     /// Whether the coordinator was asked where it is in this call.
     has_asked_coordinator: bool,
-    /// Collectives that ranks are known to wait in without a deadline, by number: the last
-    /// [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED).
-    patient: BTreeSet<u64>,
+    /// Collectives that ranks are known to wait in without a deadline, by number, each with the
+    /// coordinator by then: the last [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED).
+    patient: BTreeMap<u64, usize>,
     /// The clocks of such collectives, by number.
     clocks: BTreeMap<u64, Clock>,
     /// Present where calls are checked.
@@ -147,7 +147,7 @@ impl Session {
             positions: BTreeMap::new(),
             coordinator: 0,
             has_asked_coordinator: false,
-            patient: BTreeSet::new(),
+            patient: BTreeMap::new(),
             clocks: BTreeMap::new(),
             checks: None,
             departed: BTreeMap::new(),
@@ -202,6 +202,7 @@ impl Session {
             self.failed(error.with_rank(self.rank).with_peer(from));
             return;
         }
+        self.answer_with_first_error(from, &message);
         match message {
             Message::Waiting(call) if call.is_pair() => self.compare_pair(from, call),
             Message::Waiting(call) => self.compare(from, call, None),
@@ -232,7 +233,7 @@ impl Session {
             Message::Ended(rank) if rank as usize == self.rank => {}
             Message::Ended(rank) => self.process_ended(rank as usize, ITS_PROCESS_ENDED),
             Message::Patient(number) => self.someone_is_patient(from, number),
-            Message::Clock(clock) => self.clock_offered(from, clock),
+            Message::Clock(clock) => self.clock_offered(clock),
             Message::Entered(call) => self.entered(from, call),
             Message::AllEntered(number) => self.all_entered(number),
             Message::Posted(call) => self.posted(from, call),

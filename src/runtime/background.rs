@@ -1,5 +1,5 @@
-//! The background thread of a process. It advances operations while no call polls, and runs code of
-//! the program: it wakes tasks and drops buffers whose operations were abandoned.
+//! The background thread of a process. It runs code of the program, that is, it wakes tasks and
+//! drops buffers whose operations were abandoned. It also advances operations while no call polls.
 //!
 //! Both are duties of one thread because a task whose operation the thread completes is then woken
 //! without another thread's help. Code of the program may block. Once it has kept the thread for
@@ -9,7 +9,8 @@
 //! because a wake-up of the control thread, or even a timer, for each task would delay a short
 //! operation by a tenth.
 //!
-//! The thread starts when a program first leaves an operation to the background.
+//! The thread starts when code of the program first falls due. Until then, so in programs without
+//! such code, the control thread advances the operations.
 
 use super::Runtime;
 use super::foreign::Foreign;
@@ -95,12 +96,9 @@ impl Background {
 
     /// Leaves the operations under way to the thread, which looks at them `at_once` or when it is
     /// woken; returns false if the control thread has to do it.
-    pub(super) fn take_over(&self, shared: &Arc<Shared>, at_once: bool) -> bool {
+    pub(super) fn take_over(&self, at_once: bool) -> bool {
         if !self.is_here() {
-            let started = self.start(&mut self.lock(), shared);
-            if started.is_err() || !self.is_here() {
-                return false;
-            }
+            return false;
         }
         if at_once || !self.is_watching.load(Ordering::SeqCst) {
             Self::wake(self.lock());

@@ -286,7 +286,7 @@ impl Host for ProcessHost {
     fn background_work(&self, at_once: bool) {
         let is_armed = self.shared.local.as_ref().is_none_or(|one| one.is_armed());
         let at_once = at_once || !is_armed;
-        if !self.shared.background.take_over(&self.shared, at_once)
+        if !self.shared.background.take_over(at_once)
             && let Some(control) = self.shared.control.get()
             && (at_once || !control.is_watching())
         {

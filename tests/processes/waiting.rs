@@ -128,8 +128,8 @@ fn a_waker_that_calls_the_library_stops_nobody() {
 }
 
 /// A waker, or the drop of an abandoned buffer, blocks until rank 0 has made two calls: a barrier
-/// that ends well, and one that ends with rank 2's error, which rank 0 relays. Between the two, rank
-/// 0 takes part in `late` without a call.
+/// that ends well, and one that ends with rank 2's error, which rank 0 relays. Between the two,
+/// rank 0 takes part in `late` without a call.
 #[test]
 fn code_of_the_program_that_blocks_holds_up_no_call_and_no_message() {
     for transport in LINKS {
@@ -315,9 +315,9 @@ fn ranks_with_several_threads_are_not_said_to_wait_for_each_other_before_a_first
             early.with_timeout(2 * SECOND).barrier()
         });
         for end in ends {
-            let error = end.unwrap_err();
-            assert!(error.is_timeout(), "{error}");
-            let text = error.to_string();
+            // Its own timeout, or the other rank's, which leaves then.
+            let text = end.unwrap_err().to_string();
+            assert!(text.contains("gave up on"), "{text}");
             assert!(!text.contains("wait for each other"), "{text}");
         }
     }

@@ -12,7 +12,9 @@ use super::super::handshake::{Failure, Proven};
 use super::super::message::{Relay, TO_ALL};
 use super::{ControlThread, Dial, PLEASE_DIAL, REDIAL_FIRST, REDIAL_MAX, number};
 use crate::error::Error;
-use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, CONTROL_RELAY_AFTER};
+use crate::limits::{
+    CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, CONTROL_RELAY_MAX, CONTROL_RELAY_MIN,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -46,9 +48,11 @@ pub(super) struct Messages {
     early: Vec<(usize, Channel)>,
     /// Ranks whose connection closed, or which accept none.
     closed: BTreeSet<usize>,
-    /// Rank 0: which ranks have answered that it leaves, and until when it waits for the others.
+    /// Rank 0: when it tells the others that it leaves, unless all leave before; which of them have
+    /// answered; and until when it waits for the others.
+    leaves_at: Option<Instant>,
     answered: BTreeSet<usize>,
-    pub(super) relaying_until: Option<Instant>,
+    relaying_until: Option<Instant>,
 }
 
 impl ControlThread {
@@ -303,24 +307,36 @@ impl ControlThread {
 
     // ---- leaving ----
 
-    /// Rank 0 leaves: it tells the others, and passes messages on until they have answered.
+    /// Rank 0 leaves. Mostly all ranks leave at the same time: so it first passes messages on for a
+    /// while, in which they say goodbye.
     pub(super) fn stop_relaying(&mut self, now: Instant) {
         if self.rank == 0 {
-            self.messages.relaying_until = Some(now + CONTROL_RELAY_AFTER);
-            let leaves = self.own(TO_ALL, RELAY_LEAVES, Vec::new());
-            self.pass_on(leaves);
+            let leaves_at = now + CONTROL_RELAY_MIN;
+            self.messages.leaves_at = Some(leaves_at);
+            self.messages.relaying_until = Some(leaves_at + CONTROL_RELAY_MAX);
         }
     }
 
-    /// Whether nothing remains to be sent or passed on.
-    pub(super) fn has_said_all(&self) -> bool {
-        let messages = &self.messages;
-        let has_answered = |id: &usize| messages.answered.contains(id);
-        match messages.relaying_until {
-            Some(until) => {
-                self.connections.ids().iter().all(has_answered) || Instant::now() >= until
-            }
-            None => messages.waiting.is_empty(),
+    /// Whether nothing remains to be sent or passed on. Rank 0 tells the others that it leaves when
+    /// the time has come.
+    pub(super) fn has_said_all(&mut self, now: Instant) -> bool {
+        let Some(until) = self.messages.relaying_until else {
+            return self.messages.waiting.is_empty();
+        };
+        if self.connections.is_empty() || now >= until {
+            return true;
         }
+        if self.messages.leaves_at.take_if(|at| *at <= now).is_some() {
+            let leaves = self.own(TO_ALL, RELAY_LEAVES, Vec::new());
+            self.pass_on(leaves);
+        }
+        let ids = self.connections.ids();
+        ids.iter().all(|id| self.messages.answered.contains(id))
+    }
+
+    /// When [`ControlThread::has_said_all`] is to be asked again even if nothing happens.
+    pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
+        let times = [self.messages.leaves_at, self.messages.relaying_until];
+        times.into_iter().flatten().filter(|at| *at > now).min()
     }
 }

@@ -87,8 +87,8 @@ impl Session {
     ) {
         self.calls.push((call, counts), digest, sequence, timeout);
         self.made = sequence;
-        if self.patient.contains(&sequence) {
-            self.offer_clock(sequence);
+        if self.patient.contains_key(&sequence) {
+            self.offer_clock(self.coordinator, sequence);
         }
         if self.checks_calls() {
             self.tell_entered(call.numbered(sequence));

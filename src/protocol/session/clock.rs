@@ -1,13 +1,13 @@
 //! Collectives in which ranks wait without a deadline of their own: when their clock starts.
 
 use super::{Session, To};
-use crate::limits::{CALLS_REMEMBERED, PATIENT};
+use crate::limits::{CALLS_REMEMBERED, PATIENT, PLACES_MAX};
 use crate::protocol::message::{Clock, Message};
 
 impl Session {
     /// This rank has waited a while in the collective of that number, and has no deadline.
     pub fn is_patient_in(&mut self, sequence: u64) {
-        if self.patient.contains(&sequence) {
+        if self.patient.get(&sequence) == Some(&self.coordinator) {
             return;
         }
         if self.rank == self.coordinator {
@@ -24,25 +24,45 @@ impl Session {
         self.clocks.get(&sequence).copied()
     }
 
-    /// `from` says that a rank waits without a deadline. The coordinator tells all, once.
+    /// A rank waits without a deadline, as `from` says, which may be the coordinator or takes this
+    /// rank for it. The coordinator tells all, once.
     pub(super) fn someone_is_patient(&mut self, from: usize, sequence: u64) {
-        let counts = self.rank == self.coordinator || from == self.coordinator;
         // Ranks wait in different calls at once, so each number counts for itself.
-        if !counts || !self.patient.insert(sequence) {
-            return;
-        }
+        let before = self.patient.insert(sequence, self.coordinator);
+        let is_new = before != Some(self.coordinator);
         if self.patient.len() > CALLS_REMEMBERED {
             self.patient.pop_first();
         }
-        if self.rank == self.coordinator {
+        if self.rank == self.coordinator && is_new {
             let told = Message::Patient(sequence);
             self.outbox.push_back((To::All, told));
+        } else if let Some(clock) = self
+            .clock(sequence)
+            .filter(|_| self.rank == self.coordinator)
+        {
+            self.outbox
+                .push_back((To::Rank(from), Message::Clock(clock)));
         }
-        self.offer_clock(sequence);
+        self.offer_clock(from, sequence);
     }
 
-    /// Tells that this rank has made the call of that number with a timeout, if it has.
-    pub(super) fn offer_clock(&mut self, sequence: u64) {
+    /// There is a new coordinator: what the one before was told may be lost.
+    pub(super) fn repeat_clocks(&mut self) {
+        let numbers = self.patient.keys().rev().copied();
+        let latest: Vec<u64> = numbers.take(PLACES_MAX).collect();
+        for sequence in latest {
+            if self.rank == self.coordinator {
+                let told = Message::Patient(sequence);
+                self.outbox.push_back((To::All, told));
+                let clock = self.clock(sequence).map(Message::Clock);
+                self.outbox.extend(clock.map(|clock| (To::All, clock)));
+            }
+            self.offer_clock(self.coordinator, sequence);
+        }
+    }
+
+    /// Tells `to` that this rank has made the call of that number with a timeout, if it has.
+    pub(super) fn offer_clock(&mut self, to: usize, sequence: u64) {
         let timeout = self.calls.timeout(sequence);
         let Some(timeout) = timeout.filter(|timeout| *timeout != PATIENT) else {
             return;
@@ -54,17 +74,15 @@ impl Session {
             timeout,
         };
         if self.rank == self.coordinator {
-            self.clock_offered(self.rank, clock);
-        } else if !self.clocks.contains_key(&sequence) {
-            let told = Message::Clock(clock);
-            self.outbox.push_back((To::Rank(self.coordinator), told));
+            self.clock_offered(clock);
+        } else if to != self.rank {
+            self.outbox.push_back((To::Rank(to), Message::Clock(clock)));
         }
     }
 
-    /// A clock that a rank starts: the first one that the coordinator hears of counts.
-    pub(super) fn clock_offered(&mut self, from: usize, clock: Clock) {
-        let counts = self.rank == self.coordinator || from == self.coordinator;
-        if !counts || self.clocks.contains_key(&clock.sequence) {
+    /// A clock that a rank starts: the first one that this rank learns of counts.
+    pub(super) fn clock_offered(&mut self, clock: Clock) {
+        if self.clocks.contains_key(&clock.sequence) {
             return;
         }
         if self.clocks.len() == CALLS_REMEMBERED {

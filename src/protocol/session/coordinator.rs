@@ -39,7 +39,11 @@ impl Session {
             return;
         }
         let call = self.calls.last().filter(|_| self.inside);
-        let error = self.lost(peer, GONE, call.as_ref(), why);
+        let mut error = self.lost(peer, GONE, call.as_ref(), why);
+        if !is_public && let Some(pending) = self.pending.take() {
+            // It was there before, and may be why that rank ended.
+            error = pending.error;
+        }
         match is_public && self.rank != self.coordinator {
             true => self.conclude(error),
             false => self.broadcast(error),
@@ -58,7 +62,7 @@ impl Session {
             return;
         }
         self.coordinator = next;
-        self.patient.clear();
+        self.repeat_clocks();
         self.repeat_entered();
         for at in 0..self.ended.len() {
             self.tell_ended(self.ended[at].peer);
@@ -84,6 +88,19 @@ impl Session {
         } else {
             self.outbox
                 .push_back((To::Rank(self.coordinator), Message::Report(error)));
+        }
+    }
+
+    /// Tells `from` the first error, if its message shows that it does not know it. The rank that
+    /// decided it may have ended before all learned of it.
+    pub(super) fn answer_with_first_error(&mut self, from: usize, message: &Message) {
+        let does_not_know = matches!(
+            message,
+            Message::Waiting(_) | Message::Report(_) | Message::Ended(_) | Message::Patient(_)
+        );
+        if let Some(error) = self.first_error.as_ref().filter(|_| does_not_know) {
+            let told = Message::FirstError(error.clone());
+            self.outbox.push_back((To::Rank(from), told));
         }
     }
 
@@ -113,9 +130,9 @@ impl Session {
         if self.first_error.is_none() {
             self.first_error = Some(error);
             if self.rank != self.coordinator {
-                // Other deaths change nothing here any more.
-                let coordinator = self.coordinator;
-                self.ended.retain(|one| one.peer == coordinator);
+                // Only deaths of ranks that may become the coordinator still matter here.
+                let own = self.rank;
+                self.ended.retain(|one| one.peer < own);
             }
             self.tell_mark();
         }
@@ -125,7 +142,10 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::call::Call;
+    use crate::protocol::message::Clock;
     use crate::protocol::session::Agreement;
+    use std::time::Duration;
 
     fn goodbye() -> Message {
         Message::Goodbye {
@@ -186,5 +206,45 @@ mod tests {
             };
             assert_eq!(one.agreement(), expected);
         }
+    }
+
+    #[test]
+    fn a_rank_that_failed_tells_one_that_does_not_know_why() {
+        let mut session = Session::new(2, 4);
+        let error = Error::system("the disk is full");
+        session.receive(1, Message::FirstError(error.clone()));
+        messages(&mut session);
+        let questions = [
+            Message::Ended(1),
+            Message::Waiting(Call::barrier().numbered(1)),
+            Message::Report(Error::system("rank 1 is gone")),
+        ];
+        for question in questions {
+            session.receive(3, question);
+            let told = (To::Rank(3), Message::FirstError(error.clone()));
+            assert!(messages(&mut session).contains(&told));
+        }
+        // The rank that follows the coordinator is told when that one ends.
+        let mut session = Session::new(3, 4);
+        session.receive(1, Message::FirstError(error.clone()));
+        session.process_ended(0, "its process ended");
+        let told = (To::Rank(1), Message::Report(error));
+        assert!(messages(&mut session).contains(&told));
+    }
+
+    #[test]
+    fn a_clock_is_offered_to_the_coordinator_that_follows() {
+        let mut session = Session::new(3, 4);
+        // The next coordinator asks before this rank knows that the one before has left.
+        session.receive(1, Message::Patient(1));
+        session.receive(0, goodbye());
+        let (call, timeout) = (Call::barrier(), Duration::from_secs(7));
+        session.enter((&call, None), call.digest(), 1, timeout);
+        let clock = Clock {
+            sequence: 1,
+            rank: 3,
+            timeout,
+        };
+        assert!(messages(&mut session).contains(&(To::Rank(1), Message::Clock(clock))));
     }
 }

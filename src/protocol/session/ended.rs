@@ -23,29 +23,42 @@ impl Session {
     pub fn process_ended(&mut self, peer: usize, why: &str) {
         if peer == self.rank {
             self.declare_lost(peer, why, true);
-        } else if peer < self.members.count() && self.note_ended(peer, why) {
-            self.tell_ended(peer);
+        } else if peer < self.members.count() {
+            let is_new = self.note_ended(peer, why);
+            let error = self.error().cloned();
+            match error.filter(|_| peer == self.coordinator) {
+                // The rank that follows may not know why.
+                Some(error) => self.tell_deputy(peer, Message::Report(error)),
+                None if is_new => self.tell_ended(peer),
+                None => {}
+            }
         }
     }
 
     /// Tells the coordinator that the process of `peer` ended; where that is the coordinator's, the
     /// rank that would follow it.
     pub(super) fn tell_ended(&mut self, peer: usize) {
-        let deputy = self.deputy();
+        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        self.tell_deputy(peer, Message::Ended(peer as u32));
+    }
+
+    fn tell_deputy(&mut self, ended: usize, message: Message) {
+        let deputy = self.deputy(Some(ended));
         if deputy != self.rank {
-            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
-            let told = Message::Ended(peer as u32);
-            self.outbox.push_back((To::Rank(deputy), told));
+            self.outbox.push_back((To::Rank(deputy), message));
         }
     }
 
     /// The lowest rank that has not left and whose process has not ended, as far as this rank
-    /// knows.
-    fn deputy(&self) -> usize {
+    /// knows; another one than `ended`.
+    fn deputy(&self, ended: Option<usize>) -> usize {
         let mut ranks = self.coordinator..self.rank;
         let is_there = |rank: &usize| {
             let is_ended = self.ended.iter().any(|one| one.peer == *rank);
-            !is_ended && !self.departed.contains_key(rank) && !self.lost.contains(rank)
+            !is_ended
+                && Some(*rank) != ended
+                && !self.departed.contains_key(rank)
+                && !self.lost.contains(rank)
         };
         ranks.find(is_there).unwrap_or(self.rank)
     }
@@ -57,11 +70,11 @@ impl Session {
         if is_known || self.ended.iter().any(|one| one.peer == peer) {
             return false;
         }
-        // With the first error known, only the coordinator still has something to say.
-        if self.first_error.is_some()
-            && (self.agreement() != Agreement::Pending
-                || ![self.rank, peer].contains(&self.coordinator))
-        {
+        // With the first error known, only the coordinator still has something to say, or a rank
+        // that may follow it.
+        let is_of_no_account = self.agreement() != Agreement::Pending
+            || self.rank != self.coordinator && peer > self.rank;
+        if self.first_error.is_some() && is_of_no_account {
             return false;
         }
         self.ended.push(Ended {
@@ -73,10 +86,11 @@ impl Session {
         true
     }
 
-    /// Whether a goodbye may come of a rank whose process has ended.
+    /// Whether a goodbye of a rank whose process has ended may arrive and matters.
     #[must_use]
     pub fn awaits_goodbyes(&self) -> bool {
-        !self.ended.is_empty()
+        let matters = self.first_error.is_none() || self.agreement() == Agreement::Pending;
+        matters && !self.ended.is_empty()
     }
 
     /// `peer` has said goodbye, or it is known to be lost.
@@ -87,7 +101,7 @@ impl Session {
     /// Time passes: a rank that ended and has not said goodbye by now has died. A coordinator that
     /// has not said so may be stopped.
     pub(super) fn miss_the_ended(&mut self, now: Duration) {
-        let grace = match self.deputy() == self.rank {
+        let grace = match self.deputy(None) == self.rank {
             true => GOODBYE_GRACE,
             false => FIRST_ERROR_GRACE,
         };

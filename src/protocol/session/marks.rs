@@ -81,7 +81,7 @@ impl Session {
 
     /// `from` has agreed on the mark `number`, which it does once, as the coordinator.
     pub(super) fn agreed(&mut self, from: usize, number: u64) {
-        if self.may_follow(from) {
+        if self.first_error.is_some() && self.may_follow(from) {
             self.marks.agreed.get_or_insert(number);
         }
     }

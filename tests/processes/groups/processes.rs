@@ -138,6 +138,8 @@ fn made_and_dropped(groups: usize) -> Result<String> {
         Ok::<_, Error>(())
     };
     (0..8).try_for_each(use_one)?;
+    // The thread that advances such a call stays.
+    world.all_reduce_async(vec![1u8], ReduceOp::Sum)?.wait()?;
     world.barrier()?;
     let (before, anonymous) = (held(), status_kib("RssAnon"));
     (0..groups).try_for_each(use_one)?;
