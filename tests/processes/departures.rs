@@ -65,7 +65,10 @@ fn rank() -> Result<String> {
         return match &*call {
             "recv" => on.recv(&mut [0u8], peer),
             "patient recv" => patient.recv(&mut [0u8], peer),
-            "async recv" => Ok(drop(on.recv_async(vec![0u8], peer)?.wait()?)),
+            "async recv" => {
+                on.recv_async(vec![0u8], peer)?.wait()?;
+                Ok(())
+            }
             "barrier" => on.barrier(),
             _ => patient.barrier(),
         }

@@ -34,7 +34,10 @@ impl Calls {
     fn recv(self, comm: &Communicator, peer: usize) -> Result<()> {
         match self.is_async {
             false => comm.recv(&mut [0u8], peer),
-            true => Ok(drop(comm.recv_async(vec![0u8], peer)?.wait()?)),
+            true => {
+                comm.recv_async(vec![0u8], peer)?.wait()?;
+                Ok(())
+            }
         }
     }
 }
