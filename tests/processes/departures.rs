@@ -1,5 +1,5 @@
-//! What the ranks that go on learn after one has left cleanly and its process has exited: that
-//! another is killed, leaves, or gives up.
+//! A rank leaves cleanly and its process exits. Then another is killed, leaves, or fails: every
+//! rank that waits for it gets an error that names it.
 
 use crate::long::short_or_long;
 use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, exit, wait_to_go_on};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const RANKS: usize = 4;
 /// Long before the deadline of a call, on any machine; patient calls have none.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
-/// How the ranks that stay wait for the one that ends.
+/// The calls in which the remaining ranks wait for the one that ends.
 const CALLS: [&str; 5] = [
     "recv",
     "patient recv",
@@ -19,7 +19,7 @@ const CALLS: [&str; 5] = [
     "barrier",
     "patient barrier",
 ];
-/// How that ends.
+/// The ends of that rank.
 const ENDS: [&str; 5] = [
     "killed",
     "leaves",

@@ -1,7 +1,8 @@
-//! How control messages reach the other ranks.
+//! Routes control messages to the other ranks.
 //!
-//! Rank 0 passes them on as long as its process runs. When it leaves, it says so, and goes on until
-//! every other rank has answered. An answer is the last message of its rank that rank 0 passes on,
+//! Rank 0 passes them on as long as its process runs. When it leaves, it continues for a while, in
+//! which the other ranks mostly leave, too. Then it notifies those that stay, and continues until
+//! each has answered. An answer is the last message of its rank that rank 0 passes on,
 //! so none is lost. A rank that has answered keeps its messages until rank 0 closes the connection:
 //! by then it has everything that rank 0 passed on. From then on it connects to each rank that it
 //! has a message for, so messages from one rank to another stay in order. What it accepts from
@@ -23,7 +24,7 @@ pub(super) const CONTROL_CHANNEL: u32 = u32::MAX;
 /// In the place of a group's number: from rank 0, that it leaves; and every rank's answer.
 const RELAY_LEAVES: u32 = u32::MAX - 2;
 
-/// Which way the messages of a rank go.
+/// The route of this rank's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
     /// Rank 0 passes them on.
@@ -35,17 +36,17 @@ enum Way {
     Direct,
 }
 
-/// What the thread knows of the way of control messages. Besides the star, whose channels have the
-/// numbers of the ranks, there are those that this rank dialed, with n more, and those that it
-/// accepted, with 2n more.
+/// The state of the routes. A channel of the star has its rank's number. The channel that this rank
+/// dialed to rank r has the number n + r, and the one that it accepted from r the number 2n + r.
 #[derive(Default)]
 pub(super) struct Messages {
     way: Way,
     /// Messages for ranks that are not connected yet.
     waiting: BTreeMap<usize, VecDeque<Relay>>,
     waiting_bytes: usize,
-    /// Connections that were accepted while rank 0 still passes messages on.
-    early: Vec<(usize, Channel)>,
+    /// Connections that were accepted while rank 0 still passes messages on, the last one of each
+    /// rank.
+    early: BTreeMap<usize, Channel>,
     /// Ranks whose connection closed, or which accept none.
     closed: BTreeSet<usize>,
     /// Rank 0: when it tells the others that it leaves, unless all leave before; which of them have
@@ -253,7 +254,7 @@ impl ControlThread {
         let channel = Channel::new(proven.stream, proven.key, false);
         match self.messages.way {
             Way::Direct => self.insert_accepted(from, channel),
-            Way::Relayed | Way::Waiting => self.messages.early.push((from, channel)),
+            Way::Relayed | Way::Waiting => drop(self.messages.early.insert(from, channel)),
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the ranks that go on learn after one has left cleanly: the first rank of the world, or
-//! another. A rank then dies between any two steps, leaves too early, or gives up.
+//! A rank leaves cleanly, the first of the world or another. Then a rank dies between any two
+//! steps, leaves too early, or fails: every rank that waits for it gets an error that names it.
 
 use super::run_timed;
 use crate::long::short_or_long;
@@ -11,7 +11,7 @@ const RANKS: usize = 4;
 /// Longer than any notice of a death, a departure or a cause takes, and far below the timeout.
 const SOON: Duration = Duration::from_secs(4);
 
-/// Where the ranks that go on make their calls, and how.
+/// The communicator and the form of the calls that the remaining ranks issue.
 #[derive(Clone, Copy, Debug)]
 struct Calls {
     /// In a group of the ranks that go on; else in a duplicate of all ranks.
@@ -119,7 +119,7 @@ fn after_a_departure_a_death_at_any_step_is_named_by_all_that_need_the_rank() {
     }
 }
 
-/// How a rank ends for which the others wait.
+/// The end of the rank that the others wait for.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Leaves,
