@@ -54,7 +54,6 @@ pub(super) enum Command {
     },
     Dial {
         group: u32,
-        epoch: u16,
         peer: usize,
     },
     Forget {
@@ -180,8 +179,8 @@ impl ControlHandle {
 
     /// Asks for a data connection to `peer`. The lower rank dials, and the higher one asks it to;
     /// the call is fine on either side, and again while one is being dialed.
-    pub fn dial(&self, group: u32, epoch: u16, peer: usize) {
-        self.shared.push(Command::Dial { group, epoch, peer });
+    pub fn dial(&self, group: u32, peer: usize) {
+        self.shared.push(Command::Dial { group, peer });
     }
 
     /// There is no such group any more: its connections that are not established are given up.

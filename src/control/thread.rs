@@ -84,9 +84,9 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// A data connection that was asked for and is not established yet.
+/// A connection that was asked for and is not established yet.
 struct Dial {
-    epoch: u16,
+    /// Until when a data connection is tried.
     deadline: Instant,
     pause: Duration,
     /// `None` while a handshake is in progress.
@@ -118,6 +118,14 @@ struct ControlThread {
     /// Set once this process shuts down: until when it waits for the others to close.
     leaving_until: Option<Instant>,
     messages: Messages,
+}
+
+impl Dial {
+    /// Tries again after a pause, which grows.
+    fn retry(&mut self, now: Instant) {
+        self.next_attempt = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(REDIAL_MAX);
+    }
 }
 
 fn number(value: usize) -> u32 {
@@ -285,7 +293,7 @@ impl ControlThread {
             match command {
                 None => return,
                 Some(Command::Send { to, group, payload }) => self.send_own(to, group, payload),
-                Some(Command::Dial { group, epoch, peer }) => self.dial(group, epoch, peer),
+                Some(Command::Dial { group, peer }) => self.dial(group, peer),
                 Some(Command::Forget { group }) => self.forget(group),
                 Some(Command::Stop) => self.leave(),
             }
@@ -304,7 +312,7 @@ impl ControlThread {
 
     // ---- data connections ----
 
-    fn dial(&mut self, group: u32, epoch: u16, peer: usize) {
+    fn dial(&mut self, group: u32, peer: usize) {
         if peer < self.rank && !self.early.remove(&(group, peer)) {
             self.awaited.insert((group, peer));
             // Its program may be in a call of another group, which waits for this rank.
@@ -312,12 +320,14 @@ impl ControlThread {
         }
         let dials_first = self.rank < peer && peer < self.peers.len();
         let is_done = self.dialed.contains(&(group, peer));
-        if !dials_first || is_done || self.leaving_until.is_some() {
-            return;
+        if dials_first && !is_done && self.leaving_until.is_none() {
+            self.start_dial(group, peer);
         }
+    }
+
+    fn start_dial(&mut self, group: u32, peer: usize) {
         let now = Instant::now();
         self.dials.entry((group, peer)).or_insert(Dial {
-            epoch,
             deadline: now + self.timeout,
             pause: REDIAL_FIRST,
             next_attempt: Some(now),
@@ -329,7 +339,7 @@ impl ControlThread {
     fn answer_dial(&mut self, group: u32, peer: usize) {
         let is_due = self.rank < peer && !self.forgotten.contains(&group);
         if is_due && self.dials.len() < DIALS_ASKED_MAX {
-            self.dial(group, 0, peer);
+            self.dial(group, peer);
         }
     }
 
@@ -363,7 +373,7 @@ impl ControlThread {
                 purpose: Purpose::Data,
                 world_size: number(self.peers.len()),
                 group,
-                epoch: dial.epoch,
+                epoch: 0,
                 attempt: self.connections.acceptor.attempt(),
                 from: number(self.rank),
                 to: number(peer),
@@ -444,9 +454,7 @@ impl ControlThread {
         let hopeless = matches!(failure, Failure::Refused(refusal, _) if refusal.is_proven());
         let now = Instant::now();
         if !hopeless && now + dial.pause < dial.deadline {
-            dial.next_attempt = Some(now + dial.pause);
-            dial.pause = (dial.pause * 2).min(REDIAL_MAX);
-            return;
+            return dial.retry(now);
         }
         self.dials.remove(&(group, peer));
         let Peer {

@@ -3,8 +3,8 @@
 //! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
 //! process until its own is done; callers that find it taken sleep until something has finished or
 //! the token is free. The [`background`] thread takes it when operations are under way and no
-//! caller is blocked. [`operations`] starts operations and waits for them; [`foreign`] has the
-//! locked engine, and calls what is the program's. [`host`] is what a runtime lives on: a
+//! caller is blocked. [`operations`] starts operations and waits for them; [`locked`] is the locked
+//! engine; [`foreign`] calls code of the program. [`host`] is what a runtime lives on: a
 //! [`process`] among others, or the simulator. [`groups`] makes groups and their memory. [`local`]
 //! are the ranks that share this one's memory, and the doorbells by which ranks wake each other.
 //! [`own`] is the door to a runtime, which is shut to forked children.
@@ -23,6 +23,7 @@ mod foreign;
 mod groups;
 pub(crate) mod host;
 pub(crate) mod local;
+mod locked;
 mod operations;
 pub(crate) mod own;
 pub(crate) mod process;
@@ -33,8 +34,9 @@ use crate::error::Error;
 use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, POLLER_SLEEP};
 use crate::protocol::founding::RELAY;
 use crate::protocol::session::{Agreement, ITS_PROCESS_ENDED};
-use foreign::{Due, Locked, Quiet, Watched};
+use foreign::Quiet;
 use host::{Host, Waited};
+use locked::{Due, Locked, Watched};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};

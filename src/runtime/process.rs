@@ -191,7 +191,7 @@ impl Shared {
         let over_tcp = move |peer| -> Box<dyn Link> {
             let peer = world.world_rank(peer);
             if let Some(control) = &control {
-                control.dial(channel, 0, peer);
+                control.dial(channel, peer);
             }
             let (reactor, inbox) = (Arc::clone(&reactor), Arc::clone(&inbox));
             let source = Box::new(move || inbox.take(peer, &reactor));

@@ -114,7 +114,7 @@ fn poking_wakes_the_control_thread() {
 fn connected(ranks: &[(Membership, Arc<Recorder>)]) -> Vec<Vec<(usize, TcpStream)>> {
     for (rank, (membership, _)) in ranks.iter().enumerate() {
         for peer in (0..ranks.len()).filter(|peer| *peer != rank) {
-            membership.control.dial(5, 2, peer);
+            membership.control.dial(5, peer);
         }
     }
     let others = ranks.len() - 1;
@@ -277,7 +277,7 @@ fn a_data_connection_to_nobody_fails_with_the_address() {
     drop(leaver);
     let recorder = Arc::new(Recorder::default());
     let membership = rank_0.start(recorder.clone(), None).unwrap();
-    membership.control.dial(5, 0, 1);
+    membership.control.dial(5, 1);
     let (group, peer, why) = recorder.wait("a failure", |seen| seen.failed.pop());
     assert_eq!((group, peer), (5, 1));
     assert!(why.contains(&address), "{why}");
@@ -315,7 +315,7 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
         }
     }
     // A true connection dialed after those is the first that the handler gets.
-    ranks[0].0.control.dial(6, 0, 1);
+    ranks[0].0.control.dial(6, 1);
     recorder.wait("the true connection", |seen| seen.streams.pop());
     let seen = recorder.seen.lock().unwrap();
     assert!(seen.streams.is_empty() && seen.failed.is_empty());

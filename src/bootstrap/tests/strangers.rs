@@ -212,7 +212,7 @@ fn no_connection_waits_at_a_data_socket_that_is_not_served_yet() {
     let mut joined = joined.into_iter();
     let first = start(joined.next().unwrap());
     // A peer that comes too early comes again.
-    first.0.control.dial(1, 0, 1);
+    first.0.control.dial(1, 1);
     thread::sleep(Duration::from_millis(100));
     let ranks = [first, start(joined.next().unwrap())];
     for (_, recorder) in &ranks {

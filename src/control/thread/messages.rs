@@ -11,7 +11,7 @@
 use super::super::channel::Channel;
 use super::super::handshake::{Failure, Proven};
 use super::super::message::{Relay, TO_ALL};
-use super::{ControlThread, Dial, PLEASE_DIAL, REDIAL_FIRST, REDIAL_MAX, number};
+use super::{ControlThread, PLEASE_DIAL, number};
 use crate::error::Error;
 use crate::limits::{
     CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, CONTROL_RELAY_MAX, CONTROL_RELAY_MIN,
@@ -195,14 +195,7 @@ impl ControlThread {
             }
             return;
         }
-        let now = Instant::now();
-        self.dials.entry((CONTROL_CHANNEL, rank)).or_insert(Dial {
-            epoch: 0,
-            deadline: now,
-            pause: REDIAL_FIRST,
-            next_attempt: Some(now),
-        });
-        self.redial();
+        self.start_dial(CONTROL_CHANNEL, rank);
     }
 
     fn take_waiting(&mut self, rank: usize) -> VecDeque<Relay> {
@@ -287,8 +280,7 @@ impl ControlThread {
             }
             _ => {
                 if let Some(dial) = self.dials.get_mut(&(CONTROL_CHANNEL, rank)) {
-                    dial.next_attempt = Some(Instant::now() + dial.pause);
-                    dial.pause = (dial.pause * 2).min(REDIAL_MAX);
+                    dial.retry(Instant::now());
                 }
             }
         }

@@ -33,15 +33,8 @@ impl Session {
         if self.patient.len() > CALLS_REMEMBERED {
             self.patient.pop_first();
         }
-        if self.rank == self.coordinator && is_new {
-            let told = Message::Patient(sequence);
-            self.outbox.push_back((To::All, told));
-        } else if let Some(clock) = self
-            .clock(sequence)
-            .filter(|_| self.rank == self.coordinator)
-        {
-            self.outbox
-                .push_back((To::Rank(from), Message::Clock(clock)));
+        if self.rank == self.coordinator {
+            self.tell_clock(if is_new { To::All } else { To::Rank(from) }, sequence);
         }
         self.offer_clock(from, sequence);
     }
@@ -52,13 +45,18 @@ impl Session {
         let latest: Vec<u64> = numbers.take(PLACES_MAX).collect();
         for sequence in latest {
             if self.rank == self.coordinator {
-                let told = Message::Patient(sequence);
-                self.outbox.push_back((To::All, told));
-                let clock = self.clock(sequence).map(Message::Clock);
-                self.outbox.extend(clock.map(|clock| (To::All, clock)));
+                self.tell_clock(To::All, sequence);
             }
             self.offer_clock(self.coordinator, sequence);
         }
+    }
+
+    /// The coordinator tells that a rank waits in the collective of that number, and its clock, if
+    /// it knows of one.
+    fn tell_clock(&mut self, to: To, sequence: u64) {
+        self.outbox.push_back((to, Message::Patient(sequence)));
+        let clock = self.clock(sequence).map(Message::Clock);
+        self.outbox.extend(clock.map(|clock| (to, clock)));
     }
 
     /// Tells `to` that this rank has made the call of that number with a timeout, if it has.

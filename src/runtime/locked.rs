@@ -1,0 +1,158 @@
+//! The locked engine. What it owes to code of the program is handed on when a thread unlocks it.
+//!
+//! A thread that also holds the polling token hands that on when it gives back the token, because
+//! a host without a thread for it runs it where it falls due.
+
+use super::foreign::{Foreign, defer, hold, holds_one, release};
+use super::host::Host;
+use crate::engine::{Engine, Ticket};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+/// The engine, and the tasks that wait for its operations without blocking a thread.
+#[derive(Default)]
+pub(super) struct Watched {
+    engine: Engine,
+    /// Operations under way that a task waits for.
+    wakers: Vec<(Ticket, Waker)>,
+    /// Whether operations were left to end by themselves.
+    has_abandoned: bool,
+}
+
+impl Watched {
+    /// Whether foreign code is to be run.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        if self.wakers.is_empty() && !self.has_abandoned {
+            return false;
+        }
+        let engine = &mut self.engine;
+        engine.has_let_go() || self.wakers.iter().any(|one| engine.ended(one.0).0)
+    }
+
+    /// The wakers of the operations that have ended, and the memory of those that were abandoned.
+    fn take_due(&mut self) -> Foreign {
+        let engine = &mut self.engine;
+        let let_go = engine.let_go();
+        self.has_abandoned = engine.has_abandoned();
+        let has_ended = |one: &mut (Ticket, Waker)| engine.ended(one.0).0;
+        let due = self.wakers.extract_if(.., has_ended);
+        Foreign {
+            wakers: due.map(|(_, waker)| waker).collect(),
+            let_go,
+        }
+    }
+}
+
+/// The locked engine.
+pub(super) struct Locked<'a>(Option<MutexGuard<'a, Watched>>, &'a dyn Host);
+
+impl<'a> Locked<'a> {
+    #[inline]
+    pub(super) fn new(watched: MutexGuard<'a, Watched>, host: &'a dyn Host) -> Self {
+        hold();
+        Self(Some(watched), host)
+    }
+
+    #[inline]
+    fn watched(&mut self) -> &mut Watched {
+        self.0.as_mut().expect("invariant: locked until dropped")
+    }
+
+    /// Whether foreign code is to be run, for which this thread has to give back the token.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.watched().is_due()
+    }
+
+    /// An operation was left to end by itself.
+    pub(super) fn abandoned(&mut self) {
+        self.watched().has_abandoned = true;
+    }
+
+    /// Unlocks the engine and sleeps until `changed` is signalled, or for `at_most`; then locks it.
+    pub(super) fn wait(&mut self, changed: &Condvar, at_most: Duration) {
+        if let Some(watched) = self.0.take() {
+            let woken = changed.wait_timeout(watched, at_most);
+            self.0 = Some(woken.unwrap_or_else(PoisonError::into_inner).0);
+        }
+    }
+
+    /// From now on `waker` is woken when the operation has ended, instead of any other; none is, if
+    /// there is none. Returns one that is of no more use, to be dropped once the engine is
+    /// unlocked.
+    #[must_use]
+    pub(super) fn watch(&mut self, ticket: Ticket, waker: Option<Waker>) -> Option<Waker> {
+        let watched = self.watched();
+        let known = watched.wakers.iter().position(|(one, _)| *one == ticket);
+        match (known, waker) {
+            (Some(at), Some(waker)) if waker.will_wake(&watched.wakers[at].1) => Some(waker),
+            (Some(at), Some(waker)) => Some(std::mem::replace(&mut watched.wakers[at].1, waker)),
+            (Some(at), None) => Some(watched.wakers.swap_remove(at).1),
+            (None, Some(waker)) => {
+                watched.wakers.push((ticket, waker));
+                None
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        let watched = self.0.as_ref();
+        &watched.expect("invariant: locked until dropped").engine
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.watched().engine
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// Unlocks the engine. The value returned hands on what has fallen due when it is dropped:
+    /// after the thread has given back the token and woken whom it has to.
+    pub(super) fn unlock(mut self) -> Option<Due<'a>> {
+        self.take_due()
+    }
+
+    fn take_due(&mut self) -> Option<Due<'a>> {
+        let host = self.1;
+        let watched = self.watched();
+        let code = watched.is_due().then(|| watched.take_due());
+        code.map(|code| Due(Some(code), host))
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let is_due = self.is_due();
+        let due = if holds_one() { self.take_due() } else { None };
+        self.0 = None;
+        release();
+        if is_due && due.is_none() {
+            defer();
+        }
+    }
+}
+
+/// Code of the program that has fallen due. It is handed on when this is dropped.
+pub(super) struct Due<'a>(Option<Foreign>, &'a dyn Host);
+
+impl Drop for Due<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        if let Some(code) = self.0.take() {
+            self.1.run_apart(code);
+        }
+    }
+}
