@@ -73,6 +73,7 @@ fn chart((size, bytes): (&str, usize), (network, link): (&str, LinkCost)) -> Res
     println!("all-reduce of {size}; {network}");
     let mut curves = WAYS.map(|(name, _)| Curve {
         name: name.into(),
+        continued: Vec::new(),
         points: Vec::new(),
         measured: Vec::new(),
     });

@@ -1,218 +1,202 @@
 //! The thesis in one command: with logarithmic scheduling, the communication cost of a training
 //! step grows with ⌈log₂ n⌉, not with n.
 //!
-//! `cargo run --release --example 05_thesis` runs one data-parallel step on 2, 4, 8, …, 1,024
-//! ranks by every algorithm, prints a table and paints `docs/thesis.svg`. Nothing is only priced:
-//! every rank's engine carries out its plans on real bytes, and every sum is checked. Only the
-//! network and its clock are simulated. (What the closed forms expect stands beside it.)
+//! `cargo run --release --example 05_thesis` runs one data-parallel step of two models on 2 to
+//! 1,024 ranks by every algorithm, prints a table, and paints `docs/thesis.svg`. Every rank's
+//! engine carries out its plans on real bytes, and every sum is checked; the network and its clock
+//! are simulated. Prices continue the curves to 100,000 ranks.
+//!
+//! With `-- --sockets`, as root, it first measures the points that `docs/thesis.csv` lacks: real
+//! processes on 2 to 64 emulated hosts of this machine, each in a network namespace of its own,
+//! over the kernel's TCP. It appends each point when it has it, so an interrupted run goes on where
+//! it stopped. To measure a point again, delete its line.
 //!
 //! # The step
 //!
-//! Twelve layers of 128 KiB. Forward takes 80 ms, backward 20 ms a layer; a bucket of four layers
-//! starts its all-reduce as soon as its last gradient is there, and the optimizer, which takes no
-//! time, waits for all three. Backward is about as long as an all-reduce that paid for bytes alone.
-//! So what is *exposed*, the step less forward and backward, is the last bucket's bytes (up to
-//! 90 ms) and, growing with the ranks, the price of messages. Binomial trees and recursive doubling
-//! send whole buckets in every round: they pay the bytes, too, ⌈log₂ n⌉ times.
+//! A model has twelve layers. Backward starts an all-reduce after every fourth layer, and the
+//! optimizer waits for all three; forward and backward sleep to a timetable. Backward takes 1.8
+//! times as long as the bytes of its gradients on one link. What the step takes longer than forward
+//! and backward is the *exposed* communication. It has two parts: the bytes of the last bucket, and
+//! the latency of the messages.
 //!
-//! The step of 1,024 ranks needs 4.3 GiB of memory; `--ranks-max 64` is over in a second or two.
+//! A ring sends 2(n − 1) messages one after the other, so its latencies cost more than its bytes
+//! once n exceeds the bytes of a bucket · β / α. That is at 2 ranks for the small model (buckets of
+//! 32 KiB) and at 17 for the large one (512 KiB). Circulant sends as few bytes in 2⌈log₂ n⌉
+//! messages. Binomial trees and recursive doubling send a whole bucket in every round, so they pay
+//! for the bytes ⌈log₂ n⌉ times.
 //!
 //! # The links
 //!
-//! α = 2.6 ms a message and 94 Mbit/s a port: what TCP gets out of links of 100 Mbit/s and 2.5 ms.
-//! Those can be had for real between network namespaces of one machine, slow enough that eight
-//! ranks on two cores do not disturb the measurement, and the points at 2, 4 and 8 ranks were.
-//! But it is a picture of faster networks too: in the α-β model, links that are a hundred times
-//! faster in both respects (10 Gbit/s, 26 µs) with a backward a hundred times shorter give it
-//! again, with 1/100 of every time.
+//! 20 Mbit/s and 12.5 ms, of which TCP leaves 18.8 Mbit/s: slow enough that two cores carry the
+//! traffic of 64 ranks. `docs/thesis.csv` has, beside each point, the traffic that the emulated
+//! switch carried and the part of a core that it took for that; a point for which it took more than
+//! half a core, or lost a packet, is not shown. Congestion windows are kept over the pauses
+//! (`tcp_slow_start_after_idle` is 0), because backward in slow motion is one.
 //!
-//! Where the ring starts to lose depends on α against the bytes of a bucket: its 2(n − 1) messages
-//! cost more than its bytes once n exceeds bytes · β / α, here 17. With buckets of 25 MiB the
-//! curves would be the same with that point at about 860 ranks; n copies of such a model fit no
-//! machine's memory, which is why the buckets here are small.
-//!
-//! # For real
-//!
-//! `05_thesis --real STEPS` takes part in the same step as one of several processes (started by
-//! `ringtree run`, or with RANK, WORLD_SIZE and the rest in the environment): forward and backward
-//! sleep to the timetable, and rank 0 prints the medians as CSV. `RINGTREE_TUNING` should name the
-//! links' own table, `{"tcp": {"alpha_s": 2.6e-3, "overhead_s": 0,
-//! "beta_s_per_byte": 85e-9, "gamma_s_per_byte": 0}}`, so that `auto` chooses as in the simulation.
-//!
-//! `docs/thesis.csv` is the median of three runs of eleven steps, each rank in a network namespace
-//! behind its shaped link, with real-time priority, no packet lost, and congestion windows kept
-//! over idle times (`tcp_slow_start_after_idle` 0): in slow motion backward is one.
+//! In the α-β model links that are a hundred times faster in both respects (2 Gbit/s, 125 µs), with
+//! a backward a hundred times shorter, give the same picture with 1/100 of every time.
 
 #[path = "../drawing/mod.rs"]
 mod drawing;
+mod growth;
+mod measured;
 mod picture;
 mod real;
 mod simulated;
 mod step;
 
 use clap::Parser;
+use measured::Point;
+use picture::Series;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use step::{BUCKET_BYTES, BUCKETS, Link, Point, WAYS, compute};
+use std::time::Duration;
+use step::{Link, MODELS, Model, WAYS};
 
-/// The ranks of the whole picture.
-const RANKS_MAX: usize = 1024;
-/// The links that the measured points were taken on, as TCP sees them.
-const ALPHA_US: f64 = 2_600.0;
-const RATE_MBIT: f64 = 94.0;
-/// What the whole picture is made from and where it goes.
+/// What TCP makes of the links: a message's latency, and what a port carries.
+const ALPHA: Duration = Duration::from_micros(13_000);
+const RATE_MBIT: f64 = 18.8;
+/// Simulated beside the numbers of ranks that are measured.
+const SIMULATED: [usize; 4] = [128, 256, 512, 1_024];
+/// Priced beyond those.
+const PRICED: [usize; 6] = [2_048, 4_096, 10_000, 20_000, 50_000, 100_000];
 const MEASURED: &str = "docs/thesis.csv";
 const PICTURE: &str = "docs/thesis.svg";
-/// What measured points look like in a file.
-const COLUMNS: &str = "ranks,algorithm,step_ms,exposed_ms";
 
-/// The same training step on more and more simulated ranks, by every algorithm.
-///
-/// Without options: the whole picture, docs/thesis.svg, with the measured points of
-/// docs/thesis.csv.
+/// The same training step on more and more ranks, by every algorithm.
 #[derive(Parser)]
 #[command(name = "05_thesis")]
 struct Arguments {
-    /// Doubles the ranks from 2 up to this many [default: 1024]
-    #[arg(long, value_name = "N")]
-    ranks_max: Option<usize>,
+    /// Up to how many ranks are simulated, and measured with --sockets
+    #[arg(long, value_name = "N", default_value_t = 1_024)]
+    ranks_max: usize,
 
-    /// Microseconds a message [default: 2600]
-    #[arg(long, value_name = "MICROSECONDS")]
-    alpha_us: Option<f64>,
+    /// First measures the points that the file lacks, between real processes; needs root
+    #[arg(long)]
+    sockets: bool,
 
-    /// Megabits per second that a port carries [default: 94]
-    #[arg(long, value_name = "MBIT")]
-    rate_mbit: Option<f64>,
+    /// Steps of a measured point, after three that do not count
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    steps: usize,
 
-    /// Lays measured points over the curves: lines of ranks,algorithm,step_ms,exposed_ms
-    #[arg(long, value_name = "CSV")]
-    measured: Option<PathBuf>,
+    /// The file of measured points
+    #[arg(long, value_name = "FILE", default_value = MEASURED)]
+    csv: PathBuf,
 
     /// Where to paint the picture
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-
-    /// Takes part in so many steps for real, as one of the ranks it was launched among
-    #[arg(long, value_name = "STEPS")]
-    real: Option<usize>,
+    #[arg(long, value_name = "FILE", default_value = PICTURE)]
+    svg: PathBuf,
 }
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::parse();
-    let is_whole = arguments.ranks_max.is_none()
-        && arguments.alpha_us.is_none()
-        && arguments.rate_mbit.is_none();
-    if is_whole {
-        arguments.measured.get_or_insert_with(|| MEASURED.into());
-        arguments.svg.get_or_insert_with(|| PICTURE.into());
-    }
-    let ended = match arguments.real {
-        Some(steps) => take_part(steps),
-        None => compare(&arguments),
+    let ended = match std::env::var_os(real::MODEL) {
+        Some(_) => real::take_part().map_err(|error| error.to_string()),
+        None => compare(&Arguments::parse()),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("{problem}");
+            eprintln!("05_thesis: {problem}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn take_part(steps: usize) -> Result<(), String> {
-    let medians = real::take_part(steps.max(1)).map_err(|error| error.to_string())?;
-    if let Some(points) = medians {
-        println!("{COLUMNS}");
-        for point in points {
-            println!(
-                "{},{},{:.3},{:.3}",
-                point.ranks, point.way, point.step_ms, point.exposed_ms
-            );
-        }
-    }
-    Ok(())
-}
-
 fn compare(arguments: &Arguments) -> Result<(), String> {
-    let alpha_us = arguments.alpha_us.unwrap_or(ALPHA_US);
-    let rate_mbit = arguments.rate_mbit.unwrap_or(RATE_MBIT);
-    if !(0.0..=1e9).contains(&alpha_us) || rate_mbit <= 0.0 {
-        return Err("--alpha-us must be at least 0 and --rate-mbit above it".into());
+    if arguments.sockets {
+        measured::complete(&arguments.csv, arguments.ranks_max, arguments.steps.max(1))?;
     }
-    let link = Link {
-        alpha: Duration::from_secs_f64(alpha_us * 1e-6),
-        bytes_per_s: rate_mbit * 1e6 / 8.0,
-    };
-    let measured = match &arguments.measured {
-        Some(path) => read_points(path)?,
-        None => Vec::new(),
-    };
-    println!(
-        "links of {} ms a message and {rate_mbit} Mbit/s; {BUCKETS} buckets of {} KiB; forward and \
-         backward take {} ms\n",
-        alpha_us / 1e3,
-        BUCKET_BYTES >> 10,
-        compute().as_millis()
-    );
-    println!("ranks  algorithm              step ms  exposed ms   priced ms  measured ms   took s");
-    let mut points = Vec::new();
-    let ranks_max = arguments.ranks_max.unwrap_or(RANKS_MAX);
-    let doublings = std::iter::successors(Some(2), |ranks| Some(ranks * 2));
-    for ranks in doublings.take_while(|ranks| *ranks <= ranks_max) {
-        for (way, algorithm) in WAYS {
-            let start = Instant::now();
-            let point = simulated::execute(ranks, (way, algorithm), &link)?;
-            let priced_ms = simulated::priced_ms(ranks, algorithm, &link)?;
-            print_row(&point, priced_ms, &measured, start.elapsed());
-            points.push(point);
-        }
-        println!("       auto took {}\n", simulated::chosen(ranks, &link)?);
+    let points = measured::read(&arguments.csv)?;
+    let link = Link::new(ALPHA, RATE_MBIT);
+    let mut series = Vec::new();
+    for model in &MODELS {
+        series.push(compare_ways(model, &link, arguments.ranks_max, &points)?);
     }
-    let Some(path) = &arguments.svg else {
-        return Ok(());
-    };
-    fs::write(
-        path,
-        picture::paint(&points, &measured, (alpha_us, rate_mbit)),
-    )
-    .map_err(|error| format!("cannot write {}: {error}", path.display()))
+    let picture = picture::paint(&series, (ALPHA.as_secs_f64() * 1e3, RATE_MBIT));
+    fs::write(&arguments.svg, picture)
+        .map_err(|error| format!("cannot write {}: {error}", arguments.svg.display()))
 }
 
-fn print_row(point: &Point, priced_ms: f64, measured: &[Point], took: Duration) {
-    let twin = measured
-        .iter()
-        .find(|one| (one.ranks, &one.way) == (point.ranks, &point.way));
-    let measured = twin.map_or(String::new(), |one| format!("{:.1}", one.exposed_ms));
+/// What every algorithm takes for one model; prints a table of it.
+fn compare_ways(
+    model: &Model,
+    link: &Link,
+    ranks_max: usize,
+    points: &[Point],
+) -> Result<Vec<Series>, String> {
     println!(
-        "{:5}  {:18}{:12.1}{:12.1}{priced_ms:12.1}{measured:>13}{:9.2}",
-        point.ranks,
-        point.way,
-        point.step_ms,
-        point.exposed_ms,
-        took.as_secs_f64()
+        "\nThe {} model, buckets of {} KiB: milliseconds of a step in which it only communicates",
+        model.name,
+        model.bucket_bytes() >> 10
     );
-}
-
-/// The points of a file as `--real` prints it, perhaps several times over.
-fn read_points(path: &PathBuf) -> Result<Vec<Point>, String> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    let parse = |line: &str| {
-        let [ranks, way, step_ms, exposed_ms] = line.split(',').collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        Some(Point {
-            ranks: ranks.parse().ok()?,
-            way: way.into(),
-            step_ms: step_ms.parse().ok()?,
-            exposed_ms: exposed_ms.parse().ok()?,
+    println!("ranks  algorithm            measured  (least to most)  simulated     priced  took");
+    let mut series: Vec<Series> = WAYS
+        .map(|(way, _)| Series {
+            way,
+            ..Series::default()
         })
-    };
-    text.lines()
-        .filter(|line| !line.is_empty() && *line != COLUMNS)
-        .map(|line| parse(line).ok_or_else(|| format!("'{line}' is not of the form {COLUMNS}")))
-        .collect()
+        .into();
+    let simulated = measured::RANKS.into_iter().chain(SIMULATED);
+    for ranks in simulated.filter(|ranks| *ranks <= ranks_max) {
+        for (one, (way, algorithm)) in series.iter_mut().zip(WAYS) {
+            let simulated_ms = simulated::exposed_ms(ranks, algorithm, model, link)?;
+            let priced_ms = simulated::priced_ms(ranks, algorithm, model, link)?;
+            let point = points.iter().find(|point| point.is(model, ranks, way));
+            let point = point.filter(|point| point.counts());
+            let taken = simulated::choice(ranks, algorithm, model, &link.tuning())?.algorithm;
+            print_row(
+                ranks,
+                way,
+                point,
+                (simulated_ms, priced_ms),
+                &taken.to_string(),
+            );
+            one.simulated.push((ranks as f64, simulated_ms));
+            one.measured
+                .extend(point.map(|point| (ranks as f64, point.exposed_ms[0])));
+        }
+    }
+    for ranks in PRICED.into_iter().filter(|_| ranks_max >= 1_024) {
+        for (one, (_, algorithm)) in series.iter_mut().zip(WAYS) {
+            let priced_ms = simulated::priced_ms(ranks, algorithm, model, link)?;
+            one.priced.push((ranks as f64, priced_ms));
+        }
+    }
+    println!("\ngrowth, measured; simulated");
+    for one in &series {
+        let measured = match one.measured.len() {
+            0..3 => "too few points".into(),
+            _ => growth::describe(&one.measured),
+        };
+        println!(
+            "{:20} {measured}; {}",
+            one.way,
+            growth::describe(&one.simulated)
+        );
+    }
+    Ok(series)
+}
+
+fn print_row(
+    ranks: usize,
+    way: &str,
+    point: Option<&Point>,
+    (simulated_ms, priced_ms): (f64, f64),
+    taken: &str,
+) {
+    let (mut measured, mut spread, mut chosen) = (String::new(), String::new(), String::new());
+    if let Some(point) = point {
+        let [median, least, most] = point.exposed_ms;
+        measured = format!("{median:.1}");
+        spread = format!("{least:.0} to {most:.0}");
+        chosen = point.chosen.clone();
+    }
+    if way == "auto" && chosen != taken {
+        chosen = format!("{chosen} (simulated: {taken})");
+    }
+    let chosen = if way == "auto" { chosen } else { String::new() };
+    println!(
+        "{ranks:5}  {way:18}{measured:>11}{spread:>17}{simulated_ms:11.1}{priced_ms:11.1}  {chosen}"
+    );
 }

@@ -1,75 +1,69 @@
-//! The picture: step time and exposed communication against the number of ranks.
+//! The picture: exposed communication against the number of ranks, one chart a model.
 
 use crate::drawing::chart::{Chart, Curve, Scale, charts};
-use crate::step::{BUCKET_BYTES, BUCKETS, Point, WAYS, compute};
+use crate::step::{BUCKETS, MODELS, Model};
 
-/// Paints both charts; the curves are the executed points, the circles the measured ones.
-pub(crate) fn paint(
-    points: &[Point],
-    measured: &[Point],
-    (alpha_us, rate_mbit): (f64, f64),
-) -> String {
-    let step: fn(&Point) -> f64 = |point| point.step_ms / 1e3;
-    let exposed: fn(&Point) -> f64 = |point| point.exposed_ms / 1e3;
-    let curves = |value| -> Vec<Curve> {
-        WAYS.iter()
-            .map(|(way, _)| curve(way, points, measured, value))
-            .collect()
-    };
-    let logarithmic = points.iter().filter(|point| point.way != "ring");
-    let top_s = logarithmic.map(exposed).fold(0.0, f64::max) * 1.08;
-    let both = [
-        Chart {
-            name: "Step time".into(),
-            note: format!(
-                "logarithmic; forward and backward alone take {} ms",
-                compute().as_millis()
-            ),
-            scale: Scale::Logarithmic,
-            curves: curves(step),
-        },
-        Chart {
-            name: "Exposed communication".into(),
-            note: "linear: what grows with log₂ n is a straight line".into(),
-            scale: Scale::Linear(top_s),
-            curves: curves(exposed),
-        },
-    ];
-    let mut ticks: Vec<_> = points.iter().map(|point| point.ranks).collect();
-    ticks.dedup();
+/// What is known of one algorithm and one model: (ranks, exposed milliseconds).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Series {
+    /// One of the names in [`crate::step::WAYS`].
+    pub(crate) way: &'static str,
+    pub(crate) simulated: Vec<(f64, f64)>,
+    pub(crate) priced: Vec<(f64, f64)>,
+    pub(crate) measured: Vec<(f64, f64)>,
+}
+
+/// Paints a chart of each model's series.
+pub(crate) fn paint(series: &[Vec<Series>], (alpha_ms, rate_mbit): (f64, f64)) -> String {
+    let of_models = MODELS.iter().zip(series);
+    let charts_of_models: Vec<_> = of_models
+        .map(|(model, of_ways)| chart(model, of_ways))
+        .collect();
+    let all = series.iter().flatten();
+    let ranks = all.flat_map(|one| one.simulated.iter().chain(&one.priced));
+    let most = ranks.map(|(ranks, _)| *ranks).fold(2.0, f64::max);
+    let ticks = [2, 8, 32, 128, 1_024, 10_000, 100_000].map(f64::from);
     let ticks: Vec<_> = ticks
-        .iter()
-        .map(|ranks| (*ranks as f64, ranks.to_string()))
+        .into_iter()
+        .filter(|ranks| *ranks <= most)
+        .map(|ranks| (ranks, ranks.to_string()))
         .collect();
     let links = format!(
-        "{BUCKETS} buckets of {} KiB, reduced while backward runs; {} ms a message, {rate_mbit} \
-         Mbit/s",
-        BUCKET_BYTES >> 10,
-        alpha_us / 1e3
+        "{BUCKETS} all-reduces a step, while backward runs; {alpha_ms} ms a message, {rate_mbit} \
+         Mbit/s a host"
     );
-    let mut how = "dots: the engine on real bytes over a simulated network".to_owned();
-    if !measured.is_empty() {
-        how += "; circles: real processes over TCP, on links shaped alike";
-    }
+    let how = "circles: real processes over TCP; lines: the engine on real bytes over a simulated \
+               network; dashes: prices";
     charts(
-        "A training step on n ranks: the ring's grows with n, the others' with ⌈log₂ n⌉",
-        &[&links, &how],
+        "What communication adds to a training step: a ring's grows with n, circulant's with log n",
+        &[&links, how],
         "ranks",
         &ticks,
-        &both,
+        &charts_of_models,
     )
 }
 
-fn curve(way: &str, points: &[Point], measured: &[Point], value: fn(&Point) -> f64) -> Curve {
-    let of_way = |all: &[Point]| -> Vec<(f64, f64)> {
-        all.iter()
-            .filter(|point| point.way == way)
-            .map(|point| (point.ranks as f64, value(point)))
+fn chart(model: &Model, series: &[Series]) -> Chart {
+    let seconds = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
+        points
+            .iter()
+            .map(|(ranks, ms)| (*ranks, ms / 1e3))
             .collect()
     };
-    Curve {
-        name: way.into(),
-        points: of_way(points),
-        measured: of_way(measured),
+    let curve = |one: &Series| Curve {
+        name: one.way.into(),
+        points: seconds(&one.simulated),
+        continued: seconds(&one.priced),
+        measured: seconds(&one.measured),
+    };
+    Chart {
+        name: format!(
+            "The {} model: buckets of {} KiB",
+            model.name,
+            model.bucket_bytes() >> 10
+        ),
+        note: "exposed communication of a step, logarithmic".into(),
+        scale: Scale::Logarithmic,
+        curves: series.iter().map(curve).collect(),
     }
 }

@@ -1,43 +1,65 @@
-//! The step for real: this process is one of several ranks, whatever started them.
+//! The step for real: this process is one of several ranks.
 
-use crate::step::{BUCKET_ELEMENTS, BUCKETS, FORWARD, Point, WAYS, ready};
-use ringtree::{Communicator, Error, ReduceOp};
+use super::{ALPHA, RATE_MBIT, simulated::choice};
+use crate::step::{BUCKETS, Link, MODELS, Model};
+use ringtree::{Algorithm, Communicator, Error, ReduceOp};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// Name the model, the algorithm and the number of steps to the ranks.
+pub(crate) const MODEL: &str = "THESIS_MODEL";
+pub(crate) const ALGORITHM: &str = "THESIS_ALGORITHM";
+pub(crate) const STEPS: &str = "THESIS_STEPS";
 /// Steps that open connections and windows before those that count.
-const WARM_UP: usize = 5;
+const WARM_UP: usize = 3;
 
-/// Takes part in `steps` steps by every algorithm; the median of each, on rank 0 alone.
+/// Takes part in the steps. Rank 0 prints the table that the ranks measured (microseconds a
+/// message and Mbit/s) and what `auto` takes for a bucket; then, for each step, the milliseconds
+/// that communication added.
 ///
 /// # Errors
 /// What the library reports, or a wrong sum.
-pub(crate) fn take_part(steps: usize) -> Result<Option<Vec<Point>>, Error> {
+pub(crate) fn take_part() -> Result<(), Error> {
+    let said = |name| std::env::var(name).unwrap_or_default();
+    let model = said(MODEL);
+    let model = MODELS.iter().find(|one| one.name == model);
+    let model = model.ok_or_else(|| Error::usage(format!("{MODEL} names no model")))?;
+    let algorithm: Option<Algorithm> = said(ALGORITHM).parse().ok();
+    let steps: usize = said(STEPS).parse().unwrap_or(1);
     let comm = Communicator::from_env()?;
-    let mut points = Vec::new();
-    for (way, algorithm) in WAYS {
-        comm.use_algorithm(algorithm)?;
-        let mut times = Vec::new();
-        for _ in 0..WARM_UP + steps {
-            times.push(one_step(&comm)?);
-        }
-        let counted = &mut times[WARM_UP..];
-        counted.sort_unstable();
-        points.push(Point::new(comm.world_size(), way, counted[steps / 2]));
+    let chosen = choice(comm.world_size(), algorithm, model, &comm.tuning());
+    let chosen = chosen.map_err(Error::system)?.algorithm;
+    comm.use_algorithm(Some(chosen))?;
+    for _ in 0..WARM_UP {
+        one_step(&comm, model)?;
     }
-    Ok((comm.rank() == 0).then_some(points))
+    let speaks = comm.rank() == 0;
+    if speaks {
+        let table = comm.tuning();
+        let mbit = 8e-6 / table.tcp.beta_s_per_byte;
+        println!("{:.0},{mbit:.2},{chosen}", table.tcp.alpha_s * 1e6);
+    }
+    for _ in 0..steps {
+        let exposed = one_step(&comm, model)?;
+        if speaks {
+            println!("{:.3}", exposed.as_secs_f64() * 1e3);
+        }
+    }
+    // A rank that ends takes its connections along: the others may still be receiving.
+    comm.barrier()
 }
 
-/// One step from a common start; returns how long the slowest rank took.
-fn one_step(comm: &Communicator) -> Result<Duration, Error> {
-    let ones = || vec![1.0f32; BUCKET_ELEMENTS];
-    let buckets: Vec<_> = (0..BUCKETS).map(|_| ones()).collect();
+/// One step from a common start; returns what communication added for the slowest rank.
+fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
+    let link = Link::new(ALPHA, RATE_MBIT);
+    let buckets: Vec<_> = (0..BUCKETS)
+        .map(|_| vec![1.0f32; model.bucket_elements()])
+        .collect();
     comm.barrier()?;
     let start = Instant::now();
-    sleep_until(start + FORWARD);
     let mut under_way = Vec::new();
     for (bucket, gradients) in (0..).zip(buckets) {
-        sleep_until(start + ready(bucket));
+        sleep_until(start + link.ready(model, bucket));
         under_way.push(comm.all_reduce_async(gradients, ReduceOp::Sum)?);
     }
     let mut sums = Vec::new();
@@ -50,10 +72,10 @@ fn one_step(comm: &Communicator) -> Result<Duration, Error> {
         return Err(Error::system(format!("a sum is not {expected}")));
     }
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
-    Ok(Duration::from_nanos(slowest[0]))
+    Ok(Duration::from_nanos(slowest[0]).saturating_sub(link.compute(model)))
 }
 
-/// Backward is a timetable here: absolute times, so that late wake-ups do not add up.
+/// Forward and backward are a timetable here: absolute times, so that late wake-ups do not add up.
 fn sleep_until(moment: Instant) {
     sleep(moment.saturating_duration_since(Instant::now()));
 }

@@ -1,10 +1,7 @@
 //! The step in virtual time: every rank's engine runs its plans on real bytes.
 
-use super::step::{
-    BACKWARD_PER_LAYER, BUCKET_BYTES, BUCKET_ELEMENTS, BUCKETS, FORWARD, LAYERS_PER_BUCKET, Link,
-    Point, compute, ready,
-};
-use ringtree::plan::select::choose;
+use super::step::{BUCKETS, LAYERS_PER_BUCKET, Link, Model, OVERHEAD};
+use ringtree::plan::select::{Choice, TuningTable, choose, choose_beside};
 use ringtree::plan::{Algorithm, Collective, Topology};
 use ringtree::sim::checkers::{exact, no_hang, order};
 use ringtree::sim::cluster::Cluster;
@@ -13,40 +10,41 @@ use ringtree::sim::simulate::World;
 use std::time::Duration;
 
 /// No step takes longer.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(3600);
 
 /// What one rank does in a step: forward, then backward from the last layer to the first; a
 /// bucket's all-reduce starts with its last gradient, and the optimizer waits for all of them.
-fn script(call: Call) -> Vec<Step> {
-    let mut steps = vec![Step::Compute(FORWARD)];
+fn script(model: &Model, link: &Link) -> Vec<Step> {
+    let call = Call::new(Collective::AllReduce, model.bucket_elements());
+    let mut steps = vec![Step::Compute(link.forward(model))];
     for bucket in 0..BUCKETS {
-        steps.extend((0..LAYERS_PER_BUCKET).map(|_| Step::Compute(BACKWARD_PER_LAYER)));
+        let layer = Step::Compute(link.backward_per_layer(model));
+        steps.extend((0..LAYERS_PER_BUCKET).map(|_| layer));
         steps.push(Step::Start(bucket, call));
     }
     steps.extend((0..BUCKETS).map(Step::Wait));
     steps
 }
 
-/// Executes the step on `ranks` ranks.
+/// Executes the step on `ranks` ranks and returns the milliseconds that communication adds to
+/// computing.
 ///
 /// # Errors
 /// A sentence: a call failed, hung, came out of order or left a wrong element.
-pub(crate) fn execute(
+pub(crate) fn exposed_ms(
     ranks: usize,
-    (way, algorithm): (&str, Option<Algorithm>),
+    algorithm: Option<Algorithm>,
+    model: &Model,
     link: &Link,
-) -> Result<Point, String> {
+) -> Result<f64, String> {
     let mut world = World::new(ranks);
     world.network.latency = link.alpha;
+    world.network.overhead = OVERHEAD;
     world.network.bandwidth_bytes_per_s = link.bytes_per_s;
     world.tuning = link.tuning();
-    world.algorithm = algorithm;
-    let script = Script::same(
-        ranks,
-        script(Call::new(Collective::AllReduce, BUCKET_ELEMENTS)),
-    );
+    world.algorithm = Some(choice(ranks, algorithm, model, &world.tuning)?.algorithm);
     let outcome = Cluster::new(world)
-        .run(&script)
+        .run(&Script::same(ranks, script(model, link)))
         .map_err(|error| error.to_string())?;
     for record in &outcome.records {
         if let Some(Err(error)) = &record.result {
@@ -56,7 +54,8 @@ pub(crate) fn execute(
     exact::check(&outcome)?;
     order::check(&outcome)?;
     no_hang::check(&outcome, LONG)?;
-    Ok(Point::new(ranks, way, outcome.end()))
+    let exposed = outcome.end().saturating_sub(link.compute(model));
+    Ok(exposed.as_secs_f64() * 1e3)
 }
 
 /// Milliseconds of communication that the closed forms expect to be exposed, if a bucket starts
@@ -67,35 +66,40 @@ pub(crate) fn execute(
 pub(crate) fn priced_ms(
     ranks: usize,
     algorithm: Option<Algorithm>,
+    model: &Model,
     link: &Link,
 ) -> Result<f64, String> {
-    let one = choose(
-        Collective::AllReduce,
-        &Topology::apart(ranks),
-        BUCKET_BYTES,
-        size_of::<f32>(),
-        &link.tuning(),
-        algorithm,
-    )?;
+    let table = link.tuning();
+    let algorithm = choice(ranks, algorithm, model, &table)?.algorithm;
+    let bucket_s = choice(ranks, Some(algorithm), model, &table)?.predicted_s;
     let end_s = (0..BUCKETS).fold(0.0, |free_s: f64, bucket| {
-        free_s.max(ready(bucket).as_secs_f64()) + one.predicted_s
+        free_s.max(link.ready(model, bucket).as_secs_f64()) + bucket_s
     });
-    Ok((end_s - compute().as_secs_f64()) * 1e3)
+    Ok((end_s - link.compute(model).as_secs_f64()) * 1e3)
 }
 
-/// What the chooser takes for a bucket.
+/// What the chooser takes for all buckets, as all may be under way at once, or the algorithm that
+/// is named, for one.
 ///
 /// # Errors
 /// A sentence, if nothing carries out an all-reduce.
-pub(crate) fn chosen(ranks: usize, link: &Link) -> Result<&'static str, String> {
-    let table = link.tuning();
-    let one = choose(
-        Collective::AllReduce,
-        &Topology::apart(ranks),
-        BUCKET_BYTES,
-        size_of::<f32>(),
-        &table,
-        None,
-    )?;
-    Ok(one.algorithm.name())
+pub(crate) fn choice(
+    ranks: usize,
+    algorithm: Option<Algorithm>,
+    model: &Model,
+    table: &TuningTable,
+) -> Result<Choice, String> {
+    let apart = Topology::apart(ranks);
+    let (sum, bytes) = (Collective::AllReduce, model.bucket_bytes());
+    match algorithm {
+        None => choose_beside(
+            BUCKETS as usize,
+            sum,
+            &apart,
+            bytes,
+            size_of::<f32>(),
+            table,
+        ),
+        named => choose(sum, &apart, bytes, size_of::<f32>(), table, named),
+    }
 }

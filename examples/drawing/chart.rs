@@ -25,7 +25,7 @@ const TICKS_MAX: f64 = 7.0;
 const CHART_STYLE: &str = "
 .axis{stroke:#8896a6;stroke-width:1.2}.tick{font-size:11.5px;fill:#5f6c7b}
 .label{font-size:12.5px;font-weight:600}.curve{fill:none;stroke-width:2;stroke-linejoin:round}
-.heavy{stroke-width:3.4}.measured{fill:#ffffff;stroke-width:2}
+.dashed{stroke-dasharray:5 5}.heavy{stroke-width:3.4}.measured{fill:#ffffff;stroke-width:2}
 .c0{stroke:#d9542b}.c1{stroke:#b98a12}.c2{stroke:#8a5cc9}.c3{stroke:#3c7fcf}.c4{stroke:#17a673}
 .d0{fill:#d9542b}.d1{fill:#b98a12}.d2{fill:#8a5cc9}.d3{fill:#3c7fcf}.d4{fill:#17a673}
 @media (prefers-color-scheme:dark){.tick{fill:#93a1b1}
@@ -43,6 +43,8 @@ pub(crate) struct Curve {
     pub(crate) name: String,
     /// (x, seconds), by increasing x.
     pub(crate) points: Vec<(f64, f64)>,
+    /// Further points, computed in another way: dashes that continue the curve.
+    pub(crate) continued: Vec<(f64, f64)>,
     /// Points that were measured rather than computed: open circles over the curve.
     pub(crate) measured: Vec<(f64, f64)>,
 }
@@ -126,7 +128,10 @@ impl<'a> Frame<'a> {
             Scale::Linear(top_s) => (0.0, top_s),
             Scale::Logarithmic => {
                 let curves = chart.curves.iter();
-                let all = curves.flat_map(|curve| curve.points.iter().chain(&curve.measured));
+                let all = curves.flat_map(|curve| {
+                    let computed = curve.points.iter().chain(&curve.continued);
+                    computed.chain(&curve.measured)
+                });
                 let seconds = all.map(|(_, seconds)| *seconds);
                 let (least, most) = seconds.filter(|one| *one > 0.0).fold(none, widest);
                 // Somewhat below and above, so that no curve runs along the border.
@@ -218,8 +223,13 @@ impl<'a> Frame<'a> {
         for (index, curve) in self.chart.curves.iter().enumerate() {
             let colour = index % COLOURS;
             let heavy = if index == last { " heavy" } else { "" };
-            let path = self.path(&curve.points);
-            let _ = writeln!(out, "<path class=\"curve c{colour}{heavy}\" d=\"{path}\"/>");
+            let last = &curve.points[curve.points.len().saturating_sub(1)..];
+            let continued = [last, &curve.continued].concat();
+            for (points, dashed) in [(&curve.points, ""), (&continued, " dashed")] {
+                let path = self.path(points);
+                let class = format!("curve c{colour}{heavy}{dashed}");
+                let _ = writeln!(out, "<path class=\"{class}\" d=\"{path}\"/>");
+            }
             for (value, seconds) in &curve.points {
                 if self.is_inside(*seconds) {
                     let (x, y) = (self.x(*value), self.y(*seconds));
@@ -269,7 +279,7 @@ impl<'a> Frame<'a> {
         let ends = self.chart.curves.iter().enumerate();
         let mut labels: Vec<_> = ends
             .filter_map(|(index, curve)| {
-                let seconds = curve.points.last()?.1;
+                let seconds = curve.continued.last().or(curve.points.last())?.1;
                 let (name, time) = (&curve.name, Seconds(seconds));
                 let is_inside = self.is_inside(seconds);
                 let text = format!("{name} {}{time}", if is_inside { "" } else { "↑ " });
@@ -301,6 +311,7 @@ mod tests {
         let curve = |(index, end_s): (usize, &f64)| Curve {
             name: format!("<{index}>"),
             points: vec![(2.0, 1.0), (4.0, *end_s)],
+            continued: Vec::new(),
             measured: vec![(2.0, 1.0)],
         };
         Chart {

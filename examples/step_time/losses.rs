@@ -49,6 +49,7 @@ fn curves(text: &str) -> Result<Vec<Curve>, String> {
         if curves.last().is_none_or(|curve| curve.name != fields[0]) {
             curves.push(Curve {
                 name: fields[0].to_owned(),
+                continued: Vec::new(),
                 points: Vec::new(),
                 measured: Vec::new(),
             });

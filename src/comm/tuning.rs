@@ -13,7 +13,7 @@ use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::record::{TuningMismatch, TuningRecord};
-use crate::plan::select::{TuningTable, choose};
+use crate::plan::select::{TuningTable, choose_beside};
 use crate::plan::topology::Sharing;
 use crate::plan::{Algorithm, Collective, Topology};
 use crate::whole_file;
@@ -158,10 +158,8 @@ impl Communicator {
 
 impl Communicator {
     /// What carries out an all-reduce best beside others of its kind, `calls` in all under way at
-    /// once. The messages of one are on their way while those of another are sent, so each call
-    /// pays its share of L alone, and what a port is busy with counts more. `None` where the choice
-    /// of a single call stands: a program, a setting or the order of sums decides, or the ranks
-    /// share one host's memory.
+    /// once ([`choose_beside`]). `None` where the choice of a single call stands: a program, a
+    /// setting or the order of sums decides, or the ranks share one host's memory.
     pub(crate) fn algorithm_beside(
         &self,
         count: usize,
@@ -173,14 +171,9 @@ impl Communicator {
         if !is_free || calls < 2 || topology.sharing() == Sharing::All {
             return None;
         }
-        let mut table = self.tuning();
-        table.tcp.alpha_s /= calls as f64;
-        if let Some(uplink) = &mut table.uplink {
-            uplink.alpha_s /= calls as f64;
-        }
-        let bytes = count * dtype.size();
+        let (size, table) = (dtype.size(), self.tuning());
         let sum = Collective::AllReduce;
-        let choice = choose(sum, &topology, bytes, dtype.size(), &table, None);
+        let choice = choose_beside(calls, sum, &topology, count * size, size, &table);
         choice.ok().map(|choice| choice.algorithm)
     }
 }

@@ -5,7 +5,7 @@
 //! [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
-use super::cost::{payload_bytes, shared, sites};
+use super::cost::{beside, payload_bytes, shared, sites};
 use super::ir::Request;
 use super::parts::Parts;
 use super::price::Question;
@@ -180,6 +180,42 @@ pub fn choose_in_rank_order(
     offers.choose(forced)
 }
 
+/// As [`choose`], for `calls` of the same kind that are under way at once: the algorithm with the
+/// least predicted time for all of them. That time is the prediction, too.
+///
+/// Calls share the ports, and a link belongs to the earliest call that still needs it, until its last message is sent. So a call alone is often faster by another algorithm than
+/// several.
+///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, Topology};
+/// use ringtree::plan::select::{TuningTable, choose, choose_beside};
+///
+/// let mut table = TuningTable::default();
+/// table.tcp.alpha_s = 13e-3;
+/// table.tcp.beta_s_per_byte = 425e-9;
+/// let (sum, four) = (Collective::AllReduce, Topology::apart(4));
+/// let alone = choose(sum, &four, 32 << 10, 4, &table, None)?;
+/// assert_eq!(alone.algorithm, Algorithm::TwoShot);
+/// let three = choose_beside(3, sum, &four, 32 << 10, 4, &table)?;
+/// assert_eq!(three.algorithm, Algorithm::RecursiveDoubling);
+/// # Ok::<(), String>(())
+/// ```
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_beside(
+    calls: usize,
+    collective: Collective,
+    topology: &Topology,
+    bytes: usize,
+    dtype_size: usize,
+    table: &TuningTable,
+) -> Result<Choice, String> {
+    let mut offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
+    offers.calls = calls.max(1);
+    offers.choose(None)
+}
+
 /// By how much of the least prediction a plan in pieces may be dearer in shared memory and still
 /// count as faster than one whose messages are longer than a segment: that one is not run step by
 /// step, and its bytes leave the cache before they are folded. For 256 MiB between two ranks it
@@ -276,6 +312,8 @@ struct Offers<'a> {
     dtype_size: usize,
     /// Whether algorithms that fold in another order are refused.
     in_rank_order: bool,
+    /// How many calls are under way at once.
+    calls: usize,
 }
 
 impl<'a> Offers<'a> {
@@ -298,6 +336,7 @@ impl<'a> Offers<'a> {
             },
             dtype_size,
             in_rank_order: false,
+            calls: 1,
         })
     }
 
@@ -428,10 +467,29 @@ impl<'a> Offers<'a> {
             } else {
                 (entry.cost)(&request).rounds
             },
-            predicted_s: predicted_s(&request, bytes, self.table)?,
+            predicted_s: self.predicted_s(&request)?,
             runner_up: None,
             is_forced: false,
         })
+    }
+
+    /// Seconds that all calls take together.
+    fn predicted_s(&self, request: &Request) -> Result<f64, String> {
+        let bytes = self.question.bytes;
+        let alone_s = predicted_s(request, bytes, self.table)?;
+        if self.calls == 1 || self.topology.sharing() == Sharing::All {
+            return Ok(self.calls as f64 * alone_s);
+        }
+        let mut at_once = *self.table;
+        at_once.tcp.alpha_s = 0.0;
+        if let Some(uplink) = &mut at_once.uplink {
+            uplink.alpha_s = 0.0;
+        }
+        // What keeps the ports busy, and the time until the links are free: the last message on one
+        // may still be on its way.
+        let ports_s = predicted_s(request, bytes, &at_once)?;
+        let links_s = beside::reused_part(request)? * alone_s - self.table.tcp.alpha_s;
+        Ok(alone_s + (self.calls - 1) as f64 * ports_s.max(links_s))
     }
 
     /// As many pieces as suit the links that pieces are for.

@@ -4,40 +4,43 @@
 // The pictures that the examples draw have their tests beside them.
 #[path = "../../examples/drawing/mod.rs"]
 mod drawing;
+#[path = "../../examples/05_thesis/growth.rs"]
+mod growth;
 #[path = "../../examples/05_thesis/simulated.rs"]
 mod simulated;
-#[allow(dead_code)]
 #[path = "../../examples/05_thesis/step.rs"]
 mod step;
 
 use ringtree::plan::Algorithm;
 use std::time::Duration;
-use step::{Link, WAYS};
+use step::{Link, MODELS, Model, WAYS};
 
-/// Slow enough that messages cost more than bytes where the test looks: the ring's 2(n − 1) of
-/// them from 17 ranks on.
-const LINK: Link = Link {
-    alpha: Duration::from_micros(2_600),
-    bytes_per_s: 94e6 / 8.0,
-};
-/// The chooser prices one all-reduce at a time. At powers of two the circulant and Rabenseifner's
-/// cost the same, and it takes the latter, whose exchanges go both ways over the same links: the
-/// next bucket must wait for them longer.
-const STEP_OF_AUTO_MAX: f64 = 1.15;
+/// How much more `auto` may leave exposed than the best algorithm.
+const AUTO_MAX: f64 = 1.05;
 
-fn exposed_ms(ranks: usize, way: (&str, Option<Algorithm>)) -> f64 {
-    simulated::execute(ranks, way, &LINK).unwrap().exposed_ms
+/// Slow enough that messages cost more than bytes where the test looks: for the large model, the
+/// ring's 2(n − 1) of them from 17 ranks on.
+fn link() -> Link {
+    Link::new(Duration::from_millis(13), 18.8)
+}
+
+fn large() -> &'static Model {
+    &MODELS[1]
+}
+
+fn exposed_ms(ranks: usize, algorithm: Option<Algorithm>, model: &Model) -> f64 {
+    simulated::exposed_ms(ranks, algorithm, model, &link()).unwrap()
 }
 
 #[test]
 fn exposed_communication_grows_with_the_ranks_or_with_their_logarithm() {
-    for way in WAYS {
-        let [at_16, at_32, at_64] = [16, 32, 64].map(|ranks| exposed_ms(ranks, way));
+    for (name, algorithm) in WAYS {
+        let [at_16, at_32, at_64] = [16, 32, 64].map(|ranks| exposed_ms(ranks, algorithm, large()));
         let (first, second) = (at_32 - at_16, at_64 - at_32);
         // What the second doubling adds: twice what the first did if growth is linear, the same
         // if it is logarithmic.
         let ratio = second / first;
-        match way.0 {
+        match name {
             "ring" => {
                 assert!((1.9..2.1).contains(&ratio), "the ring's grew by {ratio}");
                 assert!(at_64 > 1.8 * at_32, "{at_32} ms became {at_64} ms");
@@ -52,29 +55,48 @@ fn exposed_communication_grows_with_the_ranks_or_with_their_logarithm() {
 
 #[test]
 fn the_chooser_is_never_far_from_the_best() {
-    for ranks in [2, 4, 8, 16, 32, 64] {
-        let steps: Vec<_> = WAYS
-            .iter()
-            .map(|way| simulated::execute(ranks, *way, &LINK).unwrap())
-            .collect();
-        let (auto, named) = steps.split_last().unwrap();
-        assert_eq!(auto.way, "auto");
-        let best_ms = named.iter().map(|one| one.step_ms).fold(f64::MAX, f64::min);
-        assert!(
-            auto.step_ms <= STEP_OF_AUTO_MAX * best_ms,
-            "at {ranks} ranks auto ({}) takes {} ms, the best {best_ms} ms",
-            simulated::chosen(ranks, &LINK).unwrap(),
-            auto.step_ms
-        );
+    for model in &MODELS {
+        for ranks in [2, 4, 7, 8, 16, 23, 32, 64] {
+            let (auto, named) = WAYS.split_last().unwrap();
+            let auto_ms = exposed_ms(ranks, auto.1, model);
+            let named = named
+                .iter()
+                .map(|(name, algorithm)| (exposed_ms(ranks, *algorithm, model), *name));
+            let best = named
+                .min_by(|one, other| one.0.total_cmp(&other.0))
+                .unwrap();
+            let choice = simulated::choice(ranks, None, model, &link().tuning()).unwrap();
+            assert!(
+                auto_ms <= AUTO_MAX * best.0,
+                "{} model, {ranks} ranks: {} exposes {auto_ms} ms, {} {} ms",
+                model.name,
+                choice.algorithm,
+                best.1,
+                best.0
+            );
+        }
     }
 }
 
 #[test]
 fn the_closed_forms_expect_what_the_engine_takes_or_more() {
-    for way in WAYS {
-        let priced_ms = simulated::priced_ms(32, way.1, &LINK).unwrap();
-        let ratio = exposed_ms(32, way) / priced_ms;
+    for (name, algorithm) in WAYS {
+        let priced_ms = simulated::priced_ms(32, algorithm, large(), &link()).unwrap();
+        let ratio = exposed_ms(32, algorithm, large()) / priced_ms;
         // Less where buckets overlap; more by what the last packet of a message takes to leave.
-        assert!((0.6..1.15).contains(&ratio), "{}: {ratio}", way.0);
+        assert!((0.6..1.15).contains(&ratio), "{name}: {ratio}");
     }
+}
+
+#[test]
+fn growth_is_told_apart() {
+    let ranks = [2.0_f64, 4.0, 7.0, 16.0, 64.0];
+    let [linear, _] = growth::growth(&ranks.map(|n| (n, 3.0 * n + 1.0)));
+    assert!((linear.slope - 3.0).abs() < 1e-9 && linear.fit > 0.999_999);
+    let steps = ranks.map(|n| (n, 5.0 * n.log2()));
+    assert!(growth::growth(&steps)[0].fit < 0.9);
+    assert_eq!(
+        growth::describe(&steps[..2]),
+        "+5.0 ms a doubling (R² over n 1.000, over log₂ n 1.000)"
+    );
 }

@@ -181,6 +181,18 @@ impl Network {
         self.start.elapsed()
     }
 
+    /// Returns the time that a core has spent on carrying packets so far.
+    #[must_use]
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.shared.busy_ns.load(Ordering::Relaxed))
+    }
+
+    /// Returns the bytes that have reached their hosts so far, framing included.
+    #[must_use]
+    pub fn carried_bytes(&self) -> u64 {
+        self.shared.carried_bytes.load(Ordering::Relaxed)
+    }
+
     /// From now on, keeps what reaches which host when.
     pub fn record(&self) {
         self.shared.records.store(true, Ordering::Relaxed);
@@ -227,9 +239,11 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
     sys::leave_network().map_err(because("a network namespace needs root"))?;
     rustix::system::sethostname(format!("host{host}").as_bytes())?;
     let port = sys::make_port().map_err(because("a port needs /dev/net/tun"))?;
+    let after_idle = if shape.keeps_windows { "0" } else { "1" };
     for (name, value) in [
         ("ipv6/conf/all/disable_ipv6", "1"),
         ("ipv4/tcp_no_metrics_save", "1"),
+        ("ipv4/tcp_slow_start_after_idle", after_idle),
     ] {
         // A kernel without it needs no setting.
         let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);

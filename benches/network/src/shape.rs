@@ -35,6 +35,9 @@ pub struct Shape {
     pub send_buffer_bytes: Option<u64>,
     /// TCP's congestion control; none for the machine's.
     pub congestion_control: Option<String>,
+    /// Whether a connection that pauses keeps its congestion window
+    /// (`net.ipv4.tcp_slow_start_after_idle` is 0).
+    pub keeps_windows: bool,
 }
 
 /// Switches with hosts, joined by slow uplinks: one a site, which its hosts share.
@@ -62,6 +65,7 @@ impl Shape {
             sites: None,
             send_buffer_bytes: None,
             congestion_control: None,
+            keeps_windows: false,
         }
     }
 

@@ -4,9 +4,10 @@ use crate::shape::Shape;
 use crate::switch::{Outcome, Packet, Switch};
 use crate::sys::{HEADER_BYTES, run_first};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub struct Delivery {
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
     pub(crate) records: AtomicBool,
+    pub(crate) busy_ns: AtomicU64,
+    pub(crate) carried_bytes: AtomicU64,
     pub(crate) deliveries: Mutex<Vec<Delivery>>,
 }
 
@@ -90,6 +93,9 @@ impl Shaper {
                 self.hear(host);
             }
             self.deliver();
+            let busy = clock_gettime(ClockId::ThreadCPUTime);
+            let busy_ns = busy.tv_sec as u64 * 1_000_000_000 + busy.tv_nsec as u64;
+            self.shared.busy_ns.store(busy_ns, Ordering::Relaxed);
         }
         Ok(self.statistics)
     }
@@ -169,6 +175,8 @@ impl Shaper {
                         Ok(_) => self.statistics.packets += 1,
                         Err(_) => self.statistics.dropped += 1,
                     }
+                    let carried = &self.shared.carried_bytes;
+                    carried.fetch_add(packet.wire_bytes, Ordering::Relaxed);
                     self.record(&packet, at_ns);
                     packet
                 }

@@ -12,8 +12,9 @@
 //! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
 //! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.
 //! Tests hold the one against the other. [`shared`] prices plans in shared memory, [`sites`] those
-//! whose ranks are at several sites. [`schedule()`] says when each message passes, [`Traffic`]
-//! counts what a plan sends, one rank's plan at a time.
+//! whose ranks are at several sites. `beside` says how soon one call can follow another.
+//! [`schedule()`] says when each message passes, [`Traffic`] counts what a plan sends, one rank's
+//! plan at a time.
 //!
 //! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
 //! 1993), §3; Alexandrov, Ionescu, Schauser, Scheiman, "LogGP" (SPAA 1995), §2.
@@ -22,6 +23,7 @@
 //!
 //! *May import* the plan's own files and `limits`.
 
+pub(in crate::plan) mod beside;
 mod path;
 mod schedule;
 pub mod shared;

@@ -1,0 +1,44 @@
+//! How a time grows: which of two straight lines fits it, over the ranks or over their logarithm.
+
+/// A straight line through points, by least squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Line {
+    /// What y grows by when x grows by one.
+    pub(crate) slope: f64,
+    /// The part of the variance of y that the line explains, 1 at most.
+    pub(crate) fit: f64,
+}
+
+/// Fits `points`, pairs of ranks and milliseconds, over the ranks and over their binary logarithm.
+pub(crate) fn growth(points: &[(f64, f64)]) -> [Line; 2] {
+    let logarithmic: Vec<_> = points.iter().map(|(x, y)| (x.log2(), *y)).collect();
+    [line(points), line(&logarithmic)]
+}
+
+/// Says in a few words how the milliseconds of `points` grow.
+pub(crate) fn describe(points: &[(f64, f64)]) -> String {
+    let [linear, logarithmic] = growth(points);
+    let (line, per) = match linear.fit > logarithmic.fit {
+        true => (linear, "a rank"),
+        false => (logarithmic, "a doubling"),
+    };
+    format!(
+        "{:+.1} ms {per} (R² over n {:.3}, over log₂ n {:.3})",
+        line.slope, linear.fit, logarithmic.fit
+    )
+}
+
+fn line(points: &[(f64, f64)]) -> Line {
+    let count = points.len().max(1) as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (mean_x, mean_y) = (mean(|point| point.0), mean(|point| point.1));
+    let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
+    for (x, y) in points {
+        xx += (x - mean_x) * (x - mean_x);
+        xy += (x - mean_x) * (y - mean_y);
+        yy += (y - mean_y) * (y - mean_y);
+    }
+    let slope = if xx > 0.0 { xy / xx } else { 0.0 };
+    let fit = if yy > 0.0 { slope * xy / yy } else { 1.0 };
+    Line { slope, fit }
+}

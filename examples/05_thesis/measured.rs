@@ -1,0 +1,226 @@
+//! The step between real processes: each in a network namespace of its own, as one host.
+
+use crate::real::{ALGORITHM, MODEL, STEPS};
+use crate::step::{MODELS, Model, WAYS};
+use ringtree_network::{Network, Shape};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Numbers of ranks, powers of two and others.
+pub(crate) const RANKS: [usize; 8] = [2, 4, 7, 8, 16, 23, 32, 64];
+/// What the links are like below TCP: what comes out of them is [`crate::ALPHA`] and
+/// [`crate::RATE_MBIT`].
+const DELAY: Duration = Duration::from_micros(12_500);
+const WIRE_MBIT: f64 = 20.0;
+/// What waits for a link at most: all that the ranks have under way at once, so none is lost.
+const QUEUE_BYTES: u64 = 8 << 20;
+/// Where the ranks meet.
+const PORT: u16 = 29500;
+/// After so many seconds the ranks are ended: no point takes as long.
+const LIMIT_S: &str = "600";
+/// A switch that needs more of a core, or that loses packets, shapes what it is to measure.
+const SWITCH_SHARE_MAX: f64 = 0.5;
+/// The columns of a file of points.
+const COLUMNS: &str = "model,ranks,algorithm,steps,exposed_ms,least_ms,most_ms,alpha_us,\
+                       rate_mbit,chosen,switch_share,switch_mbit,dropped";
+
+/// What one algorithm takes for a model on so many ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// The model's name.
+    pub(crate) model: String,
+    /// How many ranks.
+    pub(crate) ranks: usize,
+    /// One of the names in [`WAYS`].
+    pub(crate) way: String,
+    /// How many steps counted.
+    steps: usize,
+    /// What communication added, in milliseconds: the median of the steps, the least, the most.
+    pub(crate) exposed_ms: [f64; 3],
+    /// What the ranks measured of a link: microseconds a message, and Mbit/s.
+    pub(crate) link: (f64, f64),
+    /// The algorithm that carried out the all-reduces.
+    pub(crate) chosen: String,
+    /// The part of a core that the switch took, and the Mbit/s that it carried on the average.
+    switch: (f64, f64),
+    /// Packets that the switch lost.
+    dropped: u64,
+}
+
+impl Point {
+    /// Whether the switch was fast enough for the point to say something about the algorithm.
+    pub(crate) fn counts(&self) -> bool {
+        self.switch.0 <= SWITCH_SHARE_MAX && self.dropped == 0
+    }
+
+    pub(crate) fn is(&self, model: &Model, ranks: usize, way: &str) -> bool {
+        (&*self.model, self.ranks, &*self.way) == (model.name, ranks, way)
+    }
+
+    fn line(&self) -> String {
+        let [median, least, most] = self.exposed_ms;
+        let ((alpha_us, mbit), (share, carried)) = (self.link, self.switch);
+        format!(
+            "{},{},{},{},{median:.1},{least:.1},{most:.1},{alpha_us:.0},{mbit:.2},{},{share:.3},\
+             {carried:.0},{}",
+            self.model, self.ranks, self.way, self.steps, self.chosen, self.dropped
+        )
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [model, ranks, way, steps, rest @ ..] = &fields[..] else {
+            return None;
+        };
+        let [
+            median,
+            least,
+            most,
+            alpha_us,
+            mbit,
+            chosen,
+            share,
+            carried,
+            dropped,
+        ] = rest
+        else {
+            return None;
+        };
+        let number = |text: &str| text.parse().ok();
+        Some(Self {
+            model: (*model).into(),
+            ranks: ranks.parse().ok()?,
+            way: (*way).into(),
+            steps: steps.parse().ok()?,
+            exposed_ms: [number(median)?, number(least)?, number(most)?],
+            link: (number(alpha_us)?, number(mbit)?),
+            chosen: (*chosen).into(),
+            switch: (number(share)?, number(carried)?),
+            dropped: dropped.parse().ok()?,
+        })
+    }
+}
+
+/// Reads the points of a file that [`complete`] wrote. A file that is not there has none.
+///
+/// # Errors
+/// A sentence: the file cannot be read, or is another.
+pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(|error| format!("cannot read {}: {error}", path.display()))?,
+    };
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && *line != COLUMNS);
+    lines
+        .map(|line| {
+            let other = || format!("{}: '{line}' is no point", path.display());
+            Point::parse(line).ok_or_else(other)
+        })
+        .collect()
+}
+
+/// Measures the points up to `ranks_max` that the file lacks, and appends each. A point of an
+/// interrupted run that is not in the file is measured again.
+///
+/// # Errors
+/// A sentence: there can be no emulated hosts, a rank failed, or the file cannot be written.
+pub(crate) fn complete(path: &Path, ranks_max: usize, steps: usize) -> Result<(), String> {
+    let known = read(path)?;
+    for model in &MODELS {
+        for ranks in RANKS.into_iter().filter(|ranks| *ranks <= ranks_max) {
+            for (way, _) in WAYS {
+                if known.iter().any(|point| point.is(model, ranks, way)) {
+                    continue;
+                }
+                let point = measure(model, ranks, way, steps)
+                    .map_err(|error| format!("{way} on {ranks} hosts: {error}"))?;
+                println!("{}", point.line());
+                append(path, &point)
+                    .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn append(path: &Path, point: &Point) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    if file.metadata()?.len() == 0 {
+        writeln!(file, "{COLUMNS}")?;
+    }
+    writeln!(file, "{}", point.line())
+}
+
+fn measure(model: &Model, ranks: usize, way: &str, steps: usize) -> io::Result<Point> {
+    let network = Network::open(&Shape {
+        delay: DELAY,
+        queue_bytes: QUEUE_BYTES,
+        keeps_windows: true,
+        ..Shape::new(ranks, WIRE_MBIT * 1e6 / 8.0)
+    })?;
+    let program = std::env::current_exe()?;
+    let started = network.start_ranks(&vec![1; ranks], PORT, |_host| {
+        // `timeout` ends a rank that hangs.
+        let mut command = Command::new("timeout");
+        command.arg(LIMIT_S).arg(&program).stdout(Stdio::piped());
+        command
+            .env(MODEL, model.name)
+            .env(ALGORITHM, way)
+            .env(STEPS, steps.to_string());
+        command
+    })?;
+    let (said, switch) = listen(&network, started)?;
+    let broken = || io::Error::other("rank 0 did not say what it measured");
+    let (table, times) = said.split_first().ok_or_else(broken)?;
+    let [alpha_us, mbit, chosen] = table.split(',').collect::<Vec<_>>()[..] else {
+        return Err(broken());
+    };
+    let times: Result<Vec<f64>, _> = times.iter().map(|line| line.parse()).collect();
+    let mut times = times.map_err(io::Error::other)?;
+    times.sort_unstable_by(f64::total_cmp);
+    let (Some(least), Some(most)) = (times.first(), times.last()) else {
+        return Err(broken());
+    };
+    Ok(Point {
+        model: model.name.into(),
+        ranks,
+        way: way.into(),
+        steps: times.len(),
+        exposed_ms: [times[times.len() / 2], *least, *most],
+        link: (
+            alpha_us.parse().map_err(io::Error::other)?,
+            mbit.parse().map_err(io::Error::other)?,
+        ),
+        chosen: chosen.into(),
+        switch,
+        dropped: network.close()?.dropped,
+    })
+}
+
+/// Returns the lines of rank 0, and what the switch did from the first of them to the last. All
+/// ranks have to end well.
+fn listen(network: &Network, mut ranks: Vec<Child>) -> io::Result<(Vec<String>, (f64, f64))> {
+    let output = ranks[0].stdout.take();
+    let output = output.ok_or_else(|| io::Error::other("rank 0 has no output"))?;
+    let now = || (network.clock(), network.busy(), network.carried_bytes());
+    let (mut said, mut begin, mut end) = (Vec::new(), None, now());
+    for line in BufReader::new(output).lines() {
+        said.push(line?);
+        end = now();
+        begin.get_or_insert(end);
+    }
+    for rank in &mut ranks {
+        if !rank.wait()?.success() {
+            return Err(io::Error::other("a rank failed"));
+        }
+    }
+    let begin = begin.unwrap_or(end);
+    let seconds = (end.0 - begin.0).as_secs_f64();
+    let share = (end.1 - begin.1).as_secs_f64() / seconds;
+    Ok((said, (share, (end.2 - begin.2) as f64 * 8e-6 / seconds)))
+}

@@ -1,0 +1,127 @@
+//! How soon a call can follow another of the same plan.
+//!
+//! Calls use a link in the order in which they were issued: a call sends its first message to a
+//! peer once the call before it has sent its last message there. So a plan that uses a link at its
+//! beginning and again at its end keeps the next call waiting throughout; a ring is one, and so is
+//! a circulant graph of 2^k ranks, whose first and last messages go to the rank opposite. A plan
+//! that uses each link once lets the next call follow at once, as fast as the ports carry it.
+//!
+//! *May import* what `cost` imports.
+
+use crate::limits::REUSE_COUNTED_RANKS_MAX;
+use crate::plan::algorithms::plan;
+use crate::plan::ir::{ChunkRange, Plan, Request, Source, Step};
+use std::collections::BTreeMap;
+
+/// Returns the part of the time of `request`'s plans, from 0 to 1, for which a link to another host
+/// is in use from its first message to its last: 0 if no link carries two messages.
+///
+/// It looks at the plans of the first ranks and of the last, which differ most. Of more than
+/// [`REUSE_COUNTED_RANKS_MAX`] ranks it looks at none and returns 1.
+///
+/// # Errors
+/// A sentence, when there is no such plan.
+pub(in crate::plan) fn reused_part(request: &Request) -> Result<f64, String> {
+    let ranks = request.world_size;
+    if ranks > REUSE_COUNTED_RANKS_MAX {
+        return Ok(1.0);
+    }
+    let mut most: f64 = 0.0;
+    for rank in [0, 1.min(ranks - 1), ranks - 1] {
+        let request = Request {
+            rank,
+            ..request.clone()
+        };
+        most = most.max(of_plan(&plan(&request)?));
+    }
+    Ok(most)
+}
+
+/// Time is counted in *hops* here: how many messages, each waiting for the one before, precede what
+/// a chunk holds. The peers are taken to be as far as this rank is.
+fn of_plan(plan: &Plan) -> f64 {
+    let topology = plan.request.topology();
+    let host = topology.host_of(plan.request.rank);
+    let mut hops = vec![0_usize; plan.chunks + plan.scratch];
+    let mut uses: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    let mut end = 0;
+    for steps in &plan.rounds {
+        let mut sent = None;
+        for step in steps {
+            match step {
+                Step::Send { peers, ranges } => {
+                    let at = most(&hops, ranges);
+                    sent = sent.max(Some(at));
+                    for peer in peers.iter().filter(|peer| topology.host_of(**peer) != host) {
+                        uses.entry(*peer).or_insert((at, at)).1 = at;
+                    }
+                }
+                Step::Receive {
+                    sources, ranges, ..
+                } => {
+                    let mut at = sent.unwrap_or(end) + 1;
+                    if sources.contains(&Source::Own) {
+                        at = at.max(most(&hops, ranges));
+                    }
+                    end = end.max(at);
+                    set(&mut hops, ranges, at);
+                }
+                Step::Copy { from, to } => {
+                    let at = most(&hops, &[*from]);
+                    set(&mut hops, &[*to], at);
+                }
+                Step::Reduce { from, to, .. } => {
+                    let at = most(&hops, from);
+                    set(&mut hops, &[*to], at);
+                }
+            }
+        }
+    }
+    let reused = uses.values().filter(|(first, last)| last > first);
+    let longest = reused.map(|(first, last)| last + 1 - first).max();
+    longest.unwrap_or(0) as f64 / end.max(1) as f64
+}
+
+fn most(hops: &[usize], ranges: &[ChunkRange]) -> usize {
+    let all = ranges
+        .iter()
+        .flat_map(|range| &hops[range.first..range.end()]);
+    all.copied().max().unwrap_or(0)
+}
+
+fn set(hops: &mut [usize], ranges: &[ChunkRange], at: usize) {
+    for range in ranges {
+        hops[range.first..range.end()].fill(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::spec::{Algorithm, Collective};
+    use crate::plan::topology::Hosts;
+
+    #[test]
+    fn steps_that_come_back_to_a_rank_keep_its_link() {
+        let part = |algorithm, world_size| {
+            let request = Request {
+                collective: Collective::AllReduce,
+                algorithm,
+                world_size,
+                rank: 0,
+                root: 0,
+                pieces: 1,
+                hosts: Hosts::APART,
+            };
+            reused_part(&request).unwrap()
+        };
+        assert_eq!(part(Algorithm::Ring, 8), 1.0);
+        assert_eq!(part(Algorithm::RecursiveDoubling, 8), 0.0);
+        assert_eq!(part(Algorithm::TwoShot, 8), 1.0);
+        // Steps of 4, 2 and 1 ranks, forwards and then back: over 8 ranks +4 is -4, over 7 it is
+        // not.
+        assert_eq!(part(Algorithm::Circulant, 8), 1.0);
+        assert_eq!(part(Algorithm::Circulant, 7), 0.0);
+        assert_eq!(part(Algorithm::Ring, REUSE_COUNTED_RANKS_MAX + 1), 1.0);
+    }
+}
