@@ -179,7 +179,7 @@ pub const IN_RANK_ORDER_PROVEN_RANKS: usize = RADIX_MAX + 1;
 /// Plans of ranks at several sites are priced message by message for up to so many ranks, each
 /// algorithm and radix in up to some thousands of steps; with more by a bound.
 pub const SITES_COUNTED_RANKS_MAX: usize = 64;
-/// Up to so many ranks the plans are looked at for links that a call uses twice.
+/// The most ranks for which plans are examined for links that a call uses twice.
 pub const REUSE_COUNTED_RANKS_MAX: usize = 4096;
 /// Programs (bound plans) kept per communicator; above it the cache is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;

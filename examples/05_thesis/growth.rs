@@ -1,26 +1,26 @@
-//! How a time grows: which of two straight lines fits it, over the ranks or over their logarithm.
+//! Growth of a time: linear or logarithmic in the number of ranks.
 
 /// A straight line through points, by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Line {
-    /// What y grows by when x grows by one.
+    /// Increase of y per unit of x.
     pub(crate) slope: f64,
-    /// The part of the variance of y that the line explains, 1 at most.
+    /// The coefficient of determination R²: 1 if all points are on the line.
     pub(crate) fit: f64,
 }
 
-/// Fits `points`, pairs of ranks and milliseconds, over the ranks and over their binary logarithm.
+/// Fits a line to `points` over the ranks, and another over the binary logarithm of the ranks.
 pub(crate) fn growth(points: &[(f64, f64)]) -> [Line; 2] {
     let logarithmic: Vec<_> = points.iter().map(|(x, y)| (x.log2(), *y)).collect();
     [line(points), line(&logarithmic)]
 }
 
-/// Says in a few words how the milliseconds of `points` grow.
+/// Describes the growth of `points`, pairs of ranks and milliseconds, by the better fit.
 pub(crate) fn describe(points: &[(f64, f64)]) -> String {
     let [linear, logarithmic] = growth(points);
     let (line, per) = match linear.fit > logarithmic.fit {
-        true => (linear, "a rank"),
-        false => (logarithmic, "a doubling"),
+        true => (linear, "per rank"),
+        false => (logarithmic, "per doubling"),
     };
     format!(
         "{:+.1} ms {per} (R² over n {:.3}, over log₂ n {:.3})",

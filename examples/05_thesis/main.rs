@@ -1,40 +1,44 @@
-//! The thesis in one command: with logarithmic scheduling, the communication cost of a training
+//! The thesis in one command: with a logarithmic schedule, the communication cost of a training
 //! step grows with ⌈log₂ n⌉, not with n.
 //!
-//! `cargo run --release --example 05_thesis` runs one data-parallel step of two models on 2 to
-//! 1,024 ranks by every algorithm, prints a table, and paints `docs/thesis.svg`. Every rank's
-//! engine carries out its plans on real bytes, and every sum is checked; the network and its clock
-//! are simulated. Prices continue the curves to 100,000 ranks.
+//! `cargo run --release --example 05_thesis` simulates one data-parallel step of two models on 2 to
+//! 1,024 ranks with each algorithm, prints a table, and draws `docs/thesis.svg`. Every rank's
+//! engine executes its plans on real bytes, and every sum is checked. Only the network and its
+//! clock are simulated. Predictions continue the curves to 100,000 ranks. This needs minutes and 4
+//! GiB; `-- --ranks-max 64` finishes in seconds.
 //!
-//! With `-- --sockets`, as root, it first measures the points that `docs/thesis.csv` lacks: real
-//! processes on 2 to 64 emulated hosts of this machine, each in a network namespace of its own,
-//! over the kernel's TCP. It appends each point when it has it, so an interrupted run goes on where
-//! it stopped. To measure a point again, delete its line.
+//! With `-- --sockets`, as root, the example first measures the points that `docs/thesis.csv` does
+//! not contain. It runs real processes on 2 to 64 emulated hosts of this machine, each in its own
+//! network namespace, over the kernel's TCP. It appends each point to the file immediately, so an
+//! interrupted run resumes where it stopped. To repeat a measurement, delete its line.
 //!
 //! # The step
 //!
 //! A model has twelve layers. Backward starts an all-reduce after every fourth layer, and the
-//! optimizer waits for all three; forward and backward sleep to a timetable. Backward takes 1.8
-//! times as long as the bytes of its gradients on one link. What the step takes longer than forward
-//! and backward is the *exposed* communication. It has two parts: the bytes of the last bucket, and
-//! the latency of the messages.
+//! optimizer waits for all three. Forward and backward sleep to a timetable; backward takes 1.8
+//! times as long as a link needs for the gradients. *Exposed* communication is the duration of the
+//! step minus forward and backward. It has two parts: the bytes of the last bucket, and the latency
+//! of the messages.
 //!
-//! A ring sends 2(n − 1) messages one after the other, so its latencies cost more than its bytes
-//! once n exceeds the bytes of a bucket · β / α. That is at 2 ranks for the small model (buckets of
-//! 32 KiB) and at 17 for the large one (512 KiB). Circulant sends as few bytes in 2⌈log₂ n⌉
-//! messages. Binomial trees and recursive doubling send a whole bucket in every round, so they pay
-//! for the bytes ⌈log₂ n⌉ times.
+//! A ring sends 2(n − 1) messages, each after the previous one has arrived. Their latency exceeds
+//! the time for the bytes once n > bytes · β / α, where α is the latency of a message and β the
+//! time per byte of a link. That happens at 6 ranks for the small model (buckets of 32 KiB) and at
+//! 82 for the large one (512 KiB). Circulant sends the same number of bytes in 2⌈log₂ n⌉ messages.
+//! Binomial trees and recursive doubling send a whole bucket in every round, so they pay for the
+//! bytes ⌈log₂ n⌉ times. `auto` is the algorithm that the library chooses for three concurrent
+//! all-reduces.
 //!
 //! # The links
 //!
-//! 20 Mbit/s and 12.5 ms, of which TCP leaves 18.8 Mbit/s: slow enough that two cores carry the
-//! traffic of 64 ranks. `docs/thesis.csv` has, beside each point, the traffic that the emulated
-//! switch carried and the part of a core that it took for that; a point for which it took more than
-//! half a core, or lost a packet, is not shown. Congestion windows are kept over the pauses
-//! (`tcp_slow_start_after_idle` is 0), because backward in slow motion is one.
+//! Links have 10 Mbit/s and 5 ms; TCP makes 9.4 Mbit/s and 5.5 ms of them. They are slow enough for
+//! two cores to carry the traffic of 64 ranks. For each point, `docs/thesis.csv` records the
+//! traffic of the emulated switch and the share of a core that the switch used. The picture omits a
+//! point if the switch was too slow or lost a packet.
 //!
-//! In the α-β model links that are a hundred times faster in both respects (2 Gbit/s, 125 µs), with
-//! a backward a hundred times shorter, give the same picture with 1/100 of every time.
+//! In the α-β model, links that are 100 times faster in both respects (1 Gbit/s, 50 µs) with a
+//! backward 100 times shorter give the same picture with 1/100 of every time. TCP's constants do
+//! not become faster, so they are set for slow links: congestion windows survive pauses, and TCP
+//! does not send messages again that wait in a queue for longer than 200 ms.
 
 #[path = "../drawing/mod.rs"]
 mod drawing;
@@ -54,12 +58,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 use step::{Link, MODELS, Model, WAYS};
 
-/// What TCP makes of the links: a message's latency, and what a port carries.
-const ALPHA: Duration = Duration::from_micros(13_000);
-const RATE_MBIT: f64 = 18.8;
-/// Simulated beside the numbers of ranks that are measured.
+/// Latency and rate of the links, as TCP sees them.
+const ALPHA: Duration = Duration::from_micros(5_500);
+const RATE_MBIT: f64 = 9.4;
+/// Ranks that are simulated in addition to the measured ones.
 const SIMULATED: [usize; 4] = [128, 256, 512, 1_024];
-/// Priced beyond those.
+/// Ranks beyond those, with predictions only.
 const PRICED: [usize; 6] = [2_048, 4_096, 10_000, 20_000, 50_000, 100_000];
 const MEASURED: &str = "docs/thesis.csv";
 const PICTURE: &str = "docs/thesis.svg";
@@ -68,23 +72,23 @@ const PICTURE: &str = "docs/thesis.svg";
 #[derive(Parser)]
 #[command(name = "05_thesis")]
 struct Arguments {
-    /// Up to how many ranks are simulated, and measured with --sockets
+    /// The most ranks to simulate, or to measure with --sockets
     #[arg(long, value_name = "N", default_value_t = 1_024)]
     ranks_max: usize,
 
-    /// First measures the points that the file lacks, between real processes; needs root
+    /// First measure the points that the file lacks, with real processes; needs root
     #[arg(long)]
     sockets: bool,
 
-    /// Steps of a measured point, after three that do not count
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    /// Steps per measured point, after three warm-up steps
+    #[arg(long, value_name = "N", default_value_t = 5)]
     steps: usize,
 
     /// The file of measured points
     #[arg(long, value_name = "FILE", default_value = MEASURED)]
     csv: PathBuf,
 
-    /// Where to paint the picture
+    /// Where to write the picture
     #[arg(long, value_name = "FILE", default_value = PICTURE)]
     svg: PathBuf,
 }
@@ -118,7 +122,7 @@ fn compare(arguments: &Arguments) -> Result<(), String> {
         .map_err(|error| format!("cannot write {}: {error}", arguments.svg.display()))
 }
 
-/// What every algorithm takes for one model; prints a table of it.
+/// Simulates one model with each algorithm and prints a table.
 fn compare_ways(
     model: &Model,
     link: &Link,
@@ -126,11 +130,11 @@ fn compare_ways(
     points: &[Point],
 ) -> Result<Vec<Series>, String> {
     println!(
-        "\nThe {} model, buckets of {} KiB: milliseconds of a step in which it only communicates",
+        "\nThe {} model, buckets of {} KiB: exposed communication per step in milliseconds",
         model.name,
         model.bucket_bytes() >> 10
     );
-    println!("ranks  algorithm            measured  (least to most)  simulated     priced  took");
+    println!("ranks  algorithm            measured     (min to max)  simulated  predicted  choice");
     let mut series: Vec<Series> = WAYS
         .map(|(way, _)| Series {
             way,

@@ -1,4 +1,4 @@
-//! The step between real processes: each in a network namespace of its own, as one host.
+//! The step between real processes, each on an emulated host of its own.
 
 use crate::real::{ALGORITHM, MODEL, STEPS};
 use crate::step::{MODELS, Model, WAYS};
@@ -11,47 +11,46 @@ use std::time::Duration;
 
 /// Numbers of ranks, powers of two and others.
 pub(crate) const RANKS: [usize; 8] = [2, 4, 7, 8, 16, 23, 32, 64];
-/// What the links are like below TCP: what comes out of them is [`crate::ALPHA`] and
-/// [`crate::RATE_MBIT`].
-const DELAY: Duration = Duration::from_micros(12_500);
-const WIRE_MBIT: f64 = 20.0;
-/// What waits for a link at most: all that the ranks have under way at once, so none is lost.
+/// The links below TCP, which makes [`crate::ALPHA`] and [`crate::RATE_MBIT`] of them.
+const DELAY: Duration = Duration::from_millis(5);
+const WIRE_MBIT: f64 = 10.0;
+/// The capacity of a link's queue: enough for all concurrent messages, so that none is lost.
 const QUEUE_BYTES: u64 = 8 << 20;
-/// Where the ranks meet.
+/// The port of rank 0's rendezvous.
 const PORT: u16 = 29500;
-/// After so many seconds the ranks are ended: no point takes as long.
+/// Seconds after which a rank is killed; no point takes that long.
 const LIMIT_S: &str = "600";
-/// A switch that needs more of a core, or that loses packets, shapes what it is to measure.
+/// If the switch needs a larger share of a core, it distorts the measurement.
 const SWITCH_SHARE_MAX: f64 = 0.5;
-/// The columns of a file of points.
+/// The header of the file of points.
 const COLUMNS: &str = "model,ranks,algorithm,steps,exposed_ms,least_ms,most_ms,alpha_us,\
                        rate_mbit,chosen,switch_share,switch_mbit,dropped";
 
-/// What one algorithm takes for a model on so many ranks.
+/// The measured step of one model, algorithm and number of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Point {
     /// The model's name.
     pub(crate) model: String,
-    /// How many ranks.
+    /// The number of ranks.
     pub(crate) ranks: usize,
     /// One of the names in [`WAYS`].
     pub(crate) way: String,
-    /// How many steps counted.
+    /// The number of measured steps.
     steps: usize,
-    /// What communication added, in milliseconds: the median of the steps, the least, the most.
+    /// Exposed communication in milliseconds: median, minimum and maximum of the steps.
     pub(crate) exposed_ms: [f64; 3],
-    /// What the ranks measured of a link: microseconds a message, and Mbit/s.
+    /// The link as the ranks measured it: latency in microseconds, and Mbit/s.
     pub(crate) link: (f64, f64),
-    /// The algorithm that carried out the all-reduces.
+    /// The algorithm of the all-reduces.
     pub(crate) chosen: String,
-    /// The part of a core that the switch took, and the Mbit/s that it carried on the average.
+    /// The share of a core that the switch used, and the mean traffic through it in Mbit/s.
     switch: (f64, f64),
-    /// Packets that the switch lost.
+    /// Packets that the switch dropped.
     dropped: u64,
 }
 
 impl Point {
-    /// Whether the switch was fast enough for the point to say something about the algorithm.
+    /// Returns whether the switch kept up, so that the point depends on the algorithm only.
     pub(crate) fn counts(&self) -> bool {
         self.switch.0 <= SWITCH_SHARE_MAX && self.dropped == 0
     }
@@ -104,10 +103,10 @@ impl Point {
     }
 }
 
-/// Reads the points of a file that [`complete`] wrote. A file that is not there has none.
+/// Reads the points of a file that [`complete`] wrote. A missing file contains none.
 ///
 /// # Errors
-/// A sentence: the file cannot be read, or is another.
+/// Returns a sentence if the file cannot be read or contains another line.
 pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -124,15 +123,14 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
         .collect()
 }
 
-/// Measures the points up to `ranks_max` that the file lacks, and appends each. A point of an
-/// interrupted run that is not in the file is measured again.
+/// Measures the points up to `ranks_max` that the file does not contain, and appends each of them.
 ///
 /// # Errors
-/// A sentence: there can be no emulated hosts, a rank failed, or the file cannot be written.
+/// Returns a sentence if hosts cannot be emulated, a rank fails, or the file cannot be written.
 pub(crate) fn complete(path: &Path, ranks_max: usize, steps: usize) -> Result<(), String> {
     let known = read(path)?;
-    for model in &MODELS {
-        for ranks in RANKS.into_iter().filter(|ranks| *ranks <= ranks_max) {
+    for ranks in RANKS.into_iter().filter(|ranks| *ranks <= ranks_max) {
+        for model in &MODELS {
             for (way, _) in WAYS {
                 if known.iter().any(|point| point.is(model, ranks, way)) {
                     continue;
@@ -160,12 +158,12 @@ fn measure(model: &Model, ranks: usize, way: &str, steps: usize) -> io::Result<P
     let network = Network::open(&Shape {
         delay: DELAY,
         queue_bytes: QUEUE_BYTES,
-        keeps_windows: true,
+        is_slow_motion: true,
         ..Shape::new(ranks, WIRE_MBIT * 1e6 / 8.0)
     })?;
     let program = std::env::current_exe()?;
     let started = network.start_ranks(&vec![1; ranks], PORT, |_host| {
-        // `timeout` ends a rank that hangs.
+        // `timeout` kills a rank that hangs.
         let mut command = Command::new("timeout");
         command.arg(LIMIT_S).arg(&program).stdout(Stdio::piped());
         command
@@ -175,7 +173,7 @@ fn measure(model: &Model, ranks: usize, way: &str, steps: usize) -> io::Result<P
         command
     })?;
     let (said, switch) = listen(&network, started)?;
-    let broken = || io::Error::other("rank 0 did not say what it measured");
+    let broken = || io::Error::other("rank 0 reported no measurement");
     let (table, times) = said.split_first().ok_or_else(broken)?;
     let [alpha_us, mbit, chosen] = table.split(',').collect::<Vec<_>>()[..] else {
         return Err(broken());
@@ -202,8 +200,11 @@ fn measure(model: &Model, ranks: usize, way: &str, steps: usize) -> io::Result<P
     })
 }
 
-/// Returns the lines of rank 0, and what the switch did from the first of them to the last. All
-/// ranks have to end well.
+/// Returns the lines of rank 0, and the switch's share of a core and traffic between the first line
+/// and the last. Waits until all ranks have exited.
+///
+/// # Errors
+/// Returns an error if a rank fails.
 fn listen(network: &Network, mut ranks: Vec<Child>) -> io::Result<(Vec<String>, (f64, f64))> {
     let output = ranks[0].stdout.take();
     let output = output.ok_or_else(|| io::Error::other("rank 0 has no output"))?;

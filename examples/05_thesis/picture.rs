@@ -1,9 +1,9 @@
-//! The picture: exposed communication against the number of ranks, one chart a model.
+//! The picture: exposed communication against the number of ranks, one chart per model.
 
 use crate::drawing::chart::{Chart, Curve, Scale, charts};
 use crate::step::{BUCKETS, MODELS, Model};
 
-/// What is known of one algorithm and one model: (ranks, exposed milliseconds).
+/// Points of one algorithm and model: pairs of ranks and exposed milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
     /// One of the names in [`crate::step::WAYS`].
@@ -13,7 +13,7 @@ pub(crate) struct Series {
     pub(crate) measured: Vec<(f64, f64)>,
 }
 
-/// Paints a chart of each model's series.
+/// Draws one chart per model.
 pub(crate) fn paint(series: &[Vec<Series>], (alpha_ms, rate_mbit): (f64, f64)) -> String {
     let of_models = MODELS.iter().zip(series);
     let charts_of_models: Vec<_> = of_models

@@ -1,4 +1,4 @@
-//! The step for real: this process is one of several ranks.
+//! The step as one of several real ranks.
 
 use super::{ALPHA, RATE_MBIT, simulated::choice};
 use crate::step::{BUCKETS, Link, MODELS, Model};
@@ -6,19 +6,18 @@ use ringtree::{Algorithm, Communicator, Error, ReduceOp};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Name the model, the algorithm and the number of steps to the ranks.
+/// Environment variables of a rank: the model, the algorithm, and the number of steps.
 pub(crate) const MODEL: &str = "THESIS_MODEL";
 pub(crate) const ALGORITHM: &str = "THESIS_ALGORITHM";
 pub(crate) const STEPS: &str = "THESIS_STEPS";
-/// Steps that open connections and windows before those that count.
+/// Steps before the measured ones; they open connections and congestion windows.
 const WARM_UP: usize = 3;
 
-/// Takes part in the steps. Rank 0 prints the table that the ranks measured (microseconds a
-/// message and Mbit/s) and what `auto` takes for a bucket; then, for each step, the milliseconds
-/// that communication added.
+/// Runs the steps. Rank 0 prints one line with the measured latency in microseconds, the measured
+/// rate in Mbit/s and the algorithm, then one line per step with its exposed milliseconds.
 ///
 /// # Errors
-/// What the library reports, or a wrong sum.
+/// Returns the errors of the library, and an error if a sum is wrong.
 pub(crate) fn take_part() -> Result<(), Error> {
     let said = |name| std::env::var(name).unwrap_or_default();
     let model = said(MODEL);
@@ -45,11 +44,11 @@ pub(crate) fn take_part() -> Result<(), Error> {
             println!("{:.3}", exposed.as_secs_f64() * 1e3);
         }
     }
-    // A rank that ends takes its connections along: the others may still be receiving.
+    // A rank that exits closes its connections while the others may still be receiving.
     comm.barrier()
 }
 
-/// One step from a common start; returns what communication added for the slowest rank.
+/// Runs one step from a common start. Returns the exposed communication of the slowest rank.
 fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
     let link = Link::new(ALPHA, RATE_MBIT);
     let buckets: Vec<_> = (0..BUCKETS)
@@ -75,7 +74,7 @@ fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
     Ok(Duration::from_nanos(slowest[0]).saturating_sub(link.compute(model)))
 }
 
-/// Forward and backward are a timetable here: absolute times, so that late wake-ups do not add up.
+/// Stands for forward and backward. The times are absolute so that late wake-ups do not add up.
 fn sleep_until(moment: Instant) {
     sleep(moment.saturating_duration_since(Instant::now()));
 }

@@ -1,7 +1,7 @@
-//! The step in virtual time: every rank's engine runs its plans on real bytes.
+//! The step in virtual time: each rank's engine executes its plans on real bytes.
 
 use super::step::{BUCKETS, LAYERS_PER_BUCKET, Link, Model, OVERHEAD};
-use ringtree::plan::select::{Choice, TuningTable, choose, choose_beside};
+use ringtree::plan::select::{Choice, TuningTable, choose, choose_concurrent};
 use ringtree::plan::{Algorithm, Collective, Topology};
 use ringtree::sim::checkers::{exact, no_hang, order};
 use ringtree::sim::cluster::Cluster;
@@ -9,11 +9,11 @@ use ringtree::sim::script::{Call, Script, Step};
 use ringtree::sim::simulate::World;
 use std::time::Duration;
 
-/// No step takes longer.
+/// A step that takes longer hangs.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What one rank does in a step: forward, then backward from the last layer to the first; a
-/// bucket's all-reduce starts with its last gradient, and the optimizer waits for all of them.
+/// The step of one rank: forward, then backward from the last layer to the first. The all-reduce of
+/// a bucket starts with its last gradient, and the optimizer waits for all buckets.
 fn script(model: &Model, link: &Link) -> Vec<Step> {
     let call = Call::new(Collective::AllReduce, model.bucket_elements());
     let mut steps = vec![Step::Compute(link.forward(model))];
@@ -26,11 +26,10 @@ fn script(model: &Model, link: &Link) -> Vec<Step> {
     steps
 }
 
-/// Executes the step on `ranks` ranks and returns the milliseconds that communication adds to
-/// computing.
+/// Executes the step on `ranks` ranks and returns the exposed communication in milliseconds.
 ///
 /// # Errors
-/// A sentence: a call failed, hung, came out of order or left a wrong element.
+/// Returns a sentence if a call fails, hangs, completes out of order or leaves a wrong element.
 pub(crate) fn exposed_ms(
     ranks: usize,
     algorithm: Option<Algorithm>,
@@ -58,11 +57,11 @@ pub(crate) fn exposed_ms(
     Ok(exposed.as_secs_f64() * 1e3)
 }
 
-/// Milliseconds of communication that the closed forms expect to be exposed, if a bucket starts
-/// when the one before it is done.
+/// Returns the predicted exposed communication in milliseconds if each bucket waits for the
+/// previous one.
 ///
 /// # Errors
-/// A sentence, if the algorithm does not carry out an all-reduce.
+/// Returns a sentence if the algorithm does not implement all-reduce.
 pub(crate) fn priced_ms(
     ranks: usize,
     algorithm: Option<Algorithm>,
@@ -78,11 +77,11 @@ pub(crate) fn priced_ms(
     Ok((end_s - link.compute(model).as_secs_f64()) * 1e3)
 }
 
-/// What the chooser takes for all buckets, as all may be under way at once, or the algorithm that
-/// is named, for one.
+/// Returns the library's choice for all buckets, which may be in flight simultaneously, or the cost
+/// of the given algorithm for one bucket.
 ///
 /// # Errors
-/// A sentence, if nothing carries out an all-reduce.
+/// Returns a sentence if no algorithm implements the all-reduce.
 pub(crate) fn choice(
     ranks: usize,
     algorithm: Option<Algorithm>,
@@ -92,7 +91,7 @@ pub(crate) fn choice(
     let apart = Topology::apart(ranks);
     let (sum, bytes) = (Collective::AllReduce, model.bucket_bytes());
     match algorithm {
-        None => choose_beside(
+        None => choose_concurrent(
             BUCKETS as usize,
             sum,
             &apart,

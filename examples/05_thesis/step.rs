@@ -1,4 +1,4 @@
-//! The training step that every algorithm is to carry: models, a timetable, links.
+//! The training step: models, timetable, links.
 
 use ringtree::plan::price::LinkCost;
 use ringtree::{Algorithm, TuningTable};
@@ -6,25 +6,26 @@ use std::time::Duration;
 
 /// Layers of a model.
 pub(crate) const LAYERS: u32 = 12;
-/// The gradients of so many layers travel together.
+/// Layers whose gradients form one bucket.
 pub(crate) const LAYERS_PER_BUCKET: u32 = 4;
-/// All-reduces of a step.
+/// All-reduces per step.
 pub(crate) const BUCKETS: u32 = LAYERS / LAYERS_PER_BUCKET;
 
-/// How long a message keeps its sender busy, and its receiver.
+/// Time for which a message occupies its sender, and then its receiver.
 pub(crate) const OVERHEAD: Duration = Duration::from_micros(25);
 
-/// A model whose gradients are averaged in every step.
+/// A model whose gradients are averaged in each step.
 #[derive(Debug)]
 pub(crate) struct Model {
     /// Its name in files and pictures.
     pub(crate) name: &'static str,
-    /// Elements of a layer, of four bytes each.
+    /// `f32` elements per layer.
     layer_elements: usize,
 }
 
-/// Four layers of the small model are sent in about the time of one message's latency. A bucket of
-/// the large one takes 17 latencies, so up to 17 ranks its bytes outweigh a ring's messages.
+/// A link needs 5 latencies for a bucket of the small model, and 81 for a bucket of the large one.
+/// So a ring's latency exceeds the time for its bytes from 6 ranks on for the small model, and from
+/// 82 on for the large one.
 pub(crate) const MODELS: [Model; 2] = [
     Model {
         name: "small",
@@ -48,7 +49,7 @@ impl Model {
     }
 }
 
-/// The algorithms compared; none is the chooser.
+/// The algorithms; `None` lets the library choose.
 pub(crate) const WAYS: [(&str, Option<Algorithm>); 5] = [
     ("ring", Some(Algorithm::Ring)),
     ("binomial", Some(Algorithm::Binomial)),
@@ -57,24 +58,23 @@ pub(crate) const WAYS: [(&str, Option<Algorithm>); 5] = [
     ("auto", None),
 ];
 
-/// What the links are like, all alike, full duplex, one port a rank; and how long computing takes
-/// beside them.
+/// A full-duplex link; each rank has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// A message's first byte arrives so long after it was sent.
+    /// Time from sending the first byte of a message to its arrival.
     pub(crate) alpha: Duration,
-    /// What a port carries.
+    /// Bytes per second in each direction.
     pub(crate) bytes_per_s: f64,
 }
 
 impl Link {
-    /// A link of that latency and so many Mbit/s.
+    /// Creates a link with latency `alpha` and `rate_mbit` Mbit/s.
     pub(crate) fn new(alpha: Duration, rate_mbit: f64) -> Self {
         let bytes_per_s = rate_mbit * 1e6 / 8.0;
         Self { alpha, bytes_per_s }
     }
 
-    /// The link as the chooser is told of it. Folding is free, in virtual time as here.
+    /// Returns the tuning table of such links. Folding costs nothing in virtual time.
     #[must_use]
     pub(crate) fn tuning(&self) -> TuningTable {
         TuningTable {
@@ -88,28 +88,28 @@ impl Link {
         }
     }
 
-    /// How long backward takes for one layer: about twice what the layer's bytes take, so that an
-    /// all-reduce that paid for bytes alone would hide behind it.
+    /// Returns the duration of backward for one layer: 1.8 times the time a link needs for the
+    /// layer's bytes, so that backward hides an all-reduce that costs bytes only.
     #[must_use]
     pub(crate) fn backward_per_layer(&self, model: &Model) -> Duration {
         let layer_bytes = model.bucket_bytes() as f64 / f64::from(LAYERS_PER_BUCKET);
         Duration::from_secs_f64(1.8 * layer_bytes / self.bytes_per_s)
     }
 
-    /// How long forward takes: as long as backward of four layers.
+    /// Returns the duration of forward: that of backward for four layers.
     #[must_use]
     pub(crate) fn forward(&self, model: &Model) -> Duration {
         self.backward_per_layer(model) * LAYERS_PER_BUCKET
     }
 
-    /// When the last gradient of a bucket is there. Buckets are numbered in this order: the last
-    /// layers' comes first.
+    /// Returns the time at which the last gradient of bucket `bucket` is ready. Bucket 0 has the
+    /// gradients of the last layers.
     #[must_use]
     pub(crate) fn ready(&self, model: &Model, bucket: u32) -> Duration {
         self.forward(model) + self.backward_per_layer(model) * LAYERS_PER_BUCKET * (bucket + 1)
     }
 
-    /// The time in which a step would be over if communication cost nothing.
+    /// Returns the duration of a step without any communication.
     #[must_use]
     pub(crate) fn compute(&self, model: &Model) -> Duration {
         self.ready(model, BUCKETS - 1)

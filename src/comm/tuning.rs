@@ -13,7 +13,7 @@ use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::record::{TuningMismatch, TuningRecord};
-use crate::plan::select::{TuningTable, choose_beside};
+use crate::plan::select::{TuningTable, choose_concurrent};
 use crate::plan::topology::Sharing;
 use crate::plan::{Algorithm, Collective, Topology};
 use crate::whole_file;
@@ -157,10 +157,10 @@ impl Communicator {
 }
 
 impl Communicator {
-    /// What carries out an all-reduce best beside others of its kind, `calls` in all under way at
-    /// once ([`choose_beside`]). `None` where the choice of a single call stands: a program, a
-    /// setting or the order of sums decides, or the ranks share one host's memory.
-    pub(crate) fn algorithm_beside(
+    /// Returns the best algorithm for `calls` concurrent all-reduces of `count` elements
+    /// ([`choose_concurrent`]). Returns `None` where the choice for a single call applies: the
+    /// program or a setting names an algorithm or an order of sums, or all ranks share one host.
+    pub(crate) fn algorithm_among(
         &self,
         count: usize,
         dtype: Dtype,
@@ -173,7 +173,7 @@ impl Communicator {
         }
         let (size, table) = (dtype.size(), self.tuning());
         let sum = Collective::AllReduce;
-        let choice = choose_beside(calls, sum, &topology, count * size, size, &table);
+        let choice = choose_concurrent(calls, sum, &topology, count * size, size, &table);
         choice.ok().map(|choice| choice.algorithm)
     }
 }

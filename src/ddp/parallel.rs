@@ -247,8 +247,8 @@ impl DataParallel {
         };
         self.infos = self.layout.buckets.iter().enumerate().map(info).collect();
         let buckets = self.layout.buckets.iter();
-        let beside = |one: &Bucket| comm.algorithm_beside(one.count, one.dtype, buckets.len());
-        self.algorithms = buckets.clone().map(beside).collect();
+        let among = |one: &Bucket| comm.algorithm_among(one.count, one.dtype, buckets.len());
+        self.algorithms = buckets.clone().map(among).collect();
         let content = |bucket: &Bucket| match self.carrier {
             Some(_) => Content::Carried,
             None => Content::Here(Values::zeros(bucket.dtype, bucket.count)),

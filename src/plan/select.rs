@@ -5,7 +5,7 @@
 //! [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
-use super::cost::{beside, payload_bytes, shared, sites};
+use super::cost::{payload_bytes, reuse, shared, sites};
 use super::ir::Request;
 use super::parts::Parts;
 use super::price::Question;
@@ -180,15 +180,15 @@ pub fn choose_in_rank_order(
     offers.choose(forced)
 }
 
-/// As [`choose`], for `calls` of the same kind that are under way at once: the algorithm with the
-/// least predicted time for all of them. That time is the prediction, too.
+/// Like [`choose`], but for `calls` identical calls that are in flight simultaneously. Returns the
+/// algorithm with the least predicted time for all of them, and that time.
 ///
-/// Calls share the ports, and a link belongs to the earliest call that still needs it, until its last message is sent. So a call alone is often faster by another algorithm than
-/// several.
+/// Concurrent calls share the ports, and they use each link in the order of issue. The best
+/// algorithm for a single call is therefore often not the best for several.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
-/// use ringtree::plan::select::{TuningTable, choose, choose_beside};
+/// use ringtree::plan::select::{TuningTable, choose, choose_concurrent};
 ///
 /// let mut table = TuningTable::default();
 /// table.tcp.alpha_s = 13e-3;
@@ -196,14 +196,14 @@ pub fn choose_in_rank_order(
 /// let (sum, four) = (Collective::AllReduce, Topology::apart(4));
 /// let alone = choose(sum, &four, 32 << 10, 4, &table, None)?;
 /// assert_eq!(alone.algorithm, Algorithm::TwoShot);
-/// let three = choose_beside(3, sum, &four, 32 << 10, 4, &table)?;
+/// let three = choose_concurrent(3, sum, &four, 32 << 10, 4, &table)?;
 /// assert_eq!(three.algorithm, Algorithm::RecursiveDoubling);
 /// # Ok::<(), String>(())
 /// ```
 ///
 /// # Errors
 /// As [`choose`].
-pub fn choose_beside(
+pub fn choose_concurrent(
     calls: usize,
     collective: Collective,
     topology: &Topology,
@@ -312,7 +312,7 @@ struct Offers<'a> {
     dtype_size: usize,
     /// Whether algorithms that fold in another order are refused.
     in_rank_order: bool,
-    /// How many calls are under way at once.
+    /// Calls that are in flight simultaneously.
     calls: usize,
 }
 
@@ -473,7 +473,7 @@ impl<'a> Offers<'a> {
         })
     }
 
-    /// Seconds that all calls take together.
+    /// Seconds until all concurrent calls are complete.
     fn predicted_s(&self, request: &Request) -> Result<f64, String> {
         let bytes = self.question.bytes;
         let alone_s = predicted_s(request, bytes, self.table)?;
@@ -485,10 +485,9 @@ impl<'a> Offers<'a> {
         if let Some(uplink) = &mut at_once.uplink {
             uplink.alpha_s = 0.0;
         }
-        // What keeps the ports busy, and the time until the links are free: the last message on one
-        // may still be on its way.
+        // A link is free again when its last message has been sent, not when it has arrived.
         let ports_s = predicted_s(request, bytes, &at_once)?;
-        let links_s = beside::reused_part(request)? * alone_s - self.table.tcp.alpha_s;
+        let links_s = reuse::reused_part(request)? * alone_s - self.table.tcp.alpha_s;
         Ok(alone_s + (self.calls - 1) as f64 * ports_s.max(links_s))
     }
 

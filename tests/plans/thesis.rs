@@ -15,17 +15,21 @@ use ringtree::plan::Algorithm;
 use std::time::Duration;
 use step::{Link, MODELS, Model, WAYS};
 
-/// How much more `auto` may leave exposed than the best algorithm.
+/// How much more `auto` may expose than the best algorithm.
 const AUTO_MAX: f64 = 1.05;
+/// If predictions are close, `auto` prefers a ring, in which every rank has one sender. On real
+/// links long streams that meet in a port cost more than the simulator knows: a ring took 918 ms
+/// with the large model on 7 hosts, circulant 1,690 ms.
+const RING_MAX: f64 = 1.25;
 
-/// Slow enough that messages cost more than bytes where the test looks: for the large model, the
-/// ring's 2(n − 1) of them from 17 ranks on.
+/// Slow enough that latency costs more than bytes where the test looks: for the small model, that
+/// of the ring's 2(n − 1) messages from 6 ranks on.
 fn link() -> Link {
-    Link::new(Duration::from_millis(13), 18.8)
+    Link::new(Duration::from_micros(5_500), 9.4)
 }
 
-fn large() -> &'static Model {
-    &MODELS[1]
+fn small() -> &'static Model {
+    &MODELS[0]
 }
 
 fn exposed_ms(ranks: usize, algorithm: Option<Algorithm>, model: &Model) -> f64 {
@@ -35,7 +39,7 @@ fn exposed_ms(ranks: usize, algorithm: Option<Algorithm>, model: &Model) -> f64 
 #[test]
 fn exposed_communication_grows_with_the_ranks_or_with_their_logarithm() {
     for (name, algorithm) in WAYS {
-        let [at_16, at_32, at_64] = [16, 32, 64].map(|ranks| exposed_ms(ranks, algorithm, large()));
+        let [at_16, at_32, at_64] = [16, 32, 64].map(|ranks| exposed_ms(ranks, algorithm, small()));
         let (first, second) = (at_32 - at_16, at_64 - at_32);
         // What the second doubling adds: twice what the first did if growth is linear, the same
         // if it is logarithmic.
@@ -66,8 +70,12 @@ fn the_chooser_is_never_far_from_the_best() {
                 .min_by(|one, other| one.0.total_cmp(&other.0))
                 .unwrap();
             let choice = simulated::choice(ranks, None, model, &link().tuning()).unwrap();
+            let most = match choice.algorithm {
+                Algorithm::Ring => RING_MAX,
+                _ => AUTO_MAX,
+            };
             assert!(
-                auto_ms <= AUTO_MAX * best.0,
+                auto_ms <= most * best.0,
                 "{} model, {ranks} ranks: {} exposes {auto_ms} ms, {} {} ms",
                 model.name,
                 choice.algorithm,
@@ -81,8 +89,8 @@ fn the_chooser_is_never_far_from_the_best() {
 #[test]
 fn the_closed_forms_expect_what_the_engine_takes_or_more() {
     for (name, algorithm) in WAYS {
-        let priced_ms = simulated::priced_ms(32, algorithm, large(), &link()).unwrap();
-        let ratio = exposed_ms(32, algorithm, large()) / priced_ms;
+        let priced_ms = simulated::priced_ms(32, algorithm, small(), &link()).unwrap();
+        let ratio = exposed_ms(32, algorithm, small()) / priced_ms;
         // Less where buckets overlap; more by what the last packet of a message takes to leave.
         assert!((0.6..1.15).contains(&ratio), "{name}: {ratio}");
     }
@@ -97,6 +105,6 @@ fn growth_is_told_apart() {
     assert!(growth::growth(&steps)[0].fit < 0.9);
     assert_eq!(
         growth::describe(&steps[..2]),
-        "+5.0 ms a doubling (R² over n 1.000, over log₂ n 1.000)"
+        "+5.0 ms per doubling (R² over n 1.000, over log₂ n 1.000)"
     );
 }

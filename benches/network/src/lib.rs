@@ -239,11 +239,15 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
     sys::leave_network().map_err(because("a network namespace needs root"))?;
     rustix::system::sethostname(format!("host{host}").as_bytes())?;
     let port = sys::make_port().map_err(because("a port needs /dev/net/tun"))?;
-    let after_idle = if shape.keeps_windows { "0" } else { "1" };
+    let (after_idle, retransmit_us) = match shape.is_slow_motion {
+        true => ("0", "10000000"),
+        false => ("1", "200000"),
+    };
     for (name, value) in [
         ("ipv6/conf/all/disable_ipv6", "1"),
         ("ipv4/tcp_no_metrics_save", "1"),
         ("ipv4/tcp_slow_start_after_idle", after_idle),
+        ("ipv4/tcp_rto_min_us", retransmit_us),
     ] {
         // A kernel without it needs no setting.
         let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);

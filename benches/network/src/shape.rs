@@ -35,9 +35,10 @@ pub struct Shape {
     pub send_buffer_bytes: Option<u64>,
     /// TCP's congestion control; none for the machine's.
     pub congestion_control: Option<String>,
-    /// Whether a connection that pauses keeps its congestion window
-    /// (`net.ipv4.tcp_slow_start_after_idle` is 0).
-    pub keeps_windows: bool,
+    /// Whether TCP's constants are set for slow links: a connection keeps its congestion window
+    /// over a pause, and retransmits only after ten seconds. Otherwise messages that wait in a
+    /// queue for longer than 200 ms are sent twice. Use it only if queues never overflow.
+    pub is_slow_motion: bool,
 }
 
 /// Switches with hosts, joined by slow uplinks: one a site, which its hosts share.
@@ -65,7 +66,7 @@ impl Shape {
             sites: None,
             send_buffer_bytes: None,
             congestion_control: None,
-            keeps_windows: false,
+            is_slow_motion: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The thread that carries packets from port to port when the switch says so.
 
 use crate::shape::Shape;
-use crate::switch::{Outcome, Packet, Switch};
+use crate::switch::{BOOKED_AHEAD_NS, Outcome, Packet, Switch};
 use crate::sys::{HEADER_BYTES, run_first};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -17,6 +17,10 @@ const BUFFER_BYTES: usize = HEADER_BYTES + (64 << 10);
 const BURST: usize = 4;
 /// What Ethernet adds to a packet: preamble, addresses, checksum, and the gap after it.
 const FRAMING_BYTES: u64 = 38;
+/// The ports are looked at so many times in a packet's delay at most, so that packets are carried
+/// several at a time; but often enough for no port to become idle.
+const DELAY_PARTS: u32 = 100;
+const PAUSE_MAX: Duration = Duration::from_micros(BOOKED_AHEAD_NS / 2_000);
 /// How often the thread looks whether it is to end, at least.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -61,6 +65,11 @@ pub(crate) struct Shaper {
     start: Instant,
     shared: Arc<Shared>,
     spare: Vec<Vec<u8>>,
+    /// Where a packet is read to, before it is copied to a buffer of its own length.
+    read: Vec<u8>,
+    /// The least time from one look at the ports to the next.
+    pause: Duration,
+    looked_at: Instant,
     statistics: Statistics,
 }
 
@@ -77,6 +86,9 @@ impl Shaper {
             start,
             shared,
             spare: Vec::new(),
+            read: vec![0; BUFFER_BYTES],
+            pause: (shape.delay / DELAY_PARTS).min(PAUSE_MAX),
+            looked_at: start,
             statistics: Statistics::default(),
         }
     }
@@ -105,7 +117,12 @@ impl Shaper {
     }
 
     /// Sleeps until a packet is due or a port that may be heard has one; returns such ports.
-    fn wait(&self) -> io::Result<Vec<usize>> {
+    fn wait(&mut self) -> io::Result<Vec<usize>> {
+        let early = self.pause.saturating_sub(self.looked_at.elapsed());
+        if early > Duration::ZERO {
+            std::thread::sleep(early);
+        }
+        self.looked_at = Instant::now();
         let now_ns = self.now_ns();
         let mut until_ns = now_ns + LOOK.as_nanos() as u64;
         until_ns = until_ns.min(self.switch.next_ns().unwrap_or(u64::MAX));
@@ -140,13 +157,12 @@ impl Shaper {
             if self.switch.hears_at(host) > now_ns {
                 return;
             }
-            let mut buffer = self.spare.pop().unwrap_or_default();
-            buffer.resize(BUFFER_BYTES, 0);
-            let Ok(length) = (&self.ports[host]).read(&mut buffer) else {
-                self.spare.push(buffer);
+            let Ok(length) = (&self.ports[host]).read(&mut self.read) else {
                 return;
             };
-            buffer.truncate(length);
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            buffer.clear();
+            buffer.extend_from_slice(&self.read[..length]);
             match Sight::of(&buffer).filter(|sight| sight.to < self.ports.len() && sight.to != host)
             {
                 Some(sight) => {

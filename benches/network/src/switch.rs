@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A host is heard only while its way out is booked for less than this, in nanoseconds; more waits
 /// in the host's own queue.
-const BOOKED_AHEAD_NS: u64 = 1_000_000;
+pub(crate) const BOOKED_AHEAD_NS: u64 = 1_000_000;
 
 /// A packet on its way. `T` is what the switch passes on unseen.
 #[derive(Debug)]

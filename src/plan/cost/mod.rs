@@ -12,7 +12,7 @@
 //! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
 //! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.
 //! Tests hold the one against the other. [`shared`] prices plans in shared memory, [`sites`] those
-//! whose ranks are at several sites. `beside` says how soon one call can follow another.
+//! whose ranks are at several sites. `reuse` says how soon a call can follow another.
 //! [`schedule()`] says when each message passes, [`Traffic`] counts what a plan sends, one rank's
 //! plan at a time.
 //!
@@ -23,8 +23,8 @@
 //!
 //! *May import* the plan's own files and `limits`.
 
-pub(in crate::plan) mod beside;
 mod path;
+pub(in crate::plan) mod reuse;
 mod schedule;
 pub mod shared;
 pub mod sites;

@@ -11,6 +11,7 @@ mod factors;
 mod leaving;
 mod messages;
 mod mismatch;
+mod model;
 mod own_operator;
 mod patience;
 mod steps;

@@ -1,10 +1,10 @@
-//! How soon a call can follow another of the same plan.
+//! How soon a call can follow another call of the same plan.
 //!
-//! Calls use a link in the order in which they were issued: a call sends its first message to a
-//! peer once the call before it has sent its last message there. So a plan that uses a link at its
-//! beginning and again at its end keeps the next call waiting throughout; a ring is one, and so is
-//! a circulant graph of 2^k ranks, whose first and last messages go to the rank opposite. A plan
-//! that uses each link once lets the next call follow at once, as fast as the ports carry it.
+//! Concurrent calls of a communicator use each link in the order of issue: a call sends its first
+//! message to a peer after the previous call has sent its last message there. A plan that uses a
+//! link early and late therefore blocks the next call for nearly its whole duration. A ring does
+//! that, and so does circulant on 2^k ranks, whose first and last messages go to the opposite rank.
+//! If a plan uses each link once, the next call starts immediately, and only the ports limit it.
 //!
 //! *May import* what `cost` imports.
 
@@ -13,14 +13,14 @@ use crate::plan::algorithms::plan;
 use crate::plan::ir::{ChunkRange, Plan, Request, Source, Step};
 use std::collections::BTreeMap;
 
-/// Returns the part of the time of `request`'s plans, from 0 to 1, for which a link to another host
-/// is in use from its first message to its last: 0 if no link carries two messages.
+/// Returns the longest time between the first and the last message on a link to another host, as a
+/// part of the duration of `request`'s plans: 0 if no link carries two messages, 1 for a ring.
 ///
-/// It looks at the plans of the first ranks and of the last, which differ most. Of more than
-/// [`REUSE_COUNTED_RANKS_MAX`] ranks it looks at none and returns 1.
+/// Examines the plans of the first two ranks and of the last rank, which differ most. Returns 1
+/// without looking if there are more than [`REUSE_COUNTED_RANKS_MAX`] ranks.
 ///
 /// # Errors
-/// A sentence, when there is no such plan.
+/// Returns a sentence if there is no such plan.
 pub(in crate::plan) fn reused_part(request: &Request) -> Result<f64, String> {
     let ranks = request.world_size;
     if ranks > REUSE_COUNTED_RANKS_MAX {
@@ -37,8 +37,9 @@ pub(in crate::plan) fn reused_part(request: &Request) -> Result<f64, String> {
     Ok(most)
 }
 
-/// Time is counted in *hops* here: how many messages, each waiting for the one before, precede what
-/// a chunk holds. The peers are taken to be as far as this rank is.
+/// Measures time in *hops*: the number of messages that precede the content of a chunk, each
+/// waiting for the one before. Assumes that the peers of this rank have progressed as far as it
+/// has.
 fn of_plan(plan: &Plan) -> f64 {
     let topology = plan.request.topology();
     let host = topology.host_of(plan.request.rank);
