@@ -202,6 +202,9 @@ pub const RANKS_PER_HOST_MAX: usize = 1024;
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 20;
 /// Above this many ranks a plan is neither drawn nor listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
+/// A page plays plans with up to this many transfers per rank. The longest plan for 64 ranks and
+/// 1 MiB has as many, and a page of two plans for 16 ranks stays below 200 KB.
+pub const PLAYED_TRANSFERS_PER_RANK_MAX: usize = 256;
 /// Group numbers are below this: the number of what a group hands around has three bits more. Each
 /// is given once in a job.
 pub const GROUPS_MAX: u32 = 1 << 29;

@@ -5,8 +5,8 @@ use crate::command::quantity::parse_size;
 use crate::command::{FAILED, FINE, MISUSED};
 use crate::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
 use crate::plan::algorithms::{plans, required};
-use crate::plan::cost::Traffic;
-use crate::plan::draw::{self, Caption};
+use crate::plan::cost::{Traffic, schedule};
+use crate::plan::draw::{self, Caption, Played};
 use crate::plan::export::{Report, exported};
 use crate::plan::price::LinkCost;
 use crate::plan::select::{
@@ -26,7 +26,8 @@ mod world;
 pub(crate) struct Arguments {
     #[arg(help = collectives())]
     collective: String,
-    /// The algorithm's name, auto (what a call would choose) or all
+    /// The algorithm's name, auto (what a call would choose) or all; two names, as ring,circulant,
+    /// for --draw html
     #[arg(long, value_name = "NAME|auto|all")]
     algorithm: Option<String>,
     /// The radix of an algorithm that has one; NAME/K says the same
@@ -84,8 +85,9 @@ pub(crate) struct Arguments {
     /// Prove that the plans are right, by symbolic execution (up to 1,024 ranks)
     #[arg(long)]
     verify: bool,
-    /// Draw it: text or svg (up to 64 ranks)
-    #[arg(long, value_name = "text|svg")]
+    /// Draw it: text, svg, or html, a page that plays the plan, or two plans on one clock (up to 64
+    /// ranks)
+    #[arg(long, value_name = "text|svg|html")]
     draw: Option<String>,
     /// table or json, one object a line
     #[arg(long, value_name = "table|json")]
@@ -120,6 +122,7 @@ enum Output {
     Json,
     Text,
     Svg,
+    Html,
 }
 
 /// The arguments, understood.
@@ -127,6 +130,8 @@ enum Output {
 struct Inquiry {
     collective: Collective,
     selection: Selection,
+    /// The algorithm whose plan is played next to that of `selection`.
+    second: Option<Algorithm>,
     topology: Topology,
     root: usize,
     bytes: usize,
@@ -144,7 +149,8 @@ impl Inquiry {
             .algorithm
             .as_deref()
             .ok_or("say which algorithm: --algorithm NAME, auto or all")?;
-        let selection = parse_selection(algorithm)?;
+        let output = output(arguments.draw.as_deref(), arguments.format.as_deref())?;
+        let (selection, second) = selected(algorithm, output)?;
         let radix = match &arguments.radix {
             Some(text) => Some(parse_count("--radix", text, 2, RADIX_MAX)?),
             None => None,
@@ -157,7 +163,8 @@ impl Inquiry {
         };
         let inquiry = Self {
             collective,
-            selection: with_radix(selection, radix)?,
+            selection: with_radix(selection, second, radix)?,
+            second,
             root: if collective.is_rooted() { root } else { 0 },
             bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
             pieces,
@@ -165,19 +172,22 @@ impl Inquiry {
             topology,
             is_reproducible: arguments.reproducible || is_set("RINGTREE_REPRODUCIBLE", "1"),
             verify: arguments.verify,
-            output: output(arguments.draw.as_deref(), arguments.format.as_deref())?,
+            output,
         };
         inquiry.check_drawing()?;
         Ok(inquiry)
     }
 
     fn check_drawing(&self) -> Result<(), String> {
-        let draws = matches!(self.output, Output::Text | Output::Svg);
+        let draws = matches!(self.output, Output::Text | Output::Svg | Output::Html);
         if draws && self.topology.world_size > DRAWN_RANKS_MAX {
             return Err(format!("--draw draws up to {DRAWN_RANKS_MAX} ranks"));
         }
         if self.output == Output::Svg && self.selection == Selection::All {
             return Err("--draw svg draws one algorithm; name it, or say auto".to_owned());
+        }
+        if self.output == Output::Html && self.selection == Selection::All {
+            return Err(PLAYS.to_owned());
         }
         Ok(())
     }
@@ -187,7 +197,11 @@ impl Inquiry {
         match self.selection {
             Selection::All => Ok((Algorithm::ALL.to_vec(), None)),
             Selection::One(algorithm) => {
-                required(self.collective, algorithm).map(|_| (vec![algorithm], None))
+                let named: Vec<Algorithm> = [algorithm].into_iter().chain(self.second).collect();
+                for algorithm in &named {
+                    required(self.collective, *algorithm)?;
+                }
+                Ok((named, None))
             }
             Selection::Auto => {
                 let choice = self.choose(None)?;
@@ -276,18 +290,39 @@ struct Assessment {
     pieces: usize,
 }
 
+/// Why more than two plans are not played.
+const PLAYS: &str = "--draw html plays one plan, or two on one clock; name one algorithm or two";
+
+/// What is selected: one name, auto or all; or two names, whose plans are played together.
+fn selected(text: &str, output: Output) -> Result<(Selection, Option<Algorithm>), String> {
+    let Some((one, other)) = text.split_once(',') else {
+        return Ok((parse_selection(text)?, None));
+    };
+    if output != Output::Html {
+        return Err(format!("--algorithm {text}: two names need --draw html"));
+    }
+    if other.contains(',') {
+        return Err(PLAYS.to_owned());
+    }
+    Ok((Selection::One(one.parse()?), Some(other.parse()?)))
+}
+
 /// The selection with a radix, if one is named.
-fn with_radix(selection: Selection, radix: Option<usize>) -> Result<Selection, String> {
+fn with_radix(
+    selection: Selection,
+    second: Option<Algorithm>,
+    radix: Option<usize>,
+) -> Result<Selection, String> {
     let Some(radix) = radix else {
         return Ok(selection);
     };
     let refusal = |why| format!("--radix {radix}: {why}");
     match selection {
-        Selection::One(algorithm) => {
+        Selection::One(algorithm) if second.is_none() => {
             let wanted = algorithm.with_radix(radix).map_err(refusal)?;
             Ok(Selection::One(wanted))
         }
-        Selection::All | Selection::Auto => {
+        Selection::One(_) | Selection::All | Selection::Auto => {
             Err(refusal("say of which algorithm: --algorithm NAME".into()))
         }
     }
@@ -310,13 +345,14 @@ fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
         (None, Some("json")) => Ok(Output::Json),
         (Some("text"), None | Some("table")) => Ok(Output::Text),
         (Some("svg"), None | Some("table")) => Ok(Output::Svg),
-        (Some("text" | "svg"), Some("json")) => {
+        (Some("html"), None | Some("table")) => Ok(Output::Html),
+        (Some("text" | "svg" | "html"), Some("json")) => {
             Err("--draw and --format json exclude each other".to_owned())
         }
-        (Some("text" | "svg") | None, Some(other)) => {
+        (Some("text" | "svg" | "html") | None, Some(other)) => {
             Err(format!("--format must be table or json, not '{other}'"))
         }
-        (Some(other), _) => Err(format!("--draw must be text or svg, not '{other}'")),
+        (Some(other), _) => Err(format!("--draw must be text, svg or html, not '{other}'")),
     }
 }
 
@@ -350,6 +386,7 @@ fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
             }
         }
         Output::Table => out = table(&inquiry, &assessments),
+        Output::Html => out = page(&inquiry, &mut assessments)?,
         Output::Text | Output::Svg => {
             for (plans, caption) in assessments.iter().filter_map(|one| one.drawn.as_ref()) {
                 out.push_str(&match inquiry.output {
@@ -364,6 +401,24 @@ fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
         out.push('\n');
     }
     Ok((out, fault(&assessments)))
+}
+
+/// The page that plays the plans.
+fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, String> {
+    let mut played = Vec::new();
+    for (plans, caption) in assessments.iter_mut().filter_map(|one| one.drawn.take()) {
+        let request = &plans[0].request;
+        let schedule = schedule(request, inquiry.bytes, 1, &inquiry.table).map_err(|why_not| {
+            let algorithm = request.algorithm;
+            format!("--draw html: {algorithm}: {why_not}; name fewer pieces with --chunks")
+        })?;
+        played.push(Played {
+            plans,
+            caption,
+            schedule,
+        });
+    }
+    draw::html(heading(inquiry).trim_end(), &played)
 }
 
 /// The first algorithm whose proof failed, in one line.

@@ -12,6 +12,7 @@ mod long;
 mod mutants;
 mod mutations;
 mod own;
+mod player;
 mod prices;
 mod proofs;
 mod replay;

@@ -1,17 +1,19 @@
 //! The picture of a plan: who sends what to whom in which round, and who holds what after it.
 //!
 //! *Purpose.* [`text`] for the terminal, [`svg`] for pages: both draw what [`holdings`] finds by
-//! replaying the plan.
+//! replaying the plan. [`html`] is a page that replays the plan itself, step by step.
 //!
-//! *Invariants.* Pictures are pure functions of the plans; an SVG is one self-contained file that
-//! reads well on light and on dark pages.
+//! *Invariants.* Pictures are pure functions of the plans; an SVG or a page is one self-contained
+//! file that reads well in light and in dark surroundings.
 //!
 //! *May import* the plan's own files and `limits`.
 
 pub mod holdings;
+mod player;
 mod svg;
 mod text;
 
+pub use player::{Played, html};
 pub use svg::svg;
 pub use text::text;
 
@@ -47,8 +49,14 @@ fn title(plans: &[Plan]) -> Option<String> {
     ))
 }
 
-/// "3 rounds · 7 messages · 1 MiB, at most 3 MiB sent by a rank · predicted 2.52 ms".
+/// "3 rounds · 7 messages · buffer 1 MiB, busiest rank sends 3 MiB · predicted 2.52 ms".
 fn facts(collective: Collective, caption: &Caption) -> String {
+    let price = Seconds(caption.time_s);
+    format!("{} · predicted {price}", counts(collective, caption))
+}
+
+/// "3 rounds · 7 messages · buffer 1 MiB, busiest rank sends 3 MiB".
+fn counts(collective: Collective, caption: &Caption) -> String {
     let traffic = &caption.traffic;
     let mut facts = vec![count(traffic.rounds, "round")];
     facts.extend(traffic.messages.map(|messages| count(messages, "message")));
@@ -59,7 +67,6 @@ fn facts(collective: Collective, caption: &Caption) -> String {
             Bytes(traffic.max_bytes_sent_per_rank as f64)
         ));
     }
-    facts.push(format!("predicted {}", Seconds(caption.time_s)));
     facts.join(" · ")
 }
 

@@ -214,3 +214,39 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
         fingerprint: trees.fingerprint,
     })
 }
+
+/// Returns the ranks whose contributions a chunk holds, for every chunk of every rank, scratch
+/// included, when `plans` have run to their ends. The list of a chunk that nothing was written to
+/// is empty. Plans that stop early, after the same number of rounds on all ranks, show what the
+/// ranks hold by then.
+///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::contributors};
+///
+/// let request = |rank| Request {
+///     collective: Collective::Reduce,
+///     algorithm: Algorithm::Binomial,
+///     world_size: 4,
+///     rank,
+///     root: 0,
+///     pieces: 1,
+///     hosts: Hosts::APART,
+/// };
+/// let mut plans: Vec<_> = (0..4).map(|rank| plan(&request(rank)).unwrap()).collect();
+/// assert_eq!(contributors(&plans).unwrap()[0], [[0, 1, 2, 3]]);
+/// plans.iter_mut().for_each(|plan| plan.rounds.truncate(1));
+/// assert_eq!(contributors(&plans).unwrap()[0], [[0, 1]]);
+/// ```
+///
+/// # Errors
+/// Returns the first fault of a step. What the collective demands in the end is not checked.
+pub fn contributors(plans: &[Plan]) -> Result<Vec<Vec<Vec<usize>>>, Fault> {
+    shape::check(plans)?;
+    matching::check(plans)?;
+    let run::Finished { values, chunks, .. } = run::execute(plans)?;
+    let ranks_in = |value: Option<values::Value>| {
+        value.map_or_else(Vec::new, |value| values.contributors(value).collect())
+    };
+    let of_rank = |chunks: Vec<_>| chunks.into_iter().map(ranks_in).collect();
+    Ok(chunks.into_iter().map(of_rank).collect())
+}

@@ -160,6 +160,12 @@ impl Values {
         self.trees[value as usize].fingerprint
     }
 
+    /// Returns the contributors in ascending order.
+    pub(super) fn contributors(&self, value: Value) -> impl Iterator<Item = usize> {
+        let runs = self.trees[value as usize].contributors.iter();
+        runs.flat_map(|(first, end)| *first as usize..*end as usize)
+    }
+
     /// The contributors, for a reader.
     pub(super) fn describe(&self, value: Value) -> String {
         let runs = &self.trees[value as usize].contributors;

@@ -26,7 +26,7 @@ fn plan(line: &str) -> Output {
 }
 
 /// The standard output of a command that must succeed.
-fn stdout(line: &str) -> String {
+pub(crate) fn stdout(line: &str) -> String {
     let output = plan(line);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{line}: {complaint}");
@@ -523,6 +523,9 @@ fn pictures_are_whole_files() {
         "all-reduce --algorithm ring --ranks 8",
         "broadcast --algorithm auto --ranks 64",
     ] {
+        let page = stdout(&format!("{line} --draw html"));
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+        assert_eq!(page, stdout(&format!("{line} --draw html")));
         let picture = stdout(&format!("{line} --draw svg"));
         assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
         assert_eq!(

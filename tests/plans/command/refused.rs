@@ -49,6 +49,18 @@ const REFUSED: &str = "
     broadcast --algorithm auto --ranks 8 --draw svg --format json => exclude
     broadcast --algorithm all --ranks 8 --draw svg => one algorithm
     broadcast --algorithm auto --ranks 65 --draw text => up to 64 ranks
+    broadcast --algorithm auto --ranks 65 --draw html => up to 64 ranks
+    broadcast --algorithm auto --ranks 8 --draw html --format json => exclude
+    broadcast --algorithm all --ranks 8 --draw html => one plan, or two
+    all-reduce --algorithm ring,circulant,flat --ranks 8 --draw html => one plan, or two
+    all-reduce --algorithm ring,circulant --ranks 8 => two names need --draw html
+    all-reduce --algorithm ring,circulant --ranks 8 --draw svg => two names need --draw html
+    all-reduce --algorithm ring,circulant --ranks 8 --format json => two names need --draw html
+    all-reduce --algorithm ring,fast --ranks 8 --draw html => no algorithm is called 'fast'
+    all-reduce --algorithm ring,pairwise --ranks 8 --draw html => does not carry out all-reduce
+    all-reduce --algorithm ring,circulant --radix 3 --ranks 8 --draw html => --algorithm NAME
+    all-reduce --algorithm circulant --bytes 64M --ranks 8 --draw html => plays at most 2048
+    all-reduce --algorithm circulant --bytes 1G --ranks 8 --draw html => fewer pieces with --chunks
 ";
 
 #[test]
