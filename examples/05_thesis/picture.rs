@@ -29,8 +29,8 @@ pub(crate) fn paint(series: &[Vec<Series>], (alpha_ms, rate_mbit): (f64, f64)) -
         .map(|ranks| (ranks, ranks.to_string()))
         .collect();
     let links = format!(
-        "{BUCKETS} all-reduces per step while backward runs; {alpha_ms} ms per message, {rate_mbit} \
-         Mbit/s per host"
+        "{BUCKETS} all-reduces per step while backward runs; {alpha_ms} ms per message, \
+         {rate_mbit} Mbit/s per host"
     );
     let how = "circles: real processes over TCP; lines: the engine on real bytes over a simulated \
                network; dashes: predictions";
