@@ -221,7 +221,7 @@ fn entry(message: &[Transfer], kind: usize, flags: u8) -> Vec<usize> {
 struct Clock<'a> {
     scale: f64,
     ends_s: Vec<f64>,
-    /// By round of the transfers, sender and receiver.
+    /// Messages, indexed by round of the transfers, sender and receiver.
     messages: HashMap<(usize, usize, usize), &'a MessageTimes>,
 }
 

@@ -51,15 +51,15 @@ impl Session {
         }
     }
 
-    /// The coordinator tells that a rank waits in the collective of that number, and its clock, if
-    /// it knows of one.
+    /// As the coordinator, sends `to` the number of a collective that a rank waits in, and the
+    /// clock of that collective if it is known.
     fn tell_clock(&mut self, to: To, sequence: u64) {
         self.outbox.push_back((to, Message::Patient(sequence)));
         let clock = self.clock(sequence).map(Message::Clock);
         self.outbox.extend(clock.map(|clock| (to, clock)));
     }
 
-    /// Tells `to` that this rank has made the call of that number with a timeout, if it has.
+    /// Offers `to` the timeout of call number `sequence`, if this rank has made that call with one.
     pub(super) fn offer_clock(&mut self, to: usize, sequence: u64) {
         let timeout = self.calls.timeout(sequence);
         let Some(timeout) = timeout.filter(|timeout| *timeout != PATIENT) else {
