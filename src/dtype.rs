@@ -1,6 +1,5 @@
 //! The element types: one table, one line a type.
 
-use crate::named::named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -140,4 +139,4 @@ dtypes! {
     F64  f64,         "f64",  Float;
 }
 
-named!(Dtype, "dtype");
+ringtree_plan::named!(Dtype, "dtype");

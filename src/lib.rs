@@ -82,9 +82,7 @@ pub mod dtype;
 pub mod error;
 pub mod launch;
 pub mod limits;
-mod named;
 pub mod op;
-pub mod plan;
 mod runtime;
 pub mod sim;
 mod whole_file;
@@ -134,7 +132,6 @@ pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use comm::{
     Communicator,
-    blocks::Blocks,
     buffer::{Buffer, BufferMut},
     builder::Builder,
     device_buffer::DeviceBuffer,
@@ -155,11 +152,13 @@ pub use op::ReduceOp;
 #[doc(inline)]
 pub use plan::{
     Algorithm, Collective,
-    layout::Layout,
+    layout::{Blocks, Layout},
     record::{TuningMismatch, TuningRecord},
     select::TuningTable,
 };
 pub use protocol::handshake::Secret;
+#[doc(inline)]
+pub use ringtree_plan as plan;
 #[doc(inline)]
 pub use sim::simulate::simulate;
 

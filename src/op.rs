@@ -1,7 +1,6 @@
 //! The reduction operators: one table, one line an operator; beside it the one that has a factor.
 
 use crate::dtype::Dtype;
-use crate::named::named_text;
 use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 
@@ -160,4 +159,4 @@ impl Ord for ReduceOp {
     }
 }
 
-named_text!(ReduceOp, "operator");
+ringtree_plan::named_text!(ReduceOp, "operator");

@@ -19,7 +19,7 @@ impl Text {
     pub(crate) fn load(path: Option<&Path>, context: usize) -> Result<Self, String> {
         let files = match path {
             Some(path) => vec![path.to_path_buf()],
-            None => rust_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))?,
+            None => own_sources()?,
         };
         let mut bytes = Vec::new();
         for file in &files {
@@ -101,10 +101,14 @@ impl Text {
     }
 }
 
-/// All Rust files under `directory`, in the order of their paths.
-fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, String> {
+/// Returns the Rust files of the project that contains this example, in the order of their paths.
+fn own_sources() -> Result<Vec<PathBuf>, String> {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = folders
+        .find(|folder| folder.join("DESIGN.md").is_file())
+        .ok_or("the default text, this project's sources, is not here: name another by --text")?;
     let mut found = Vec::new();
-    let mut directories = vec![directory.to_path_buf()];
+    let mut directories = vec![root.join("src"), root.join("crates")];
     while let Some(directory) = directories.pop() {
         let failed = |error| cannot_read(&directory, &error);
         for entry in fs::read_dir(&directory).map_err(failed)? {

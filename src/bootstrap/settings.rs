@@ -6,7 +6,6 @@ use super::tuning::{JOB_TUNING, TUNING, TuningSource};
 use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
 use crate::limits::{DEADLINE_DEFAULT, STALL_WARNING_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
-use crate::named::named;
 use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use std::fs;
 use std::num::NonZeroU16;
@@ -117,7 +116,7 @@ impl DevicePathChoice {
     }
 }
 
-named!(DevicePathChoice, "device path");
+ringtree_plan::named!(DevicePathChoice, "device path");
 
 /// What a rank must know before it can meet the others.
 #[derive(Clone, Debug)]

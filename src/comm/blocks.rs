@@ -12,83 +12,26 @@ use crate::engine::bind::{Lengths, Placement};
 use crate::engine::cache::bytes_of;
 use crate::engine::group;
 use crate::error::{Error, Result};
-use crate::plan::layout::Layout;
+use crate::plan::layout::{Blocks, Kept, Layout};
 use crate::plan::spec::Collective;
 use crate::protocol::call::{Call, Split, hash};
 use crate::sys::memory::lend;
-
-/// A buffer that is split into blocks by a layout of its own, see [`Layout::of`].
-#[derive(Clone, Debug)]
-pub struct Blocks<'a, B> {
-    buffer: B,
-    layout: Kept<'a>,
-}
-
-impl<'a> Layout<'a> {
-    /// `buffer`, or what a reference to it leads to, split by this layout, for the whole buffer of
-    /// a call: the output of an all-gather or gather, the input of a reduce-scatter or scatter, or
-    /// the buffer of a call in place. All ranks give the same layout. Calls without blocks do not
-    /// look at it.
-    ///
-    /// ```
-    /// use ringtree::Layout;
-    /// let gathered = ringtree::simulate(3, |comm| {
-    ///     let (own, mut all) = (vec![comm.rank() as u8; comm.rank()], [9; 3]);
-    ///     let counts = Layout::Counts(&[0, 1, 2]);
-    ///     comm.all_gather_into(&own, &mut counts.of(&mut all)).map(|()| all)
-    /// });
-    /// assert_eq!(gathered, vec![Ok([1, 2, 2]); 3]);
-    /// ```
-    pub fn of<B>(self, buffer: B) -> Blocks<'a, B> {
-        Blocks {
-            buffer,
-            layout: Kept::Lent(self),
-        }
-    }
-}
-
-impl<B> Blocks<'_, B> {
-    /// The same with counts of its own, for calls that go on while the caller does.
-    ///
-    /// ```
-    /// use ringtree::Layout;
-    /// let gathered = ringtree::simulate(3, |comm| {
-    ///     let counts: Vec<usize> = (0..comm.world_size()).collect();
-    ///     let blocks = Layout::Counts(&counts).of(vec![comm.rank() as u8; 3]).into_owned();
-    ///     Ok::<_, ringtree::Error>(comm.all_gather_async(blocks)?.wait()?.into_inner())
-    /// });
-    /// assert_eq!(gathered, vec![Ok(vec![1, 2, 2]); 3]);
-    /// ```
-    #[must_use]
-    pub fn into_owned(self) -> Blocks<'static, B> {
-        Blocks {
-            layout: Kept::of(self.layout.layout()),
-            buffer: self.buffer,
-        }
-    }
-
-    /// The buffer.
-    #[must_use]
-    pub fn into_inner(self) -> B {
-        self.buffer
-    }
-}
 
 impl<B: Buffer> Buffer for Blocks<'_, B> {
     type Element = B::Element;
 
     fn memory(&self) -> Memory<'_, B::Element> {
-        self.buffer.memory()
+        self.buffer().memory()
     }
 
     fn layout(&self) -> Layout<'_> {
-        self.layout.layout()
+        Blocks::layout(self)
     }
 }
 
 impl<B: BufferMut> BufferMut for Blocks<'_, B> {
     fn memory_mut(&mut self) -> MemoryMut<'_, B::Element> {
-        self.buffer.memory_mut()
+        self.buffer_mut().memory_mut()
     }
 }
 
@@ -474,33 +417,6 @@ impl Communicator {
         B: BufferMut + Send + 'static,
     {
         self.start(Call::new(Collective::AllToAll, 0), buffer)
-    }
-}
-
-/// A layout apart from the buffer that it comes with.
-#[derive(Clone, Debug)]
-pub(super) enum Kept<'a> {
-    Lent(Layout<'a>),
-    Counts(Vec<usize>),
-}
-
-impl Kept<'_> {
-    /// A layout that outlives the borrow of its buffer. Only counts are copied.
-    #[inline]
-    pub(super) fn of(layout: Layout) -> Kept<'static> {
-        match layout {
-            Layout::Even => Kept::Lent(Layout::Even),
-            Layout::Ceil => Kept::Lent(Layout::Ceil),
-            Layout::Counts(counts) => Kept::Counts(counts.to_vec()),
-        }
-    }
-
-    #[inline]
-    pub(super) fn layout(&self) -> Layout<'_> {
-        match self {
-            Kept::Lent(layout) => *layout,
-            Kept::Counts(counts) => Layout::Counts(counts),
-        }
     }
 }
 

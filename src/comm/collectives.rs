@@ -4,7 +4,6 @@
 //! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
 //! timeout; after an error other than [`Error::usage`] buffers are unspecified.
 
-use super::blocks::Kept;
 use super::buffer::{Buffer, BufferMut, MemoryMut, written, written_on_host};
 use super::work::{Failed, Work, release};
 use super::{Communicator, Issued};
@@ -16,7 +15,7 @@ use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::plan::algorithms::entry;
-use crate::plan::layout::Layout;
+use crate::plan::layout::{Kept, Layout};
 use crate::plan::spec::{Algorithm, Collective};
 use crate::protocol::call::{Call, Split};
 use crate::sys::memory::{Region, lend, lend_both};

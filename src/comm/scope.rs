@@ -1,7 +1,6 @@
 //! Asynchronous operations on borrowed buffers.
 
 use super::Communicator;
-use super::blocks::Kept;
 use super::buffer::{Buffer, BufferMut, written_on_host};
 use super::pairs::sent;
 use crate::engine::Ticket;
@@ -9,6 +8,7 @@ use crate::engine::cache::MessageEnd;
 use crate::engine::group::Memory;
 use crate::error::Result;
 use crate::op::ReduceOp;
+use crate::plan::layout::Kept;
 use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
 use crate::sys::memory::{Lender, Loan, Region, lending};

@@ -1,0 +1,136 @@
+//! Bruck: after round r every rank has the blocks of 2^(r+1) ranks, its own and those after it.
+//!
+//! ```text
+//! 5 ranks   round 0   r → r−1, 1 block      round 1   r → r−2, 2 blocks
+//!           round 2   r → r−4, 1 block      4 = n−1 blocks in 3 rounds
+//! ```
+//!
+//! Blocks are addressed where they lie, a run past the end of the buffer being two ranges of one
+//! message, so an all-gather has no scratch, and nothing is turned round at the end:
+//! ⌈log₂ n⌉α + (n−1)/n·mβ for every n; with radix k ⌈log_k n⌉ rounds of k−1 messages.
+//!
+//! In an all-to-all a block for the rank at distance i goes as far as the digits of i say, a digit
+//! a round, in scratch once it has left its rank; at the end all that has come is copied to its
+//! place. In as many rounds, but about half of the blocks travel in each: about (n/2)·⌈log₂ n⌉
+//! blocks.
+//!
+//! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All
+//! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation,
+//! and §3, the index operation.
+
+use super::Entry;
+use super::blocks::{FREE, all_but_one, circle, distances, hops, messages, multiples};
+use crate::ir::{ChunkRange, Request, Round, Step};
+use crate::price::Cost;
+use crate::spec::Collective;
+use crate::topology::Sharing;
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    name: "bruck",
+    collectives: &[Collective::AllGather, Collective::AllToAll],
+    source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §3 and §4",
+    is_symmetric: |_| true,
+    has_radix: |_| true,
+    chunks: |request| request.world_size * request.pieces,
+    scratch: |request| match request.collective {
+        Collective::AllToAll if request.world_size > 1 => request.world_size * request.pieces,
+        _ => 0,
+    },
+    build,
+    cost,
+    // With radix 2 circulant gathers in as many rounds as many bytes; in shared memory blocks need
+    // no rounds to be read.
+    is_offered: |offer| {
+        let is_shared = offer.topology.sharing() == Sharing::All;
+        offer.collective == Collective::AllToAll && !is_shared
+    },
+    ..Entry::PLAIN
+};
+
+fn build(request: &Request) -> Vec<Round> {
+    match request.collective {
+        Collective::AllToAll => all_to_all(request),
+        _ => all_gather(request),
+    }
+}
+
+fn all_gather(request: &Request) -> Vec<Round> {
+    let (rank, n) = (request.rank, request.world_size);
+    let radix = request.algorithm.radix();
+    let blocks = |first, count| circle(first, count, n, request.pieces);
+    let round = |distance: usize| {
+        let skips = || multiples(distance, n, radix).map(|skip| (skip, distance.min(n - skip)));
+        let send = |(skip, count)| Step::send((rank + n - skip) % n, blocks(rank, count));
+        let store = |(skip, count)| Step::store((rank + skip) % n, blocks(rank + skip, count));
+        skips().map(send).chain(skips().map(store)).collect()
+    };
+    distances(n, radix).into_iter().map(round).collect()
+}
+
+/// The index i of a block is how far it has to go. It is in the buffer until it first leaves, which
+/// is when the lowest of its digits that is not 0 has its turn, and in place i of scratch from then
+/// on. Both ends of a message name first what lies in scratch, so that what a receive overwrites
+/// has left before.
+fn all_to_all(request: &Request) -> Vec<Round> {
+    let (rank, n, pieces) = (request.rank, request.world_size, request.pieces);
+    let radix = request.algorithm.radix();
+    if n == 1 {
+        return Vec::new();
+    }
+    let buffer = |block: usize| ChunkRange::new(block % n * pieces, pieces);
+    let scratch = |index: usize| ChunkRange::new((n + index) * pieces, pieces);
+    let round = |distance: usize| {
+        let (mut sends, mut stores) = (Vec::new(), Vec::new());
+        for skip in multiples(distance, n, radix) {
+            let moved = (1..n).filter(|index| index / distance % radix == skip / distance);
+            let (first, again): (Vec<_>, Vec<_>) =
+                moved.partition(|index| index.is_multiple_of(distance));
+            let of_scratch = again.iter().map(|index| scratch(*index));
+            let of_buffer = first.iter().map(|index| buffer(rank + index));
+            let into = again.iter().chain(&first).map(|index| scratch(*index));
+            let sent = of_scratch.chain(of_buffer).collect();
+            sends.push(Step::send((rank + skip) % n, sent));
+            stores.push(Step::store((rank + n - skip) % n, into.collect()));
+        }
+        sends.append(&mut stores);
+        sends
+    };
+    let mut rounds: Vec<Round> = distances(n, radix).into_iter().map(round).collect();
+    let copy = |index: usize| Step::Copy {
+        from: scratch(index),
+        to: buffer(rank + n - index),
+    };
+    rounds.push((1..n).map(copy).collect());
+    rounds
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    let radix = request.algorithm.radix();
+    let passed = match request.collective {
+        Collective::AllToAll => blocks_moved(n, radix) as f64 / n as f64,
+        _ => all_but_one(n),
+    };
+    Cost {
+        rounds: distances(n, radix).len(),
+        hops: hops(n, radix),
+        messages_on_path: messages(n, radix) as f64,
+        volume_on_path: passed,
+        folded_on_path: 0.0,
+        max_sent_per_rank: passed,
+    }
+}
+
+/// How many blocks a rank sends in an all-to-all: for each digit the numbers below n in which it is
+/// not 0.
+fn blocks_moved(n: usize, radix: usize) -> usize {
+    let of_digit = |distance: usize| {
+        let period = distance.saturating_mul(radix);
+        n - (n / period * distance + (n % period).min(distance))
+    };
+    distances(n, radix).into_iter().map(of_digit).sum()
+}

@@ -1,0 +1,142 @@
+//! Chain: the ranks stand in a line, and every rank hands on a piece while it receives the next.
+//!
+//! ```text
+//! broadcast of 3 pieces from 0 to 4 ranks
+//! round 0   0→1 piece 0
+//! round 1   0→1 piece 1   1→2 piece 0
+//! round 2   0→1 piece 2   1→2 piece 1   2→3 piece 0
+//! round 3                 1→2 piece 2   2→3 piece 1
+//! round 4                               2→3 piece 2
+//! ```
+//!
+//! A reduce is the same towards the root, folded on the way; an all-reduce a reduce to 0 and a
+//! broadcast from 0. Broadcast (n+b−2)(α + mβ/b), reduce (n+b−2)(α + m(β + γ)/b). The best b is
+//! √((n−2)·mβ/α), with β + γ for the reduce.
+//!
+//! A rank receives from one rank all the time, and the rounds grow with n: for few ranks and large
+//! buffers.
+//!
+//! Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel, Dongarra, "Performance Analysis of
+//! MPI Collective Operations" (Cluster Computing 2007), §3, pipeline.
+
+use super::Entry;
+use super::blocks::{FREE, block, real_rank, to_and_from_the_root, virtual_rank};
+use crate::ir::{Request, Round, Step};
+use crate::limits::PIECES_MAX;
+use crate::price::{Cost, Question};
+use crate::spec::Collective;
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    name: "chain",
+    collectives: &[
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::AllReduce,
+    ],
+    source: "Pješivac-Grbović et al. (Cluster Computing 2007), §3",
+    has_one_sender: true,
+    build,
+    cost,
+    pieces,
+    is_pipelined: |_| true,
+    // At one site the pipeline of circulant has fewer rounds for every number of pieces. Between
+    // sites a chain crosses each uplink once, and the reduce goes one way while the broadcast goes
+    // the other.
+    is_offered: |offer| offer.topology.site_count() > 1,
+    ..Entry::PLAIN
+};
+
+fn build(request: &Request) -> Vec<Round> {
+    to_and_from_the_root(request, reduce, broadcast)
+}
+
+/// The rounds of one way.
+fn rounds(request: &Request) -> usize {
+    request.world_size + request.pieces - 2
+}
+
+/// The ranks next to this one, if any: towards the root, and away from it; and how far it is.
+fn neighbours(request: &Request) -> (Option<usize>, Option<usize>, usize) {
+    let (n, root) = (request.world_size, request.root);
+    let place = virtual_rank(request.rank, root, n);
+    let before = (place > 0).then(|| real_rank(place - 1, root, n));
+    let after = (place + 1 < n).then(|| real_rank(place + 1, root, n));
+    (before, after, place)
+}
+
+fn broadcast(request: &Request) -> Vec<Round> {
+    let (before, after, place) = neighbours(request);
+    let mut plan = vec![Vec::new(); rounds(request)];
+    for piece in 0..request.pieces {
+        let sent_in = place + piece;
+        if let Some(peer) = before {
+            plan[sent_in - 1].push(Step::store(peer, block(piece, 1)));
+        }
+        if let Some(peer) = after {
+            plan[sent_in].insert(0, Step::send(peer, block(piece, 1)));
+        }
+    }
+    plan
+}
+
+/// The broadcast backwards.
+fn reduce(request: &Request) -> Vec<Round> {
+    let (before, after, place) = neighbours(request);
+    let mut plan = vec![Vec::new(); rounds(request)];
+    for piece in 0..request.pieces {
+        let sent_in = request.world_size - 1 - place + piece;
+        if let Some(peer) = after {
+            let completes = before.is_none();
+            plan[sent_in - 1].push(Step::reduce(peer, block(piece, 1), completes));
+        }
+        if let Some(peer) = before {
+            plan[sent_in].insert(0, Step::send(peer, block(piece, 1)));
+        }
+    }
+    plan
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    let rounds = rounds(request);
+    let passed = rounds as f64 / request.pieces as f64;
+    let one_way = |folded| Cost {
+        rounds,
+        hops: (n - 1) as f64,
+        messages_on_path: rounds as f64,
+        volume_on_path: passed,
+        folded_on_path: folded,
+        max_sent_per_rank: 1.0,
+    };
+    match request.collective {
+        Collective::Broadcast => one_way(0.0),
+        Collective::Reduce => one_way(passed),
+        _ => Cost {
+            rounds: 2 * rounds,
+            hops: 2.0 * (n - 1) as f64,
+            messages_on_path: 2.0 * rounds as f64,
+            volume_on_path: 2.0 * passed,
+            folded_on_path: passed,
+            max_sent_per_rank: if n == 2 { 1.0 } else { 2.0 },
+        },
+    }
+}
+
+/// Where the derivative of the cost by b is zero.
+fn pieces(question: &Question) -> usize {
+    if question.world_size < 3 {
+        return 1;
+    }
+    let link = question.link;
+    let seconds_per_byte = match question.collective {
+        Collective::Broadcast => link.beta_s_per_byte,
+        _ => link.beta_s_per_byte + link.gamma_s_per_byte,
+    };
+    let whole_s = question.bytes as f64 * seconds_per_byte;
+    let best = ((question.world_size - 2) as f64 * whole_s / link.overhead_s).sqrt();
+    (best.round() as usize).clamp(1, PIECES_MAX)
+}

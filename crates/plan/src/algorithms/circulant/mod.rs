@@ -1,0 +1,178 @@
+//! Circulant graphs: as few rounds and as few bytes as there can be, for *every* number of ranks.
+//!
+//! Rank r talks to r ± s for the skips s = ⌈n/2⌉, ⌈⌈n/2⌉/2⌉, …, 1, that is k = ⌈log₂ n⌉ of them.
+//! The exchanges also have a radix: by 4 they have ⌈log₄ n⌉ levels of 3 messages, and by n they are
+//! [`super::two_shot`].
+//!
+//! ```text
+//! reduce-scatter of 6    round 0   r → r+3, 3 blocks
+//!                        round 1   r → r+2, 1 block
+//!                        round 2   r → r+1, 1 block      5 = n−1 blocks in 3 rounds
+//! ```
+//!
+//! *Purpose.* [`exchange`] holds reduce-scatter kα + (n−1)/n·m(β + γ), all-gather
+//! kα + (n−1)/n·mβ and all-reduce, their sum; [`pipeline`] the broadcast in b pieces,
+//! (b−1+k)(α + mβ/b), and the reduce, its mirror image, (b−1+k)(α + m(β + γ)/b); [`schedule`] says
+//! which piece travels when. The best b is √((k−1)·mβ/α), with β + γ for the reduce. Long exchanges
+//! are done in [`slices`].
+//!
+//! *Invariants.* No scratch; blocks are addressed where they lie, a run past the end of the buffer
+//! being two ranges of one message.
+//!
+//! *May import* what algorithms import: `plan::{ir, spec, cost}` and `limits`.
+//!
+//! Source: Träff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms"
+//! (arXiv 2410.14234), §2; Träff, "Optimal Broadcast Schedules in Logarithmic Time with
+//! Applications to Broadcast, All-Broadcast, Reduction and All-Reduction" (arXiv 2407.18004), §2.
+
+pub(super) mod exchange;
+mod pipeline;
+mod schedule;
+mod slices;
+
+use super::Entry;
+use super::blocks::{FREE, all_but_one, ceil_log2};
+use crate::ir::{Request, Round};
+use crate::limits::PIECES_MAX;
+use crate::price::{Cost, Question};
+use crate::spec::Collective;
+use exchange::Circle;
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    name: "circulant",
+    collectives: &[
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Broadcast,
+        Collective::Reduce,
+    ],
+    source: "Träff (arXiv 2410.14234), §2; Träff (arXiv 2407.18004), §2",
+    is_symmetric: |collective| !collective.is_rooted(),
+    has_radix: |collective| !collective.is_rooted(),
+    chunks: |request| match request.collective.is_rooted() {
+        true => request.pieces,
+        false => request.world_size * request.pieces,
+    },
+    build,
+    cost,
+    pieces,
+    is_pipelined: |collective| collective.is_rooted(),
+    is_sliced: |collective| !collective.is_rooted(),
+    ..Entry::PLAIN
+};
+
+/// The skips, smallest first: 1, …, ⌈n/k⌉, n for radix k.
+pub(super) fn skips(world_size: usize, radix: usize) -> Vec<usize> {
+    let mut skips = vec![world_size];
+    while let Some(&last) = skips.last().filter(|&&skip| skip > 1) {
+        skips.push(last.div_ceil(radix));
+    }
+    skips.reverse();
+    skips
+}
+
+fn build(request: &Request) -> Vec<Round> {
+    let Request {
+        rank, world_size, ..
+    } = *request;
+    if world_size == 1 {
+        return Vec::new();
+    }
+    let circle = Circle {
+        places: world_size,
+        radix: request.algorithm.radix(),
+        own: rank,
+        begin: |block| block,
+        rank_in: |place| place,
+    };
+    let mut exchange = Vec::new();
+    match request.collective {
+        Collective::Broadcast => return pipeline::broadcast(request),
+        Collective::Reduce => return pipeline::reduce(request),
+        Collective::ReduceScatter => exchange.extend(circle.reduce_scatter()),
+        Collective::AllGather => exchange.extend(circle.all_gather()),
+        _ => {
+            exchange.extend(circle.reduce_scatter());
+            exchange.extend(circle.all_gather());
+        }
+    }
+    slices::over_slices(&exchange, request.pieces)
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    let levels = ceil_log2(n);
+    let counts = exchange::counts(n, request.algorithm.radix());
+    // A slice begins when the one before it goes on, which waits for its first round's messages if
+    // every round waits for the one before.
+    let waits = |hops: usize, rounds: usize| match hops {
+        2.. if hops == rounds => request.pieces - 1,
+        _ => 0,
+    };
+    let exchange = |passes: usize, rounds: usize, folds: f64| Cost {
+        rounds: rounds * request.pieces,
+        hops: (passes * counts.hops + waits(passes * counts.hops, rounds)) as f64,
+        messages_on_path: (passes * counts.messages * request.pieces) as f64,
+        volume_on_path: passes as f64 * all_but_one(n),
+        folded_on_path: folds * all_but_one(n),
+        max_sent_per_rank: passes as f64 * all_but_one(n),
+    };
+    let rounds = request.pieces - 1 + levels;
+    let passed = rounds as f64 / request.pieces as f64;
+    // One piece takes the levels that a tree of the skips has; others go round about.
+    let hops = match request.pieces {
+        1 => tree_depth(n),
+        _ => levels,
+    };
+    let pipeline = |folded: f64, sent: f64| Cost {
+        rounds,
+        hops: hops as f64,
+        messages_on_path: rounds as f64,
+        volume_on_path: passed,
+        folded_on_path: folded,
+        max_sent_per_rank: sent,
+    };
+    match request.collective {
+        Collective::Broadcast => pipeline(0.0, passed),
+        Collective::Reduce => pipeline(passed, 1.0),
+        Collective::ReduceScatter => exchange(1, counts.rounds_reducing, 1.0),
+        Collective::AllGather => exchange(1, counts.levels, 0.0),
+        _ => exchange(2, counts.rounds_reducing + counts.levels, 1.0),
+    }
+}
+
+/// Of the numbers below n, the most that one is the sum of, each the largest skip that is left.
+fn tree_depth(world_size: usize) -> usize {
+    let skips = skips(world_size, 2);
+    let mut depths: Vec<usize> = Vec::new();
+    for &skip in &skips {
+        let (mut below, mut depth, mut edges) = (skip, 0, 0);
+        while let Some(level) = skips.iter().rposition(|one| *one < below) {
+            depth = depth.max(edges + depths[level]);
+            (below, edges) = (below - skips[level], edges + 1);
+        }
+        depths.push(depth.max(edges));
+    }
+    depths.pop().unwrap_or(0)
+}
+
+/// Where the derivative of the pipeline's cost by b is zero; for exchanges, the slices.
+fn pieces(question: &Question) -> usize {
+    let levels = ceil_log2(question.world_size);
+    let seconds_per_byte = match question.collective {
+        Collective::Broadcast => question.link.beta_s_per_byte,
+        Collective::Reduce => question.link.beta_s_per_byte + question.link.gamma_s_per_byte,
+        _ => return slices::count(question),
+    };
+    if levels < 2 {
+        return 1;
+    }
+    let whole_s = question.bytes as f64 * seconds_per_byte;
+    let best = ((levels - 1) as f64 * whole_s / question.link.overhead_s).sqrt();
+    (best.round() as usize).clamp(1, PIECES_MAX)
+}

@@ -1,0 +1,80 @@
+//! The broadcast in b pieces, and the reduce as its mirror image.
+//!
+//! Every rank receives every piece once, so the edges a piece takes form a tree; run backwards,
+//! with the directions turned round, the tree gathers every contribution once.
+
+use super::schedule::Schedule;
+use crate::algorithms::blocks::{block, real_rank, virtual_rank};
+use crate::ir::{Request, Round, Step};
+
+/// A message of the broadcast as one of its two ranks sees it.
+struct Edge {
+    peer: usize,
+    piece: usize,
+}
+
+/// What one rank does in one round of the broadcast.
+struct Turn {
+    sent: Option<Edge>,
+    received: Option<Edge>,
+}
+
+/// The rounds of one rank, piece by piece away from the root.
+pub(super) fn broadcast(request: &Request) -> Vec<Round> {
+    let steps = |turn: Turn| {
+        let send = turn
+            .sent
+            .map(|edge| Step::send(edge.peer, block(edge.piece, 1)));
+        let store = turn
+            .received
+            .map(|edge| Step::store(edge.peer, block(edge.piece, 1)));
+        send.into_iter().chain(store).collect()
+    };
+    turns(request).into_iter().map(steps).collect()
+}
+
+/// The rounds of one rank, piece by piece towards the root.
+pub(super) fn reduce(request: &Request) -> Vec<Round> {
+    let is_root = request.rank == request.root;
+    let mut has_left_root = vec![false; request.pieces];
+    let steps = |turn: Turn| {
+        let send = turn
+            .received
+            .map(|edge| Step::send(edge.peer, block(edge.piece, 1)));
+        let fold = turn.sent.map(|edge| {
+            // What leaves the root first in the broadcast comes home last in the reduce.
+            let completes = is_root && !std::mem::replace(&mut has_left_root[edge.piece], true);
+            Step::reduce(edge.peer, block(edge.piece, 1), completes)
+        });
+        send.into_iter().chain(fold).collect()
+    };
+    let mut rounds: Vec<Round> = turns(request).into_iter().map(steps).collect();
+    rounds.reverse();
+    rounds
+}
+
+fn turns(request: &Request) -> Vec<Turn> {
+    let n = request.world_size;
+    let schedule = Schedule::new(n, request.pieces);
+    let own = virtual_rank(request.rank, request.root, n);
+    let real = |place: usize| real_rank(place, request.root, n);
+    let received = schedule.received(own);
+    let sent_at: Vec<_> = (0..schedule.levels())
+        .map(|level| schedule.received((own + schedule.skip(level)) % n))
+        .collect();
+    let turn = |round: usize| {
+        let level = schedule.level(round);
+        let skip = schedule.skip(level);
+        let edge = |place: usize, piece: Option<usize>| {
+            piece.map(|piece| Edge {
+                peer: real(place % n),
+                piece,
+            })
+        };
+        Turn {
+            sent: edge(own + skip, sent_at[level][round]),
+            received: edge(own + n - skip, received[round]),
+        }
+    };
+    (0..schedule.rounds()).map(turn).collect()
+}

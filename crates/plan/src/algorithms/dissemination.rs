@@ -1,0 +1,61 @@
+//! Dissemination: after round r every rank has heard of 2^(r+1) ranks, itself and those before it.
+//!
+//! ```text
+//! 5 ranks   round 0   r → r+1      round 1   r → r+2      round 2   r → r+4
+//! radix 3   round 0   r → r+1, r+2      round 1   r → r+3
+//! ```
+//!
+//! ⌈log₂ n⌉α for every n; with radix k there are ⌈log_k n⌉ rounds of k − 1 tokens. A token may
+//! count a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this
+//! is a barrier only.
+//!
+//! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
+
+use super::Entry;
+use super::blocks::{distances, messages, multiples, whole};
+use crate::ir::{Request, Round, Source, Step};
+use crate::price::Cost;
+use crate::spec::Collective;
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    name: "dissemination",
+    collectives: &[Collective::Barrier],
+    source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
+    is_symmetric: |_| true,
+    has_radix: |_| true,
+    chunks: |_| 1,
+    build,
+    cost,
+    ..Entry::PLAIN
+};
+
+fn build(request: &Request) -> Vec<Round> {
+    let (rank, n) = (request.rank, request.world_size);
+    let radix = request.algorithm.radix();
+    let round = |distance: usize| {
+        let skips = || multiples(distance, n, radix);
+        let sends = skips().map(|skip| Step::send((rank + skip) % n, whole(1)));
+        let peers = skips().map(|skip| Source::Peer((rank + n - skip) % n));
+        let fold = Step::Receive {
+            sources: [Source::Own].into_iter().chain(peers).collect(),
+            ranges: whole(1),
+            completes: distance.saturating_mul(radix) >= n,
+        };
+        sends.chain([fold]).collect()
+    };
+    distances(n, radix).into_iter().map(round).collect()
+}
+
+fn cost(request: &Request) -> Cost {
+    let (n, radix) = (request.world_size, request.algorithm.radix());
+    let tokens = messages(n, radix) as f64;
+    Cost {
+        rounds: distances(n, radix).len(),
+        hops: distances(n, radix).len() as f64,
+        messages_on_path: tokens,
+        volume_on_path: tokens,
+        folded_on_path: tokens,
+        max_sent_per_rank: tokens,
+    }
+}

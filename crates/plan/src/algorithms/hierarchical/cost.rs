@@ -1,0 +1,245 @@
+//! The cost of each level, as a closed form.
+
+use super::levels::{Cut, Kind};
+use super::shares::Share;
+use super::{inside, rounds_one_way};
+use crate::algorithms::binomial::{children, depth};
+use crate::algorithms::blocks::{FREE, all_but_one, ceil_log2, virtual_rank};
+use crate::algorithms::circulant::exchange::counts;
+use crate::algorithms::circulant::skips;
+use crate::algorithms::{Across, Stages};
+use crate::ir::Request;
+use crate::price::Cost;
+use crate::spec::Collective;
+use crate::topology::{Hosts, Sharing, Topology};
+
+pub(super) fn stages(request: &Request) -> Stages {
+    let of_size = |&size: &usize| Request {
+        world_size: size,
+        rank: 0,
+        root: 0,
+        hosts: Hosts::each(size),
+        ..inside(request).1
+    };
+    let topology = request.topology();
+    let cut = Cut::of(&topology);
+    let sizes = topology.sizes().iter();
+    Stages {
+        inside: sizes.filter(|size| **size > 1).map(of_size).collect(),
+        between: between(request, &topology, &cut),
+        across: across(request, &topology, &cut),
+    }
+}
+
+pub(super) fn cost(request: &Request) -> Cost {
+    let topology = request.topology();
+    if topology.host_count() == 1 {
+        let (entry, inside) = inside(request);
+        return (entry.cost)(&inside);
+    }
+    let cut = Cut::of(&topology);
+    let inside = cost_inside(request, &topology, &cut);
+    let between = between(request, &topology, &cut);
+    let across = across(request, &topology, &cut).map_or(FREE, |across| across.cost);
+    let sum = |of: fn(&Cost) -> f64| of(&inside) + of(&between) + of(&across);
+    Cost {
+        rounds: inside.rounds + between.rounds + across.rounds,
+        hops: sum(|cost| cost.hops),
+        messages_on_path: sum(|cost| cost.messages_on_path),
+        volume_on_path: sum(|cost| cost.volume_on_path),
+        folded_on_path: sum(|cost| cost.folded_on_path),
+        max_sent_per_rank: max_sent(request, &topology, &cut),
+    }
+}
+
+/// The largest of something over the kinds of sites.
+fn most(cut: &Cut<'_>, of_kind: impl Fn(&Kind) -> f64) -> f64 {
+    cut.kinds.iter().map(of_kind).fold(0.0, f64::max)
+}
+
+/// The share of the buffer that a rank of a host of so many holds at most.
+fn share_of(size: usize, kind: &Kind) -> f64 {
+    kind.common.div_ceil(size) as f64 / kind.common as f64
+}
+
+/// Inside hosts: the largest has most to do, but for what cannot be cut evenly.
+fn cost_inside(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
+    if topology.sharing() == Sharing::None {
+        return FREE;
+    }
+    let others = |size: &usize| (size - 1) as f64;
+    let most_of_sizes = |of_size: &dyn Fn(&usize, &Kind) -> f64| {
+        most(cut, |kind| {
+            let all = kind.sizes.iter().map(|size| of_size(size, kind));
+            all.fold(0.0, f64::max)
+        })
+    };
+    let messages = most_of_sizes(&|size, _| others(size));
+    let (ways, volume, folds) = match request.collective {
+        Collective::AllReduce => {
+            let volume = most_of_sizes(&|size, kind| others(size) * share_of(*size, kind));
+            (2, volume, 1.0)
+        }
+        Collective::Reduce => (1, messages, 1.0),
+        _ => (1, messages, 0.0),
+    };
+    let rounds = ways * request.pieces;
+    Cost {
+        rounds,
+        hops: ways as f64,
+        messages_on_path: rounds as f64 * messages,
+        volume_on_path: ways as f64 * volume,
+        folded_on_path: folds * volume,
+        max_sent_per_rank: 0.0,
+    }
+}
+
+/// Between the hosts of a site: the smallest has fewest ranks to share the bytes.
+fn between(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
+    let hosts_of = |kind: &Kind| topology.hosts_at(kind.site);
+    let hosts = cut.kinds.iter().map(hosts_of).max().unwrap_or(1);
+    if request.collective != Collective::AllReduce {
+        let rounds = ceil_log2(hosts);
+        let folds = request.collective == Collective::Reduce;
+        return Cost {
+            rounds,
+            hops: depth(hosts, 2) as f64,
+            messages_on_path: rounds as f64,
+            volume_on_path: rounds as f64,
+            folded_on_path: if folds { rounds as f64 } else { 0.0 },
+            max_sent_per_rank: 0.0,
+        };
+    }
+    let moved = most(cut, |kind| {
+        all_but_one(hosts_of(kind)) * share_of(kind.sizes[0], kind)
+    });
+    let messages = most(cut, |kind| {
+        let host = |place| topology.size_of(topology.host_at(kind.site, place));
+        let share = |place| cut.host(host(place));
+        let is_one_size = kind.sizes.len() == 1;
+        messages(hosts_of(kind), is_one_size, kind.common, share)
+    });
+    exchange(hosts, messages, moved)
+}
+
+/// Folding and handing out among so many groups, where a rank sends so many messages and such a
+/// share of the buffer one way.
+fn exchange(groups: usize, messages: f64, moved: f64) -> Cost {
+    Cost {
+        rounds: 2 * rounds_one_way(groups),
+        hops: 2.0 * counts(groups, 2).hops as f64,
+        messages_on_path: 2.0 * messages,
+        volume_on_path: 2.0 * moved,
+        folded_on_path: moved,
+        max_sent_per_rank: 0.0,
+    }
+}
+
+/// Between the sites.
+fn across(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Option<Across> {
+    let sites = topology.site_count();
+    if sites == 1 {
+        return None;
+    }
+    let edges = (sites - 1) as f64;
+    if request.collective != Collective::AllReduce {
+        let folds = request.collective == Collective::Reduce;
+        let cost = Cost {
+            rounds: sites - 1,
+            hops: edges,
+            messages_on_path: edges,
+            volume_on_path: edges,
+            folded_on_path: if folds { edges } else { 0.0 },
+            max_sent_per_rank: 0.0,
+        };
+        return Some(Across {
+            cost,
+            uplink_volume: edges,
+        });
+    }
+    let share = most(cut, |kind| held_at_most(kind, cut));
+    let moved = all_but_one(sites) * share;
+    let messages = messages(sites, cut.kinds.len() == 1, cut.common, |site| {
+        let share = cut.kind_of(site).share.as_ref();
+        share.expect("invariant: where there are several sites, each has a share")
+    });
+    Some(Across {
+        cost: exchange(sites, messages, moved),
+        uplink_volume: 2.0 * all_but_one(sites),
+    })
+}
+
+/// The share of the buffer that a rank of a site holds at most; nothing where there is one site.
+fn held_at_most(kind: &Kind, cut: &Cut<'_>) -> f64 {
+    let share = kind.share.as_ref();
+    share.map_or(0.0, |share| share.most(cut.common))
+}
+
+/// How many messages a rank sends or receives at most in the rounds of one way, over groups with
+/// these shares of a buffer of `common` units.
+fn messages<'a>(
+    groups: usize,
+    are_equal: bool,
+    common: usize,
+    share: impl Fn(usize) -> &'a Share,
+) -> f64 {
+    let skips = skips(groups, 2);
+    let partners = |skip: &usize| {
+        let of_pair = |one: usize| {
+            let (one, other) = (share(one), share((one + skip) % groups));
+            one.partners(other, common).max(other.partners(one, common))
+        };
+        match are_equal {
+            true => 1,
+            false => (0..groups).map(of_pair).max().unwrap_or(0),
+        }
+    };
+    let rounds = &skips[..skips.len() - 1];
+    rounds.iter().map(partners).sum::<usize>() as f64
+}
+
+/// What a rank sends at most of an all-reduce at a site of this kind.
+fn max_sent_at(kind: &Kind, topology: &Topology, cut: &Cut<'_>) -> f64 {
+    let hosts = topology.hosts_at(kind.site);
+    // The others' shares, then its own to them; and its own to other hosts, and what it then holds
+    // to other sites.
+    let sent = |size: usize, held: f64| {
+        let share = share_of(size, kind);
+        let to_hosts = 2.0 * all_but_one(hosts) * share;
+        let to_sites = 2.0 * all_but_one(topology.site_count()) * held;
+        1.0 - share + (size - 1) as f64 * share + to_hosts + to_sites
+    };
+    let Some(share) = &kind.share else {
+        let of_sizes = kind.sizes.iter().map(|size| sent(*size, 0.0));
+        return of_sizes.fold(0.0, f64::max);
+    };
+    let mut members = share.of_members(cut.common).into_iter();
+    let of_host = |place| {
+        let size = topology.size_of(topology.host_at(kind.site, place));
+        let held = members.by_ref().take(size).max().unwrap_or(0);
+        sent(size, held as f64 / cut.common as f64)
+    };
+    (0..hosts).map(of_host).fold(0.0, f64::max)
+}
+
+fn max_sent(request: &Request, topology: &Topology, cut: &Cut<'_>) -> f64 {
+    let sites = topology.site_count();
+    match request.collective {
+        Collective::AllReduce => most(cut, |kind| max_sent_at(kind, topology, cut)),
+        // A rank that sends to the leader of its host is no leader.
+        Collective::Reduce => 1.0,
+        _ => {
+            let leaders = super::Leaders::of(topology, request.root);
+            let sent = |host: usize| {
+                let site = topology.site_of(host);
+                let (hosts, first) = (topology.hosts_at(site), leaders.place_at(site));
+                let member = virtual_rank(topology.place_of_host(host), first, hosts);
+                let last = virtual_rank(site, leaders.root_site, sites) + 1 == sites;
+                let onwards = usize::from(member == 0 && !last);
+                topology.size_of(host) - 1 + children(member, hosts) + onwards
+            };
+            let hosts = 0..topology.host_count();
+            hosts.map(sent).max().unwrap_or(0) as f64
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Who meets at each level of an all-reduce, over which chunks.
+//!
+//! The levels are the ranks of a host, the hosts of a site, and the sites. Each counts the buffer
+//! in units of its own ([`super::shares`]); what a plan needs of them is in chunks.
+
+use super::shares::{Share, common_units, segments};
+use crate::algorithms::circulant::exchange::Circle;
+use crate::ir::{ChunkRange, Round, Step};
+use crate::topology::Topology;
+use std::ops::Range;
+
+/// The cut of the buffer among all ranks.
+pub(super) struct Cut<'a> {
+    topology: &'a Topology,
+    /// The hosts' shares: one for each number of ranks that hosts have.
+    hosts: Vec<Share>,
+    /// One for each list of hosts that sites have.
+    pub(super) kinds: Vec<Kind>,
+    /// By site, which kind it is.
+    kind_of: Vec<usize>,
+    /// In how many units the sites count the buffer.
+    pub(super) common: usize,
+}
+
+/// Sites with hosts of the same numbers of ranks, in the same order.
+pub(super) struct Kind {
+    /// The first of them.
+    pub(super) site: usize,
+    /// How many ranks its hosts have: every number once, in ascending order.
+    pub(super) sizes: Vec<usize>,
+    /// In how many units its hosts count the buffer.
+    pub(super) common: usize,
+    /// What each rank of such a site holds; not made where there is but one site.
+    pub(super) share: Option<Share>,
+}
+
+/// What groups exchange, as one rank sees it.
+struct Level<'a> {
+    places: usize,
+    own: usize,
+    /// Which of the rank's units have one holder in every group.
+    segments: Vec<Range<usize>>,
+    /// The rank that holds a unit in the group of a place.
+    rank_in: Box<dyn Fn(usize, usize) -> usize + 'a>,
+    /// The first chunk of a unit, of which there are `places` in one that the groups agreed on.
+    chunk: Box<dyn Fn(usize) -> usize + 'a>,
+}
+
+impl<'a> Cut<'a> {
+    pub(super) fn of(topology: &'a Topology) -> Self {
+        let sizes = topology.sizes().iter();
+        let host = |size: &usize| Share::of_group(&vec![&Share::alone(); *size]);
+        let mut cut = Self {
+            topology,
+            hosts: sizes.map(host).collect(),
+            kinds: Vec::new(),
+            kind_of: Vec::new(),
+            common: 1,
+        };
+        if topology.site_count() == 1 {
+            cut.kinds = vec![cut.kind(0, topology.sizes().to_vec(), None)];
+            cut.kind_of = vec![0];
+        } else {
+            cut.tell_sites_apart();
+        }
+        cut
+    }
+
+    fn tell_sites_apart(&mut self) {
+        let topology = self.topology;
+        let mut known: Vec<Vec<usize>> = Vec::new();
+        for site in 0..topology.site_count() {
+            let hosts = (0..topology.hosts_at(site)).map(|place| topology.host_at(site, place));
+            let sizes: Vec<usize> = hosts.map(|host| topology.size_of(host)).collect();
+            let kind = known.iter().position(|one| *one == sizes);
+            if kind.is_none() {
+                let hosts: Vec<&Share> = sizes.iter().map(|size| self.host(*size)).collect();
+                let share = Share::of_group(&hosts);
+                let mut distinct = sizes.clone();
+                distinct.sort_unstable();
+                distinct.dedup();
+                let kind = self.kind(site, distinct, Some(share));
+                self.kinds.push(kind);
+                known.push(sizes);
+            }
+            self.kind_of.push(kind.unwrap_or(known.len() - 1));
+        }
+        let shares: Vec<&Share> = self.shares().collect();
+        self.common = common_units(&shares);
+    }
+
+    fn kind(&self, site: usize, sizes: Vec<usize>, share: Option<Share>) -> Kind {
+        let hosts: Vec<&Share> = sizes.iter().map(|size| self.host(*size)).collect();
+        Kind {
+            site,
+            common: common_units(&hosts),
+            sizes,
+            share,
+        }
+    }
+
+    /// The share of a host with so many ranks.
+    pub(super) fn host(&self, size: usize) -> &Share {
+        &self.hosts[self.topology.sizes().partition_point(|one| *one < size)]
+    }
+
+    /// The kind of a site.
+    pub(super) fn kind_of(&self, site: usize) -> &Kind {
+        &self.kinds[self.kind_of[site]]
+    }
+
+    fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.kinds.iter().filter_map(|kind| kind.share.as_ref())
+    }
+
+    /// How many chunks a piece has.
+    pub(super) fn units(&self) -> usize {
+        match self.topology.site_count() {
+            1 => self.kinds[0].common * self.topology.host_count(),
+            sites => self.common * sites,
+        }
+    }
+
+    /// Where a unit of a site's hosts begins in the whole.
+    fn of_site(&self, site: usize, unit: usize) -> usize {
+        match &self.kind_of(site).share {
+            Some(share) => share.scaled(unit, self.common) * self.topology.site_count(),
+            None => unit,
+        }
+    }
+
+    /// What a rank folds inside its host, of one of so many pieces. It is cut into pieces across
+    /// the blocks that the rank then exchanges: both begin at the same chunk.
+    pub(super) fn inside(&self, rank: usize, (piece, pieces): (usize, usize)) -> Vec<ChunkRange> {
+        let topology = self.topology;
+        let host = topology.host_of(rank);
+        let (site, size) = (topology.site_of(host), topology.size_of(host));
+        let kind = self.kind_of(site);
+        let begin = |place| {
+            let unit = self.host(size).scaled(place, kind.common);
+            self.of_site(site, unit * topology.hosts_at(site))
+        };
+        let place = topology.place_of(rank);
+        let (start, end) = (begin(place), begin(place + 1));
+        let count = end - start;
+        vec![ChunkRange::new(start * pieces + count * piece, count)]
+    }
+
+    /// What the hosts of a rank's site exchange.
+    fn between_hosts(&self, rank: usize, pieces: usize) -> Level<'_> {
+        let topology = self.topology;
+        let host = topology.host_of(rank);
+        let site = topology.site_of(host);
+        let kind = self.kind_of(site);
+        let common = kind.common;
+        let share_of = move |host| self.host(topology.size_of(host));
+        let groups: Vec<&Share> = kind.sizes.iter().map(|size| self.host(*size)).collect();
+        let held = share_of(host).held(topology.place_of(rank), common);
+        Level {
+            places: topology.hosts_at(site),
+            own: topology.place_of_host(host),
+            segments: cut_further(&groups, common, held),
+            rank_in: Box::new(move |place, unit| {
+                let host = topology.host_at(site, place);
+                topology.rank_at(host, share_of(host).holder(unit, common))
+            }),
+            chunk: Box::new(move |unit| self.of_site(site, unit) * pieces),
+        }
+    }
+
+    /// What the sites exchange.
+    fn between_sites(&self, rank: usize, pieces: usize) -> Option<Level<'_>> {
+        let (topology, common) = (self.topology, self.common);
+        let site = topology.site_of(topology.host_of(rank));
+        let groups: Vec<&Share> = self.shares().collect();
+        let held = self.kind_of(site).share.as_ref()?;
+        let held = held.held(number_at_site(topology, rank), common);
+        Some(Level {
+            places: topology.site_count(),
+            own: site,
+            segments: cut_further(&groups, common, held),
+            rank_in: Box::new(move |site, unit| {
+                let share = self.kind_of(site).share.as_ref();
+                let number = share.map_or(0, |share| share.holder(unit, common));
+                rank_of_number(topology, site, number)
+            }),
+            chunk: Box::new(move |unit| unit * pieces),
+        })
+    }
+
+    /// The rounds of one rank from when its host's ranks have folded their parts until they have
+    /// the results: between the hosts of its site, between the sites, and back.
+    pub(super) fn between(&self, rank: usize, pieces: usize) -> Vec<Round> {
+        let hosts = self.between_hosts(rank, pieces);
+        let rounds = |kind: &Kind| super::rounds_one_way(self.topology.hosts_at(kind.site));
+        let most = self.kinds.iter().map(rounds).max().unwrap_or(0);
+        let mut folding = hosts.rounds(|circle| circle.reduce_scatter());
+        let mut handing_out = hosts.rounds(|circle| circle.all_gather());
+        if let Some(sites) = self.between_sites(rank, pieces) {
+            not_complete(&mut folding);
+            folding.resize_with(most, Vec::new);
+            folding.extend(sites.rounds(|circle| circle.reduce_scatter()));
+            let mut across = sites.rounds(|circle| circle.all_gather());
+            handing_out.resize_with(most, Vec::new);
+            across.append(&mut handing_out);
+            handing_out = across;
+        }
+        folding.append(&mut handing_out);
+        folding
+    }
+}
+
+/// A rank's number among those of its site, host after host.
+fn number_at_site(topology: &Topology, rank: usize) -> usize {
+    let host = topology.host_of(rank);
+    let site = topology.site_of(host);
+    let before = (0..topology.place_of_host(host)).map(|place| topology.host_at(site, place));
+    let ranks: usize = before.map(|host| topology.size_of(host)).sum();
+    ranks + topology.place_of(rank)
+}
+
+/// The rank of a number among those of its site.
+fn rank_of_number(topology: &Topology, site: usize, number: usize) -> usize {
+    let (mut place, mut left) = (0, number);
+    loop {
+        let host = topology.host_at(site, place);
+        let size = topology.size_of(host);
+        if left < size {
+            return topology.rank_at(host, left);
+        }
+        (place, left) = (place + 1, left - size);
+    }
+}
+
+fn cut_further(groups: &[&Share], common: usize, held: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    let of_run = |run| segments(groups, common, run);
+    held.into_iter().flat_map(of_run).collect()
+}
+
+/// What the groups of a level fold is not yet everything.
+pub(super) fn not_complete(rounds: &mut [Round]) {
+    for step in rounds.iter_mut().flatten() {
+        if let Step::Receive { completes, .. } = step {
+            *completes = false;
+        }
+    }
+}
+
+/// Says of one of a level's exchanges which rounds are wanted.
+type Way<'a> = &'a dyn Fn(&Exchange<'_>) -> Vec<Round>;
+
+/// The exchange of one segment.
+type Exchange<'a> = Circle<&'a dyn Fn(usize) -> usize, &'a dyn Fn(usize) -> usize>;
+
+impl Level<'_> {
+    /// The exchanges of all segments at once.
+    fn rounds(&self, way: impl Fn(&Exchange<'_>) -> Vec<Round>) -> Vec<Round> {
+        let of_segment = |segment: &Range<usize>| self.of_segment(segment, &way);
+        side_by_side(self.segments.iter().map(of_segment))
+    }
+
+    fn of_segment(&self, segment: &Range<usize>, way: Way<'_>) -> Vec<Round> {
+        let start = segment.start * self.places;
+        way(&Circle {
+            places: self.places,
+            radix: 2,
+            own: self.own,
+            begin: &|block| (self.chunk)(start + block * segment.len()),
+            rank_in: &|place| (self.rank_in)(place, segment.start),
+        })
+    }
+}
+
+/// The rounds of several exchanges at once. What goes from one rank to another is one message.
+fn side_by_side(exchanges: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
+    let mut rounds: Vec<Round> = Vec::new();
+    for exchange in exchanges {
+        rounds.resize_with(exchange.len(), Vec::new);
+        for (round, steps) in rounds.iter_mut().zip(exchange) {
+            for step in steps {
+                if !round.iter_mut().any(|one| joins(one, &step)) {
+                    round.push(step);
+                }
+            }
+        }
+    }
+    for round in &mut rounds {
+        round.sort_by_key(|step| !matches!(step, Step::Send { .. }));
+    }
+    rounds
+}
+
+/// Adds the chunks of `other` to those of `step` if both are parts of one message.
+fn joins(step: &mut Step, other: &Step) -> bool {
+    match (step, other) {
+        (
+            Step::Send { peers, ranges },
+            Step::Send {
+                peers: other_peers,
+                ranges: more,
+            },
+        ) if peers == other_peers => ranges.extend(more),
+        (
+            Step::Receive {
+                sources, ranges, ..
+            },
+            Step::Receive {
+                sources: other_sources,
+                ranges: more,
+                ..
+            },
+        ) if sources == other_sources => ranges.extend(more),
+        _ => return false,
+    }
+    true
+}

@@ -1,0 +1,85 @@
+//! Two-shot: the flat reduce-scatter, then the flat all-gather, or a flat gather to the root.
+//!
+//! ```text
+//! round 0   every rank sends block j to rank j, which folds all n in rank order
+//! round 1   rank j sends the finished block j to every rank
+//! ```
+//!
+//! With b pieces a block, piece k is reduced in a round Cₖ and sent back in a round Rₖ, and the
+//! next piece is collected first: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎ R₍b₋₁₎. On every link the result
+//! of a piece follows the contribution to the next, so no rank waits for a fold to have something
+//! to send. 2b rounds with the least possible bytes, at n−1 messages a round:
+//! 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
+//!
+//! A reduce hands piece k to the root only; the root's port carries as much, so it costs the same,
+//! but all ranks share the folding.
+//!
+//! Source: the spread-out reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA
+//! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
+
+use super::Entry;
+use super::blocks::{FREE, all_but_one, block};
+use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
+use crate::ir::{Request, Round};
+use crate::price::Cost;
+use crate::spec::Collective;
+use crate::topology::Sharing;
+
+/// The registry's line.
+pub(super) const ENTRY: Entry = Entry {
+    name: "two-shot",
+    collectives: &[Collective::AllReduce, Collective::Reduce],
+    source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
+    is_symmetric: |collective| !collective.is_rooted(),
+    chunks: |request| request.world_size * request.pieces,
+    build,
+    cost,
+    is_pipelined: |_| true,
+    // Over a network others do a reduce with fewer messages and no more on the root's port, if they
+    // may fold in any order.
+    is_offered: |offer| {
+        offer.collective == Collective::AllReduce
+            || offer.topology.sharing() == Sharing::All
+            || offer.in_rank_order
+    },
+    ..Entry::PLAIN
+};
+
+fn build(request: &Request) -> Vec<Round> {
+    if request.world_size == 1 {
+        return Vec::new();
+    }
+    let ranks: Vec<usize> = (0..request.world_size).collect();
+    let part = |piece: usize| move |owner: usize| block(owner * request.pieces + piece, 1);
+    let collect = |piece| reduce_scatter_round(request.rank, &ranks, true, part(piece));
+    let hand_out = |piece| match request.collective {
+        Collective::Reduce => gather_round(request.rank, request.root, &ranks, part(piece)),
+        _ => all_gather_round(request.rank, &ranks, part(piece)),
+    };
+    let mut rounds = vec![collect(0)];
+    for next in 1..request.pieces {
+        rounds.push(collect(next));
+        rounds.push(hand_out(next - 1));
+    }
+    rounds.push(hand_out(request.pieces - 1));
+    rounds
+}
+
+fn cost(request: &Request) -> Cost {
+    let n = request.world_size;
+    if n == 1 {
+        return FREE;
+    }
+    let rounds = 2 * request.pieces;
+    Cost {
+        rounds,
+        hops: 2.0,
+        messages_on_path: (rounds * (n - 1)) as f64,
+        volume_on_path: 2.0 * all_but_one(n),
+        folded_on_path: all_but_one(n),
+        max_sent_per_rank: match request.collective {
+            Collective::Reduce => 1.0,
+            _ => 2.0 * all_but_one(n),
+        },
+    }
+}

@@ -1,0 +1,128 @@
+//! How soon a call can follow another call of the same plan.
+//!
+//! Concurrent calls of a communicator use each link in the order of issue: a call sends its first
+//! message to a peer after the previous call has sent its last message there. A plan that uses a
+//! link early and late therefore blocks the next call for nearly its whole duration. A ring does
+//! that, and so does circulant on 2^k ranks, whose first and last messages go to the opposite rank.
+//! If a plan uses each link once, the next call starts immediately, and only the ports limit it.
+//!
+//! *May import* what `cost` imports.
+
+use crate::algorithms::plan;
+use crate::ir::{ChunkRange, Plan, Request, Source, Step};
+use crate::limits::REUSE_COUNTED_RANKS_MAX;
+use std::collections::BTreeMap;
+
+/// Returns the longest time between the first and the last message on a link to another host, as a
+/// part of the duration of `request`'s plans: 0 if no link carries two messages, 1 for a ring.
+///
+/// Examines the plans of the first two ranks and of the last rank, which differ most. Returns 1
+/// without looking if there are more than [`REUSE_COUNTED_RANKS_MAX`] ranks.
+///
+/// # Errors
+/// Returns a sentence if there is no such plan.
+pub(crate) fn reused_part(request: &Request) -> Result<f64, String> {
+    let ranks = request.world_size;
+    if ranks > REUSE_COUNTED_RANKS_MAX {
+        return Ok(1.0);
+    }
+    let mut most: f64 = 0.0;
+    for rank in [0, 1.min(ranks - 1), ranks - 1] {
+        let request = Request {
+            rank,
+            ..request.clone()
+        };
+        most = most.max(of_plan(&plan(&request)?));
+    }
+    Ok(most)
+}
+
+/// Measures time in *hops*: the number of messages that precede the content of a chunk, each
+/// waiting for the one before. Assumes that the peers of this rank have progressed as far as it
+/// has.
+fn of_plan(plan: &Plan) -> f64 {
+    let topology = plan.request.topology();
+    let host = topology.host_of(plan.request.rank);
+    let mut hops = vec![0_usize; plan.chunks + plan.scratch];
+    let mut uses: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    let mut end = 0;
+    for steps in &plan.rounds {
+        let mut sent = None;
+        for step in steps {
+            match step {
+                Step::Send { peers, ranges } => {
+                    let at = most(&hops, ranges);
+                    sent = sent.max(Some(at));
+                    for peer in peers.iter().filter(|peer| topology.host_of(**peer) != host) {
+                        uses.entry(*peer).or_insert((at, at)).1 = at;
+                    }
+                }
+                Step::Receive {
+                    sources, ranges, ..
+                } => {
+                    let mut at = sent.unwrap_or(end) + 1;
+                    if sources.contains(&Source::Own) {
+                        at = at.max(most(&hops, ranges));
+                    }
+                    end = end.max(at);
+                    set(&mut hops, ranges, at);
+                }
+                Step::Copy { from, to } => {
+                    let at = most(&hops, &[*from]);
+                    set(&mut hops, &[*to], at);
+                }
+                Step::Reduce { from, to, .. } => {
+                    let at = most(&hops, from);
+                    set(&mut hops, &[*to], at);
+                }
+            }
+        }
+    }
+    let reused = uses.values().filter(|(first, last)| last > first);
+    let longest = reused.map(|(first, last)| last + 1 - first).max();
+    longest.unwrap_or(0) as f64 / end.max(1) as f64
+}
+
+fn most(hops: &[usize], ranges: &[ChunkRange]) -> usize {
+    let all = ranges
+        .iter()
+        .flat_map(|range| &hops[range.first..range.end()]);
+    all.copied().max().unwrap_or(0)
+}
+
+fn set(hops: &mut [usize], ranges: &[ChunkRange], at: usize) {
+    for range in ranges {
+        hops[range.first..range.end()].fill(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Algorithm, Collective};
+    use crate::topology::Hosts;
+
+    #[test]
+    fn steps_that_come_back_to_a_rank_keep_its_link() {
+        let part = |algorithm, world_size| {
+            let request = Request {
+                collective: Collective::AllReduce,
+                algorithm,
+                world_size,
+                rank: 0,
+                root: 0,
+                pieces: 1,
+                hosts: Hosts::APART,
+            };
+            reused_part(&request).unwrap()
+        };
+        assert_eq!(part(Algorithm::Ring, 8), 1.0);
+        assert_eq!(part(Algorithm::RecursiveDoubling, 8), 0.0);
+        assert_eq!(part(Algorithm::TwoShot, 8), 1.0);
+        // Steps of 4, 2 and 1 ranks, forwards and then back: over 8 ranks +4 is -4, over 7 it is
+        // not.
+        assert_eq!(part(Algorithm::Circulant, 8), 1.0);
+        assert_eq!(part(Algorithm::Circulant, 7), 0.0);
+        assert_eq!(part(Algorithm::Ring, REUSE_COUNTED_RANKS_MAX + 1), 1.0);
+    }
+}

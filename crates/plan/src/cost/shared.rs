@@ -1,0 +1,284 @@
+//! The price of a plan in memory that all its ranks share.
+//!
+//! There are no ports. A rank publishes what it sends, one copy however many peers read it, and
+//! the receiver copies it out or folds it where it lies. So a round costs a rank
+//!
+//! - α for the hand-over from those it waits for to itself, once for every segment of its longest
+//!   message,
+//! - o for each segment it looks for: the flags of several peers arrive beside one another,
+//! - β for each byte it publishes or stores,
+//! - γ for each byte of each operand it folds, its own among them;
+//!
+//! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
+//! counted from the plans themselves: one host has few ranks, so its plans are small.
+
+use super::schedule::{MessageTimes, Schedule};
+use super::{ChunkBytes, few_pieces};
+use crate::algorithms::{Entry, plan, required};
+use crate::ir::{Plan, Request, Round, Source, Step};
+use crate::limits::SHARED_SEGMENT_BYTES;
+use crate::price::LinkCost;
+use std::collections::HashMap;
+
+/// Seconds for a buffer of `bytes`, where all ranks of the request share a host.
+///
+/// # Errors
+/// A sentence, when there is no such plan.
+///
+/// ```
+/// use ringtree::plan::cost::shared::time_s;
+/// use ringtree::plan::tuning::TuningTable;
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
+///
+/// let shm = TuningTable::default().shm;
+/// let broadcast = Request {
+///     collective: Collective::Broadcast,
+///     algorithm: Algorithm::Flat,
+///     world_size: 4,
+///     rank: 0,
+///     root: 0,
+///     pieces: 1,
+///     hosts: Hosts::each(4),
+/// };
+/// // Published once, stored by three ranks at the same time: the bytes count once.
+/// let seconds = time_s(&broadcast, 1000, &shm)?;
+/// let expected = shm.alpha_s + shm.overhead_s + 1000.0 * shm.beta_s_per_byte;
+/// assert!((seconds - expected).abs() < 1e-12);
+/// # Ok::<(), String>(())
+/// ```
+pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
+    let entry = required(request.collective, request.algorithm)?;
+    few_pieces(entry, request, bytes, |request, bytes| {
+        counted_s(entry, request, bytes, link)
+    })
+}
+
+/// The fewest pieces with which each message of a pipelined plan fits a segment; 1 if the plan's
+/// messages do not become shorter by pieces.
+#[must_use]
+pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize) -> usize {
+    if !(entry.is_pipelined)(request.collective) {
+        return 1;
+    }
+    // Every message is one chunk.
+    let chunks = (entry.chunks)(&Request {
+        pieces: 1,
+        ..request.clone()
+    });
+    let element_bytes = dtype_size.max(1);
+    let elements = (bytes / element_bytes).div_ceil(chunks);
+    let elements_a_segment = (SHARED_SEGMENT_BYTES / element_bytes).max(1);
+    elements.div_ceil(elements_a_segment).max(1)
+}
+
+/// Round by round the busiest rank; in a symmetric algorithm one rank stands for all.
+fn counted_s(
+    entry: &Entry,
+    request: &Request,
+    bytes: usize,
+    link: &LinkCost,
+) -> Result<f64, String> {
+    let ranks = if (entry.is_symmetric)(request.collective) {
+        1
+    } else {
+        request.world_size
+    };
+    let mut busiest_s = Vec::new();
+    for rank in 0..ranks {
+        let plan = plan(&Request {
+            rank,
+            ..request.clone()
+        })?;
+        let lengths = ChunkBytes::of_plan(&plan, bytes);
+        busiest_s.resize(plan.rounds.len(), 0.0_f64);
+        for (round, busiest_s) in plan.rounds.iter().zip(&mut busiest_s) {
+            *busiest_s = busiest_s.max(round_s(round, &lengths, link));
+        }
+    }
+    Ok(busiest_s.iter().sum())
+}
+
+fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
+    let steps = round.iter().map(|step| Work::of(step, lengths));
+    steps.fold(Work::default(), Work::and).time_s(link)
+}
+
+/// What a rank does in a round, or in one step of it. Of a buffer as long as memory can be, all
+/// ranks' bytes together are more than a `usize` holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    hand_overs: usize,
+    looks: f64,
+    copied: f64,
+    folded: f64,
+}
+
+impl Work {
+    fn of(step: &Step, lengths: &ChunkBytes) -> Self {
+        let nothing = Self::default();
+        match step {
+            Step::Send { ranges, .. } => {
+                let bytes = lengths.of(ranges);
+                Self {
+                    hand_overs: segments(bytes),
+                    copied: bytes as f64,
+                    ..nothing
+                }
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                let bytes = lengths.of(ranges);
+                let own = usize::from(sources.contains(&Source::Own));
+                let (copied, folded) = match sources.as_slice() {
+                    [_] => (bytes as f64, 0.0),
+                    _ => (0.0, sources.len() as f64 * bytes as f64),
+                };
+                Self {
+                    hand_overs: segments(bytes),
+                    looks: (sources.len() - own) as f64 * segments(bytes) as f64,
+                    copied,
+                    folded,
+                }
+            }
+            Step::Copy { to, .. } => Self {
+                copied: lengths.of(&[*to]) as f64,
+                ..nothing
+            },
+            Step::Reduce { from, to, .. } => Self {
+                folded: from.len() as f64 * lengths.of(&[*to]) as f64,
+                ..nothing
+            },
+        }
+    }
+
+    /// Both; the segments of one message are handed over while those of another are.
+    fn and(self, other: Self) -> Self {
+        Self {
+            hand_overs: self.hand_overs.max(other.hand_overs),
+            looks: self.looks + other.looks,
+            copied: self.copied + other.copied,
+            folded: self.folded + other.folded,
+        }
+    }
+
+    fn time_s(self, link: &LinkCost) -> f64 {
+        link.alpha_s * self.hand_overs as f64
+            + link.overhead_s * self.looks
+            + link.beta_s_per_byte * self.copied
+            + link.gamma_s_per_byte * self.folded
+    }
+}
+
+/// When each message passes, by the same price: in each round a rank publishes what it sends, one
+/// message after another, waits for the hand-over, and takes what comes, one after another. All
+/// ranks end a round together: one with less to do waits longer.
+pub(super) fn schedule(
+    plans: &[Plan],
+    count: usize,
+    element_bytes: usize,
+    link: &LinkCost,
+) -> Schedule {
+    let mut schedule = Schedule::default();
+    let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
+    for round in 0..rounds.unwrap_or(0) {
+        let begin_s = schedule.end_s;
+        let first = schedule.messages.len();
+        let (mut taken_s, mut ends_s) = (HashMap::new(), Vec::with_capacity(plans.len()));
+        for plan in plans {
+            let lengths = ChunkBytes::of_elements(plan, count, element_bytes);
+            let steps = plan.rounds.get(round).map_or(&[][..], Vec::as_slice);
+            let rank = plan.request.rank;
+            let end_s = pass(rank, steps, &lengths, link, begin_s, |message| {
+                match message.from == rank {
+                    true => schedule.messages.push(MessageTimes { round, ..message }),
+                    false => {
+                        taken_s.insert((message.from, rank), message.receives_s);
+                    }
+                }
+            });
+            schedule.end_s = schedule.end_s.max(end_s);
+            ends_s.push(end_s);
+        }
+        for message in &mut schedule.messages[first..] {
+            let times_s = taken_s.get(&(message.from, message.to)).copied();
+            let times_s = times_s.expect("invariant: proven plans receive what they send");
+            message.receives_s = times_s.map(|at_s| at_s + schedule.end_s - ends_s[message.to]);
+        }
+    }
+    schedule
+}
+
+/// Tells of each message that `rank` sends or takes in a round of these steps, which begins at
+/// `now_s`, when it does so; returns when it is through.
+fn pass(
+    rank: usize,
+    steps: &[Step],
+    lengths: &ChunkBytes,
+    link: &LinkCost,
+    mut now_s: f64,
+    mut tell: impl FnMut(MessageTimes),
+) -> f64 {
+    let works = steps.iter().map(|step| Work::of(step, lengths));
+    let hand_overs = works.map(|work| work.hand_overs).max().unwrap_or(0);
+    let mut waits_s = link.alpha_s * hand_overs as f64;
+    for step in steps {
+        let work = Work {
+            hand_overs: 0,
+            ..Work::of(step, lengths)
+        };
+        if !matches!(step, Step::Send { .. }) {
+            now_s += std::mem::take(&mut waits_s);
+        }
+        let times_s = [now_s, now_s + work.time_s(link)];
+        now_s = times_s[1];
+        let message = |from, to, ranges| MessageTimes {
+            round: 0,
+            from,
+            to,
+            bytes: lengths.of(ranges),
+            sends_s: times_s,
+            receives_s: times_s,
+        };
+        match step {
+            Step::Send { peers, ranges } => {
+                peers.iter().for_each(|to| tell(message(rank, *to, ranges)));
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                for source in sources {
+                    if let Source::Peer(from) = source {
+                        tell(message(*from, rank, ranges));
+                    }
+                }
+            }
+            Step::Copy { .. } | Step::Reduce { .. } => {}
+        }
+    }
+    now_s + waits_s
+}
+
+/// How many segments a message takes; one without bytes takes a flag all the same.
+fn segments(bytes: usize) -> usize {
+    bytes.div_ceil(SHARED_SEGMENT_BYTES).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::select::choose;
+    use crate::tuning::TuningTable;
+    use crate::{Collective, Topology};
+
+    #[test]
+    fn a_buffer_as_long_as_memory_has_a_price() {
+        let (table, bytes) = (TuningTable::default(), isize::MAX as usize);
+        for &collective in Collective::ALL {
+            for ranks in 1..=9 {
+                let topology = Topology::together(ranks);
+                let choice = choose(collective, &topology, bytes, 1, &table, None).unwrap();
+                assert!(choice.predicted_s.is_finite(), "{collective} of {ranks}");
+            }
+        }
+    }
+}

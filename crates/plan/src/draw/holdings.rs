@@ -1,0 +1,198 @@
+//! Who holds what after each round, found by replaying the plan's transfers.
+
+use crate::export::{Transfer, transfers};
+use crate::ir::{Plan, Request};
+use crate::limits::DRAWN_RANKS_MAX;
+use crate::spec::Collective;
+
+/// A replayed plan: its transfers, and what the ranks hold between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holdings {
+    /// The transfers of each round.
+    pub rounds: Vec<Vec<Transfer>>,
+    /// What the ranks hold before the first round and after each: one more than `rounds`.
+    pub states: Vec<State>,
+}
+
+/// What every rank holds at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// By rank, by chunk of the buffer: the part of the final content that is there, from 0 to 1
+    /// (complete). A partial sum that was passed on counts 0: it is no longer this rank's to use.
+    pub parts: Vec<Vec<f32>>,
+    /// How many of the chunks owed to all ranks are complete, from 0 to 1.
+    pub complete_part: f32,
+    /// Ranks that hold everything the collective owes them.
+    pub ranks_done: usize,
+    /// Ranks that are owed anything.
+    pub ranks_owed: usize,
+}
+
+impl Holdings {
+    /// Replays `plans`, one a rank in rank order.
+    ///
+    /// # Errors
+    /// A sentence: too many ranks to draw, or plans that do not fit together.
+    pub fn of(plans: &[Plan]) -> Result<Self, String> {
+        let Some(first) = plans.first() else {
+            return Err("there is no plan to draw".to_owned());
+        };
+        if plans.len() > DRAWN_RANKS_MAX {
+            return Err(format!(
+                "{} ranks are too many to draw; {DRAWN_RANKS_MAX} are the most",
+                plans.len()
+            ));
+        }
+        let mut rounds: Vec<Vec<Transfer>> = Vec::new();
+        for transfer in transfers(plans)? {
+            if rounds.len() <= transfer.round {
+                rounds.resize(transfer.round + 1, Vec::new());
+            }
+            rounds[transfer.round].push(transfer);
+        }
+        let mut replay = Replay::new(first.request.clone(), first.chunks, plans);
+        let mut states = vec![replay.state()];
+        for round in &rounds {
+            replay.step(round);
+            states.push(replay.state());
+        }
+        Ok(Self { rounds, states })
+    }
+}
+
+/// The ranks whose contribution a chunk holds, as bits.
+type Ranks = u64;
+
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    holds: Ranks,
+    is_passed_on: bool,
+}
+
+struct Replay {
+    request: Request,
+    chunks: usize,
+    /// By rank, by chunk, scratch included.
+    cells: Vec<Vec<Cell>>,
+}
+
+impl Replay {
+    fn new(request: Request, chunks: usize, plans: &[Plan]) -> Self {
+        let cells = plans
+            .iter()
+            .map(|plan| vec![Cell::default(); plan.chunks + plan.scratch])
+            .collect();
+        let mut replay = Self {
+            request,
+            chunks,
+            cells,
+        };
+        for rank in 0..plans.len() {
+            for chunk in 0..chunks {
+                if replay.starts_with(rank, chunk) {
+                    replay.cells[rank][chunk].holds = 1 << rank;
+                }
+            }
+        }
+        replay
+    }
+
+    fn owner(&self, chunk: usize) -> usize {
+        chunk * self.request.world_size / self.chunks
+    }
+
+    fn starts_with(&self, rank: usize, chunk: usize) -> bool {
+        match self.request.collective {
+            Collective::Broadcast | Collective::Scatter => rank == self.request.root,
+            Collective::AllGather | Collective::Gather => rank == self.owner(chunk),
+            _ => true,
+        }
+    }
+
+    /// Whether the collective owes `rank` the final content of `chunk`.
+    fn is_owed(&self, rank: usize, chunk: usize) -> bool {
+        match self.request.collective {
+            Collective::Reduce | Collective::Gather => rank == self.request.root,
+            Collective::ReduceScatter | Collective::Scatter => rank == self.owner(chunk),
+            _ => true,
+        }
+    }
+
+    /// The contributions that a complete chunk holds.
+    fn wanted(&self, chunk: usize) -> Ranks {
+        match self.request.collective {
+            Collective::Broadcast | Collective::Scatter => 1 << self.request.root,
+            Collective::AllGather | Collective::Gather | Collective::AllToAll => {
+                1 << self.owner(chunk)
+            }
+            _ => Ranks::MAX >> (DRAWN_RANKS_MAX - self.request.world_size),
+        }
+    }
+
+    fn part(&self, rank: usize, chunk: usize) -> f32 {
+        let cell = self.cells[rank][chunk];
+        let wanted = self.wanted(chunk);
+        if cell.is_passed_on && cell.holds != wanted {
+            return 0.0;
+        }
+        (cell.holds & wanted).count_ones() as f32 / wanted.count_ones() as f32
+    }
+
+    fn state(&self) -> State {
+        let ranks = 0..self.request.world_size;
+        let parts: Vec<Vec<f32>> = ranks
+            .clone()
+            .map(|rank| {
+                (0..self.chunks)
+                    .map(|chunk| self.part(rank, chunk))
+                    .collect()
+            })
+            .collect();
+        let mut state = State {
+            parts,
+            complete_part: 0.0,
+            ranks_done: 0,
+            ranks_owed: 0,
+        };
+        let (mut chunks_owed, mut chunks_complete) = (0, 0);
+        for rank in ranks {
+            let owed: Vec<usize> = (0..self.chunks)
+                .filter(|chunk| self.is_owed(rank, *chunk))
+                .collect();
+            let complete = owed
+                .iter()
+                .filter(|chunk| self.cells[rank][**chunk].holds == self.wanted(**chunk))
+                .count();
+            chunks_owed += owed.len();
+            chunks_complete += complete;
+            state.ranks_owed += usize::from(!owed.is_empty());
+            state.ranks_done += usize::from(!owed.is_empty() && complete == owed.len());
+        }
+        state.complete_part = chunks_complete as f32 / chunks_owed.max(1) as f32;
+        state
+    }
+
+    fn step(&mut self, round: &[Transfer]) {
+        let before = self.cells.clone();
+        let is_reduction =
+            self.request.collective.reduces() && self.request.collective != Collective::Barrier;
+        if is_reduction {
+            for one in round.iter().filter(|one| one.from != one.to) {
+                for chunk in one.from_chunk..one.from_chunk + one.chunks {
+                    self.cells[one.from][chunk].is_passed_on = true;
+                }
+            }
+        }
+        for one in round {
+            for offset in 0..one.chunks {
+                let arrived = before[one.from][one.from_chunk + offset].holds;
+                let cell = &mut self.cells[one.to][one.to_chunk + offset];
+                let kept = if one.reduce { cell.holds } else { 0 };
+                *cell = Cell {
+                    holds: kept | arrived,
+                    is_passed_on: false,
+                };
+            }
+        }
+    }
+}

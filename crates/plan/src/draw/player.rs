@@ -1,0 +1,311 @@
+//! The player: a page that plays one plan, or two on one clock.
+//!
+//! The page is one file. Its style, its script and the plans as JSON are inside. The script replays
+//! the transfers itself; this file only says what is sent when.
+
+use super::{Caption, counts, title};
+use crate::cost::{MessageTimes, Schedule};
+use crate::export::{Transfer, transfers};
+use crate::ir::Plan;
+use crate::limits::{DRAWN_RANKS_MAX, PLAYED_TRANSFERS_PER_RANK_MAX};
+use crate::units::Seconds;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+const PAGE: &str = include_str!("player/player.html");
+const STYLE: &str = include_str!("player/player.css");
+const SCRIPT: &str = include_str!("player/player.js");
+
+/// Flags of a kind of message.
+const REDUCES: u8 = 1;
+const MOVES: u8 = 2;
+
+/// The plans of all ranks by one algorithm, in rank order, with their price.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Played {
+    /// The plans.
+    pub plans: Vec<Plan>,
+    /// The price and the traffic.
+    pub caption: Caption,
+    /// When each message passes ([`crate::cost::schedule()`]).
+    pub schedule: Schedule,
+}
+
+/// Returns the page that plays `played`, one plan or two for the same ranks. `heading` names the
+/// collective, the ranks and the links.
+///
+/// ```
+/// use ringtree::TuningTable;
+/// use ringtree::plan::algorithms::plans;
+/// use ringtree::plan::cost::{Traffic, schedule};
+/// use ringtree::plan::draw::{Caption, Played, html};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
+///
+/// let request = Request {
+///     collective: Collective::Broadcast,
+///     algorithm: Algorithm::Binomial,
+///     world_size: 8,
+///     rank: 0,
+///     root: 0,
+///     pieces: 1,
+///     hosts: Hosts::APART,
+/// };
+/// let schedule = schedule(&request, 1 << 20, 1, &TuningTable::default())?;
+/// let caption = Caption {
+///     bytes: 1 << 20,
+///     time_s: schedule.end_s,
+///     traffic: Traffic::of(&request, 1 << 20)?,
+/// };
+/// let plans = plans(&request)?;
+/// let page = html("broadcast of 1 MiB over 8 ranks", &[Played { plans, caption, schedule }])?;
+/// assert!(page.starts_with("<!doctype html>"));
+/// # Ok::<(), String>(())
+/// ```
+///
+/// # Errors
+/// Returns a message if there is no plan, if there are too many ranks or transfers to play, or if
+/// the plans do not fit together.
+pub fn html(heading: &str, played: &[Played]) -> Result<String, String> {
+    let first = played.first().and_then(|one| one.plans.first());
+    let request = &first.ok_or("there is no plan to play")?.request;
+    if request.world_size > DRAWN_RANKS_MAX {
+        return Err(format!(
+            "{} ranks are too many to play; {DRAWN_RANKS_MAX} are the most",
+            request.world_size
+        ));
+    }
+    let (heading, links) = heading.split_once("; ").unwrap_or((heading, ""));
+    let topology = request.topology();
+    let page = Page {
+        heading,
+        links,
+        collective: request.collective.name(),
+        ranks: request.world_size,
+        root: request.collective.is_rooted().then_some(request.root),
+        hosts: (0..request.world_size)
+            .map(|rank| topology.host_of(rank))
+            .collect(),
+        plans: played.iter().map(Score::of).collect::<Result<_, _>>()?,
+    };
+    let titles = played.iter().filter_map(|one| title(&one.plans));
+    let data = serde_json::to_string(&page).expect("invariant: names and numbers are valid JSON");
+    Ok(filled(&[
+        (
+            "{{title}}",
+            &escaped(&titles.collect::<Vec<_>>().join(" | ")),
+        ),
+        ("{{style}}", STYLE),
+        // No text in the data may end the element that holds it.
+        ("{{data}}", &data.replace('<', "\\u003c")),
+        ("{{script}}", SCRIPT),
+    ]))
+}
+
+/// The page with each mark replaced. The marks are in the order of the page; what replaces them is
+/// not searched.
+fn filled(parts: &[(&str, &str)]) -> String {
+    let (mut out, mut rest) = (String::new(), PAGE);
+    for (mark, text) in parts {
+        let (before, after) = rest
+            .split_once(mark)
+            .expect("invariant: the page has every mark once, in this order");
+        out.push_str(before);
+        out.push_str(text);
+        rest = after;
+    }
+    out + rest
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// What the script reads.
+#[derive(Serialize)]
+struct Page<'a> {
+    heading: &'a str,
+    links: &'a str,
+    collective: &'static str,
+    ranks: usize,
+    root: Option<usize>,
+    /// The host of each rank.
+    hosts: Vec<usize>,
+    plans: Vec<Score>,
+}
+
+/// One plan as the script reads it.
+#[derive(Serialize)]
+struct Score {
+    algorithm: String,
+    pieces: usize,
+    chunks: usize,
+    scratch: usize,
+    facts: String,
+    price: String,
+    /// What the times of the messages are multiplied by, so that the last ends at the price.
+    scale: f64,
+    /// When each round ends. A later round never ends earlier.
+    ends_s: Vec<f64>,
+    /// Bytes, begin and end in percent of the round, flags.
+    kinds: Vec<(usize, u8, u8, u8)>,
+    /// Messages of each round: from, to, kind, then runs of chunks: first and count, or first read,
+    /// first written and count for a kind that moves chunks.
+    rounds: Vec<Vec<Vec<usize>>>,
+}
+
+impl Score {
+    fn of(played: &Played) -> Result<Self, String> {
+        let Played {
+            plans,
+            caption,
+            schedule,
+        } = played;
+        let transfers = transfers(plans)?;
+        let most = PLAYED_TRANSFERS_PER_RANK_MAX * plans.len();
+        let request = &plans[0].request;
+        if transfers.len() > most {
+            return Err(format!(
+                "{} in {} pieces has {} transfers, and --draw html plays at most {most}; name \
+                 fewer pieces with --chunks",
+                request.algorithm,
+                request.pieces,
+                transfers.len()
+            ));
+        }
+        let clock = Clock::of(plans, caption.time_s, schedule);
+        let mut kinds = BTreeMap::new();
+        let mut rounds = vec![Vec::new(); clock.ends_s.len()];
+        let is_one = |one: &Transfer, next: &Transfer| {
+            (one.round, one.message, one.from, one.to, one.reduce)
+                == (next.round, next.message, next.from, next.to, next.reduce)
+        };
+        for message in transfers.chunk_by(is_one) {
+            let kind = clock.kind(message);
+            let count = kinds.len();
+            let number = *kinds.entry(kind).or_insert(count);
+            rounds[message[0].round].push(entry(message, number, kind.3));
+        }
+        let mut numbered: Vec<_> = kinds.into_iter().collect();
+        numbered.sort_by_key(|(_, number)| *number);
+        Ok(Self {
+            algorithm: request.algorithm.to_string(),
+            pieces: request.pieces,
+            chunks: plans[0].chunks,
+            scratch: plans.iter().map(|plan| plan.scratch).max().unwrap_or(0),
+            facts: counts(request.collective, caption),
+            price: format!("predicted {}", Seconds(caption.time_s)),
+            scale: clock.scale,
+            ends_s: clock.ends_s,
+            kinds: numbered.into_iter().map(|(kind, _)| kind).collect(),
+            rounds,
+        })
+    }
+}
+
+/// A message as a list of numbers.
+fn entry(message: &[Transfer], kind: usize, flags: u8) -> Vec<usize> {
+    let mut entry = vec![message[0].from, message[0].to, kind];
+    for one in message {
+        entry.push(one.from_chunk);
+        if flags & MOVES != 0 {
+            entry.push(one.to_chunk);
+        }
+        entry.push(one.chunks);
+    }
+    entry
+}
+
+/// When rounds and messages end.
+struct Clock<'a> {
+    scale: f64,
+    ends_s: Vec<f64>,
+    /// Messages, indexed by round of the transfers, sender and receiver.
+    messages: HashMap<(usize, usize, usize), &'a MessageTimes>,
+}
+
+impl<'a> Clock<'a> {
+    fn of(plans: &[Plan], time_s: f64, schedule: &'a Schedule) -> Self {
+        let scale = match schedule.end_s > 0.0 {
+            true => time_s / schedule.end_s,
+            false => 1.0,
+        };
+        // Rounds in which no rank has a step have no number among the transfers.
+        let mut numbers = HashMap::new();
+        for round in 0..plans[0].rounds.len() {
+            let has_steps = |plan: &Plan| plan.rounds.get(round).is_some_and(|one| !one.is_empty());
+            if plans.iter().any(has_steps) {
+                numbers.insert(round, numbers.len());
+            }
+        }
+        let mut ends_s = vec![0.0_f64; numbers.len()];
+        let mut messages = HashMap::new();
+        for message in &schedule.messages {
+            let round = numbers[&message.round];
+            ends_s[round] = ends_s[round].max(message.receives_s[1] * scale);
+            messages.insert((round, message.from, message.to), message);
+        }
+        let mut latest_s = 0.0_f64;
+        for end_s in &mut ends_s {
+            latest_s = latest_s.max(*end_s);
+            *end_s = latest_s;
+        }
+        if let Some(last_s) = ends_s.last_mut() {
+            *last_s = time_s;
+        }
+        Self {
+            scale,
+            ends_s,
+            messages,
+        }
+    }
+
+    /// The kind of a message: its bytes, when it passes within its round, its flags.
+    fn kind(&self, message: &[Transfer]) -> (usize, u8, u8, u8) {
+        let Transfer {
+            round, from, to, ..
+        } = message[0];
+        let mut flags = if message[0].reduce { REDUCES } else { 0 };
+        if message.iter().any(|one| one.from_chunk != one.to_chunk) {
+            flags |= MOVES;
+        }
+        let Some(times) = self.messages.get(&(round, from, to)) else {
+            return (0, 0, 100, flags);
+        };
+        let begin_s = round
+            .checked_sub(1)
+            .map_or(0.0, |before| self.ends_s[before]);
+        let length_s = self.ends_s[round] - begin_s;
+        let percent = |at_s: f64| match length_s > 0.0 {
+            true => (100.0 * (at_s * self.scale - begin_s) / length_s)
+                .clamp(0.0, 100.0)
+                .round() as u8,
+            false => 100,
+        };
+        let ends = percent(times.receives_s[1]).max(1);
+        let begins = percent(times.sends_s[0]).min(ends - 1);
+        (times.bytes, begins, ends, flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_ends_the_element_that_holds_it() {
+        assert_eq!(SCRIPT.matches("</").count(), 0);
+        assert_eq!(STYLE.matches("</").count(), 0);
+        for mark in ["{{title}}", "{{style}}", "{{data}}", "{{script}}"] {
+            assert_eq!(PAGE.matches(mark).count(), 1, "{mark}");
+        }
+    }
+
+    #[test]
+    fn marks_in_what_is_filled_in_stay() {
+        let page = filled(&[("{{title}}", "{{style}}"), ("{{style}}", "{{data}}")]);
+        assert!(page.contains("<title>{{style}}</title>") && page.contains("{{data}}"));
+        assert_eq!(escaped("</title><b>&"), "&lt;/title&gt;&lt;b&gt;&amp;");
+    }
+}

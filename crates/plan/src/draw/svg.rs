@@ -1,0 +1,382 @@
+//! The picture for pages: a row a rank, a band a round, an arrow a message.
+
+use super::holdings::{Holdings, State};
+use super::{Caption, facts, title};
+use crate::export::Transfer;
+use crate::ir::Plan;
+use std::fmt::Write;
+
+/// Pixels: around the picture, left of the first state, between rows, and a state's height.
+const MARGIN: f64 = 28.0;
+const LABEL_WIDTH: f64 = 64.0;
+const ROW_PITCH: f64 = 38.0;
+const STATE_HEIGHT: f64 = 20.0;
+/// Pixels from the top to the first line of rounds: title, facts, legend.
+const HEAD_HEIGHT: f64 = 102.0;
+/// Pixels above the first row of a line: the round numbers.
+const BAND_HEAD_HEIGHT: f64 = 34.0;
+/// Pixels below the last row: who has it.
+const FOOT_HEIGHT: f64 = 62.0;
+/// Pixels of a state: at least and at most, and what a chunk would like.
+const STATE_WIDTH_MIN: f64 = 34.0;
+const STATE_WIDTH_MAX: f64 = 96.0;
+const CHUNK_WIDTH: f64 = 9.0;
+/// Pixels of a round's arrows: many rounds stand closer.
+const ARROWS_WIDTH_MAX: f64 = 110.0;
+const ARROWS_WIDTH_MIN: f64 = 44.0;
+/// Arrows so wide have "round" before their number.
+const ROOM_FOR_WORD: f64 = 66.0;
+/// Narrower pictures would cut off their title; wider ones do not fit a page.
+const WIDTH_MIN: f64 = 620.0;
+const WIDTH_MAX: f64 = 1480.0;
+/// Steps of shade between nothing and complete.
+const SHADES: f32 = 4.0;
+
+/// Colours for a light page, then for a dark one. A complete chunk is green, a part of a sum a
+/// shade of blue; a stored message is a green arrow, a folded one a blue arrow.
+const STYLE: &str = "
+text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
+.paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
+.note{font-size:12.5px;fill:#5f6c7b}.head{font-size:12px;font-weight:600}
+.band{fill:#f5f7fa}.h0{fill:#e6eaf0}.h1{fill:#cfe0f5}.h2{fill:#a3c6ee}.h3{fill:#6ea4e2}
+.h4{fill:#3c7fcf}.done{fill:#17a673}.gap{stroke:#ffffff;stroke-width:1}
+.store{stroke:#17a673;fill:none;stroke-width:1.6}.fold{stroke:#3c7fcf;fill:none;stroke-width:1.6}
+.store-tip{fill:#17a673}.fold-tip{fill:#3c7fcf}.line{stroke:#d9dee5;stroke-width:1}
+.own{stroke:#8896a6;stroke-width:1.6;stroke-dasharray:2 3;fill:none}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.paper{fill:#0f141b;stroke:#2b333d}
+.note{fill:#93a1b1}.band{fill:#161d26}.h0{fill:#28313c}.h1{fill:#1d3a5c}.h2{fill:#23588f}
+.h3{fill:#3079c4}.h4{fill:#5aa0ea}.done{fill:#2cc48d}.gap{stroke:#0f141b}.store{stroke:#2cc48d}
+.fold{stroke:#5aa0ea}.store-tip{fill:#2cc48d}.fold-tip{fill:#5aa0ea}.line{stroke:#2b333d}}
+";
+
+/// `plans` (one a rank, in rank order) as a self-contained SVG.
+///
+/// # Errors
+/// A sentence: too many ranks to draw, or plans that do not fit together.
+pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
+    let holdings = Holdings::of(plans)?;
+    let collective = plans[0].request.collective;
+    let frame = Frame::of(&holdings);
+    let mut out = String::new();
+    open(&mut out, (frame.width, frame.height()), STYLE);
+    let title = title(plans).unwrap_or_default();
+    write_text(&mut out, (MARGIN, 42.0), "title", &title);
+    write_text(
+        &mut out,
+        (MARGIN, 64.0),
+        "note",
+        &facts(collective, caption),
+    );
+    legend(&mut out, &holdings);
+    for index in 0..frame.lines() {
+        frame.line(index).draw(&mut out, &holdings);
+    }
+    out.push_str("</svg>\n");
+    Ok(out)
+}
+
+/// The opening tag, the style, the arrow heads and the paper.
+fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
+    let _ = write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\">\n<style>{style}</style>\n<defs>"
+    );
+    for name in ["store", "fold"] {
+        let _ = write!(
+            out,
+            "<marker id=\"{name}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" \
+             markerHeight=\"7\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">\
+             <path class=\"{name}-tip\" d=\"M0 0L8 4L0 8Z\"/></marker>"
+        );
+    }
+    let _ = writeln!(
+        out,
+        "</defs>\n<rect class=\"paper\" x=\"0.5\" y=\"0.5\" width=\"{:.0}\" height=\"{:.0}\" \
+         rx=\"10\"/>",
+        width - 1.0,
+        height - 1.0
+    );
+}
+
+fn write_text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
+    write_anchored(out, (x, y), class, "start", text);
+}
+
+fn write_anchored(out: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, text: &str) {
+    let text = text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    let _ = writeln!(
+        out,
+        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+    );
+}
+
+/// An upright rectangle with round corners.
+fn write_rect(
+    out: &mut String,
+    class: &str,
+    (x, y): (f64, f64),
+    (width, height): (f64, f64),
+    radius: f64,
+) {
+    let _ = writeln!(
+        out,
+        "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" \
+         height=\"{height:.2}\" rx=\"{radius}\"/>"
+    );
+}
+
+fn legend(out: &mut String, holdings: &Holdings) {
+    let (mut x, y) = (MARGIN, 89.0);
+    let mut key = |class: &str, text: &str, width: f64| {
+        write_rect(out, class, (x, y - 10.0), (12.0, 12.0), 3.0);
+        write_text(out, (x + 18.0, y), "note", text);
+        x += width;
+    };
+    let parts = |state: &State| state.parts.iter().flatten().any(|part| is_partial(*part));
+    key("h0", "nothing", 82.0);
+    if holdings.states.iter().any(parts) {
+        key("h1", "one contribution", 132.0);
+        key("h3", "several", 82.0);
+    }
+    key("done", "complete", 92.0);
+    let transfers = || holdings.rounds.iter().flatten();
+    let has_store = transfers().any(|one| !one.reduce && one.from != one.to);
+    let has_fold = transfers().any(|one| one.reduce && one.from != one.to);
+    for (class, text, is_used) in [("store", "stored", has_store), ("fold", "folded", has_fold)] {
+        if is_used {
+            let _ = writeln!(
+                out,
+                "<path class=\"{class}\" marker-end=\"url(#{class})\" d=\"M{x:.1} {:.1}h26\"/>",
+                y - 4.0
+            );
+            write_text(out, (x + 33.0, y), "note", text);
+            x += 88.0;
+        }
+    }
+}
+
+fn is_partial(part: f32) -> bool {
+    part > 0.0 && part < 1.0
+}
+
+/// Where everything stands. Rounds that do not fit beside each other go on below, on another line.
+struct Frame {
+    ranks: usize,
+    rounds: usize,
+    rounds_per_line: usize,
+    state_width: f64,
+    arrows_width: f64,
+    width: f64,
+    line_height: f64,
+}
+
+impl Frame {
+    fn of(holdings: &Holdings) -> Self {
+        let ranks = holdings.states[0].parts.len();
+        let chunks = holdings.states[0].parts[0].len();
+        let rounds = holdings.rounds.len();
+        let state_width = (chunks as f64 * CHUNK_WIDTH).clamp(STATE_WIDTH_MIN, STATE_WIDTH_MAX);
+        let room = WIDTH_MAX - 2.0 * MARGIN - LABEL_WIDTH - state_width;
+        let fitting = (room / (state_width + ARROWS_WIDTH_MIN)) as usize;
+        // Lines of equal length, so that the last is not left with a single round.
+        let lines = rounds.div_ceil(fitting).max(1);
+        let rounds_per_line = rounds.div_ceil(lines).max(1);
+        let arrows_width =
+            (room / rounds_per_line as f64 - state_width).clamp(ARROWS_WIDTH_MIN, ARROWS_WIDTH_MAX);
+        let drawn =
+            LABEL_WIDTH + state_width + rounds_per_line as f64 * (state_width + arrows_width);
+        Self {
+            ranks,
+            rounds,
+            rounds_per_line,
+            state_width,
+            arrows_width,
+            width: (drawn + 2.0 * MARGIN).max(WIDTH_MIN),
+            line_height: BAND_HEAD_HEIGHT + ranks as f64 * ROW_PITCH + FOOT_HEIGHT,
+        }
+    }
+
+    fn lines(&self) -> usize {
+        self.rounds.div_ceil(self.rounds_per_line).max(1)
+    }
+
+    fn height(&self) -> f64 {
+        HEAD_HEIGHT + self.lines() as f64 * self.line_height
+    }
+
+    fn line(&self, index: usize) -> Line<'_> {
+        Line {
+            frame: self,
+            begin: index * self.rounds_per_line,
+            end: self.rounds.min((index + 1) * self.rounds_per_line),
+            top: HEAD_HEIGHT + index as f64 * self.line_height + BAND_HEAD_HEIGHT,
+        }
+    }
+}
+
+/// The rounds from `begin` to `end`, which stand beside each other.
+struct Line<'a> {
+    frame: &'a Frame,
+    begin: usize,
+    end: usize,
+    top: f64,
+}
+
+impl Line<'_> {
+    fn draw(&self, out: &mut String, holdings: &Holdings) {
+        self.bands(out);
+        for index in self.begin..self.end {
+            self.arrows(out, index, &holdings.rounds[index]);
+        }
+        for index in self.begin..=self.end {
+            self.state(out, index, &holdings.states[index]);
+            self.share(out, index, &holdings.states[index]);
+        }
+    }
+
+    /// The left border of the state before round `index`.
+    fn x(&self, index: usize) -> f64 {
+        let pitch = self.frame.state_width + self.frame.arrows_width;
+        MARGIN + LABEL_WIDTH + (index - self.begin) as f64 * pitch
+    }
+
+    /// The middle of a rank's row.
+    fn y(&self, rank: usize) -> f64 {
+        self.top + (rank as f64 + 0.5) * ROW_PITCH
+    }
+
+    /// Row labels and lines, and round numbers.
+    fn bands(&self, out: &mut String) {
+        let (ranks, width) = (self.frame.ranks, self.frame.arrows_width);
+        let bottom = self.y(ranks);
+        for index in self.begin..self.end {
+            let x = self.x(index) + self.frame.state_width;
+            let place = (x + 5.0, self.top - 26.0);
+            let size = (width - 10.0, bottom - self.top + 12.0);
+            write_rect(out, "band", place, size, 6.0);
+            let head = match width >= ROOM_FOR_WORD {
+                true => format!("round {}", index + 1),
+                false => format!("{}", index + 1),
+            };
+            let middle = (x + width / 2.0, self.top - 9.0);
+            write_anchored(out, middle, "head", "middle", &head);
+        }
+        for rank in 0..ranks {
+            let y = self.y(rank);
+            write_text(out, (MARGIN, y + 4.0), "head", &format!("rank {rank}"));
+            let (begin, end) = (self.x(self.begin), self.x(self.end));
+            let _ = writeln!(
+                out,
+                "<path class=\"line\" d=\"M{begin:.1} {y:.1}H{end:.1}\"/>"
+            );
+        }
+        write_text(out, (MARGIN, bottom + 10.0), "note", "have it");
+    }
+
+    /// How many ranks have all they are owed in digits, and how much of that is there as a bar.
+    fn share(&self, out: &mut String, index: usize, state: &State) {
+        let (x, bottom) = (self.x(index), self.y(self.frame.ranks));
+        let full = self.frame.state_width;
+        let part = full * f64::from(state.complete_part);
+        write_rect(out, "h0", (x, bottom), (full, 5.0), 2.5);
+        if part > 0.0 {
+            write_rect(out, "done", (x, bottom), (part, 5.0), 2.5);
+        }
+        let text = format!("{}/{}", state.ranks_done, state.ranks_owed);
+        let place = (x + full / 2.0, bottom + 20.0);
+        write_anchored(out, place, "note", "middle", &text);
+    }
+
+    /// A cell a chunk; neighbours of one shade are one rectangle where cells are many.
+    fn state(&self, out: &mut String, index: usize, state: &State) {
+        for (rank, parts) in state.parts.iter().enumerate() {
+            let (x, y) = (self.x(index), self.y(rank) - STATE_HEIGHT / 2.0);
+            let chunk_width = self.frame.state_width / parts.len() as f64;
+            let shade = |chunk: usize| shade(parts[chunk], self.frame.ranks);
+            let is_fine = chunk_width < 4.0;
+            let mut begin = 0;
+            while begin < parts.len() {
+                let class = shade(begin);
+                let mut end = begin + 1;
+                while is_fine && end < parts.len() && shade(end) == class {
+                    end += 1;
+                }
+                let gap = if is_fine || parts.len() == 1 {
+                    0.0
+                } else {
+                    1.0
+                };
+                let width = (end - begin) as f64 * chunk_width - gap;
+                let place = (x + begin as f64 * chunk_width, y);
+                let radius = if parts.len() == 1 { 4.0 } else { 1.5 };
+                write_rect(out, class, place, (width, STATE_HEIGHT), radius);
+                begin = end;
+            }
+        }
+    }
+
+    fn arrows(&self, out: &mut String, index: usize, round: &[Transfer]) {
+        let mut last = None;
+        let mut round = round.to_vec();
+        round.sort_by_key(|one| one.message);
+        for one in &round {
+            let arrow = (one.message, one.from, one.to);
+            if last == Some(arrow) {
+                continue;
+            }
+            last = Some(arrow);
+            let begin = self.x(index) + self.frame.state_width + 2.0;
+            let end = self.x(index + 1) - 3.0;
+            let (from, to) = (self.y(one.from), self.y(one.to));
+            if one.from == one.to {
+                let _ = writeln!(
+                    out,
+                    "<path class=\"own\" d=\"M{begin:.1} {from:.1}H{end:.1}\"/>"
+                );
+                continue;
+            }
+            let class = if is_folded(one, &round) {
+                "fold"
+            } else {
+                "store"
+            };
+            let bend = (end - begin) * 0.5;
+            let _ = writeln!(
+                out,
+                "<path class=\"{class}\" marker-end=\"url(#{class})\" d=\"M{begin:.1} {from:.1}\
+                 C{:.1} {from:.1} {:.1} {to:.1} {end:.1} {to:.1}\"/>",
+                begin + bend,
+                end - bend
+            );
+        }
+    }
+}
+
+/// The first operand of a fold of several messages is stored; it is part of the fold all the same.
+fn is_folded(one: &Transfer, round: &[Transfer]) -> bool {
+    round
+        .iter()
+        .any(|other| other.reduce && (other.to, other.to_chunk) == (one.to, one.to_chunk))
+}
+
+/// The shade of a part of what `ranks` contribute: every doubling is a step darker.
+fn shade(part: f32, ranks: usize) -> &'static str {
+    if part >= 1.0 {
+        return "done";
+    }
+    if part <= 0.0 {
+        return "h0";
+    }
+    let contributions = part * ranks as f32;
+    let depth = contributions.log2() / (ranks as f32).log2();
+    match (depth * SHADES + 0.01) as usize {
+        0 => "h1",
+        1 => "h2",
+        2 => "h3",
+        _ => "h4",
+    }
+}

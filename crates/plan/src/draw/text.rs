@@ -1,0 +1,251 @@
+//! The picture for the terminal.
+
+use super::holdings::{Holdings, State};
+use super::{Caption, facts, title};
+use crate::export::Transfer;
+use crate::ir::Plan;
+use std::fmt::Write;
+
+/// Above this many ranks the rows of a grid no longer fit a screen.
+const GRID_RANKS_MAX: usize = 16;
+/// Columns of the terminal a grid may fill before it goes on below.
+const WIDTH_MAX: usize = 100;
+/// Chunks up to this many have a cell of their own.
+const CELLS_MAX: usize = 12;
+
+/// `plans` (one a rank, in rank order) as text: for up to 16 ranks a grid of ranks by rounds with
+/// what each rank holds, and always the list of messages of each round.
+///
+/// # Errors
+/// A sentence: too many ranks to draw, or plans that do not fit together.
+pub fn text(plans: &[Plan], caption: &Caption) -> Result<String, String> {
+    let holdings = Holdings::of(plans)?;
+    let collective = plans[0].request.collective;
+    let mut out = String::new();
+    let title = title(plans).unwrap_or_default();
+    let _ = writeln!(out, "{title}\n{}\n", facts(collective, caption));
+    if plans.len() <= GRID_RANKS_MAX {
+        grid(&mut out, &holdings);
+    }
+    list(&mut out, &holdings);
+    out.push_str("\n→ sends to   ← stores from   ⊕ folds from   ");
+    out.push_str("held: · nothing  ░ ▒ ▓ a part  █ complete\n");
+    Ok(out)
+}
+
+fn pad(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    format!("{text}{}", " ".repeat(width.saturating_sub(length)))
+}
+
+/// One column a round, as many side by side as fit.
+fn grid(out: &mut String, holdings: &Holdings) {
+    let ranks = holdings.states[0].parts.len();
+    let columns: Vec<Vec<String>> = holdings
+        .rounds
+        .iter()
+        .enumerate()
+        .map(|(index, round)| column(index, round, &holdings.states[index + 1]))
+        .collect();
+    let mut labels = vec![String::new()];
+    labels.extend((0..ranks).map(|rank| format!("rank {rank}")));
+    labels.push("have it".to_owned());
+    let mut start = vec!["start".to_owned()];
+    start.extend((0..ranks).map(|rank| bar(&holdings.states[0].parts[rank])));
+    start.push(share(&holdings.states[0]));
+    let mut rest = columns.as_slice();
+    loop {
+        let mut lines = vec![String::new(); labels.len()];
+        append(&mut lines, &labels);
+        if rest.len() == columns.len() {
+            append(&mut lines, &start);
+        }
+        while let Some((column, others)) = rest.split_first() {
+            let line = lines.iter().map(|line| line.chars().count()).max();
+            let width = column.iter().map(|cell| cell.chars().count()).max();
+            let is_first = line.unwrap_or(0) <= labels[1].len() + 8;
+            if !is_first && line.unwrap_or(0) + width.unwrap_or(0) > WIDTH_MAX {
+                break;
+            }
+            append(&mut lines, column);
+            rest = others;
+        }
+        for line in lines {
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        out.push('\n');
+        if rest.is_empty() {
+            break;
+        }
+    }
+}
+
+fn append(lines: &mut [String], column: &[String]) {
+    let width = column.iter().map(|cell| cell.chars().count()).max();
+    for (line, cell) in lines.iter_mut().zip(column) {
+        line.push_str(&pad(cell, width.unwrap_or(0)));
+        line.push_str("   ");
+    }
+}
+
+/// The heading, a cell a rank (what it does, what it then holds), and who has it.
+fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
+    let deeds: Vec<String> = (0..after.parts.len())
+        .map(|rank| deeds(rank, round))
+        .collect();
+    let width = deeds.iter().map(|deed| deed.chars().count()).max();
+    let width = width.unwrap_or(0).max(2);
+    let mut cells = vec![format!("round {}", index + 1)];
+    for (deed, parts) in deeds.iter().zip(&after.parts) {
+        cells.push(format!("{} {}", pad(deed, width), bar(parts)));
+    }
+    cells.push(format!("{} {}", pad("", width), share(after)));
+    cells
+}
+
+/// What `rank` does in a round: "→4", "⊕0 2", "→1-7".
+fn deeds(rank: usize, round: &[Transfer]) -> String {
+    let mut sends = Vec::new();
+    let mut stores = Vec::new();
+    let mut folds = Vec::new();
+    let mut is_local = false;
+    for one in round {
+        if one.from == one.to {
+            is_local |= one.to == rank;
+            continue;
+        }
+        if one.from == rank {
+            sends.push(one.to);
+        }
+        if one.to == rank && one.reduce {
+            folds.push(one.from);
+        } else if one.to == rank {
+            stores.push(one.from);
+        }
+    }
+    // A message of several operands is one receive: the first is stored, the rest folded in.
+    if !folds.is_empty() {
+        folds.append(&mut stores);
+    }
+    let mut words = Vec::new();
+    for (sign, peers) in [("→", sends), ("←", stores), ("⊕", folds)] {
+        if !peers.is_empty() {
+            words.push(format!("{sign}{}", runs(peers)));
+        }
+    }
+    if is_local {
+        words.push("own".to_owned());
+    }
+    words.join(" ")
+}
+
+/// Numbers in ascending order, neighbours as runs: "0-3,6".
+fn runs(mut numbers: Vec<usize>) -> String {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut words: Vec<String> = Vec::new();
+    let mut index = 0;
+    while index < numbers.len() {
+        let begin = numbers[index];
+        let mut end = begin;
+        while index + 1 < numbers.len() && numbers[index + 1] == end + 1 {
+            index += 1;
+            end += 1;
+        }
+        words.push(match end - begin {
+            0 => format!("{begin}"),
+            1 => format!("{begin},{end}"),
+            _ => format!("{begin}-{end}"),
+        });
+        index += 1;
+    }
+    words.join(",")
+}
+
+/// What a rank holds: a character a chunk, or a chunk group.
+fn bar(parts: &[f32]) -> String {
+    let cells = match parts.len() {
+        1 => 4,
+        few if few <= CELLS_MAX => few,
+        _ => CELLS_MAX,
+    };
+    (0..cells)
+        .map(|cell| {
+            let begin = cell * parts.len() / cells;
+            let end = ((cell + 1) * parts.len() / cells).max(begin + 1);
+            let group = &parts[begin..end];
+            shade(group.iter().sum::<f32>() / group.len() as f32)
+        })
+        .collect()
+}
+
+fn shade(part: f32) -> char {
+    match part {
+        none if none <= 0.0 => '·',
+        part if part < 0.4 => '░',
+        part if part < 0.7 => '▒',
+        part if part < 0.9999 => '▓',
+        _ => '█',
+    }
+}
+
+fn share(state: &State) -> String {
+    format!("{}/{}", state.ranks_done, state.ranks_owed)
+}
+
+/// The messages of each round, and a bar of who has it: a character a rank.
+fn list(out: &mut String, holdings: &Holdings) {
+    let digits = holdings.rounds.len().to_string().len();
+    for (index, round) in holdings.rounds.iter().enumerate() {
+        let state = &holdings.states[index + 1];
+        let who: String = state.parts.iter().map(|parts| mean_shade(parts)).collect();
+        let head = format!("round {:>digits$}  {who}  {:>5}  ", index + 1, share(state));
+        // A long bar leaves no room beside it: the messages go below.
+        let is_long = state.parts.len() > GRID_RANKS_MAX;
+        let indent = " ".repeat(if is_long {
+            digits + 8
+        } else {
+            head.chars().count()
+        });
+        let mut line = head;
+        if is_long {
+            let _ = writeln!(out, "{}", line.trim_end());
+            line.clone_from(&indent);
+        }
+        let mut is_fresh = true;
+        for word in arrows(round) {
+            if !is_fresh && line.chars().count() + word.chars().count() > WIDTH_MAX {
+                let _ = writeln!(out, "{}", line.trim_end());
+                line.clone_from(&indent);
+            }
+            line.push_str(&word);
+            line.push_str("  ");
+            is_fresh = false;
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn mean_shade(parts: &[f32]) -> char {
+    shade(parts.iter().sum::<f32>() / parts.len() as f32)
+}
+
+/// "0→4" a message, "3 own" for local work.
+fn arrows(round: &[Transfer]) -> Vec<String> {
+    let mut last = None;
+    let mut words = Vec::new();
+    let mut round = round.to_vec();
+    round.sort_by_key(|one| one.message);
+    for one in round {
+        let word = (one.message, one.from, one.to);
+        if last != Some(word) {
+            words.push(if one.from == one.to {
+                format!("{} own", one.to)
+            } else {
+                format!("{}→{}", one.from, one.to)
+            });
+        }
+        last = Some(word);
+    }
+    words
+}

@@ -1,0 +1,157 @@
+//! Whether every message has its receive: in the same round, of as many chunks, in the same places.
+//!
+//! *Why nothing gets stuck that passes, in each rank's own order with one message in a channel.*
+//! Suppose that ranks wait for ever, and take one in the lowest round. If it waits at a send, an
+//! earlier message is in the channel: of an earlier round, as there is one a round. Its receiver
+//! has not taken it, so the receiver waits in a lower round, which there is none of. If it waits at
+//! a receive, the sender has not sent, so the sender waits in the same round; and there at a send,
+//! because sends come first: this cannot be, as was just said.
+
+use super::shape::peers_of;
+use super::{At, Fault};
+use crate::ir::{ChunkRange, Plan, Step};
+use std::collections::HashMap;
+
+/// A send without a receive, or a receive without a send.
+struct Lonely {
+    at: At,
+    is_send: bool,
+    from: usize,
+    to: usize,
+}
+
+/// Checks plans whose shape has been checked.
+pub(super) fn check(plans: &[Plan]) -> Result<(), Fault> {
+    let mut lonely = Vec::new();
+    let mut mismatch = Ok(());
+    for round in 0..plans[0].rounds.len() {
+        let mut sent = sends(plans, round);
+        for (rank, plan) in plans.iter().enumerate() {
+            for (index, step) in plan.rounds[round].iter().enumerate() {
+                let Step::Receive {
+                    sources, ranges, ..
+                } = step
+                else {
+                    continue;
+                };
+                let at = At::step(rank, round, index);
+                for from in peers_of(sources) {
+                    match sent.remove(&(from, rank)) {
+                        Some((step, chunks)) => {
+                            let send = At::step(from, round, step);
+                            let same = same_chunks(plan, (at, ranges), (send, chunks));
+                            mismatch = mismatch.and(same);
+                        }
+                        None => lonely.push(Lonely {
+                            at,
+                            is_send: false,
+                            from,
+                            to: rank,
+                        }),
+                    }
+                }
+            }
+        }
+        let mut left: Vec<_> = sent.into_iter().collect();
+        left.sort_unstable_by_key(|(ranks, _)| *ranks);
+        lonely.extend(left.into_iter().map(|((from, to), (step, _))| Lonely {
+            at: At::step(from, round, step),
+            is_send: true,
+            from,
+            to,
+        }));
+    }
+    match lonely.first() {
+        Some(first) => Err(told(first, &lonely)),
+        None => mismatch,
+    }
+}
+
+/// The sends of a round, by sender and receiver: which step, and of which chunks.
+fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[ChunkRange])> {
+    let mut sent = HashMap::new();
+    for (rank, plan) in plans.iter().enumerate() {
+        for (index, step) in plan.rounds[round].iter().enumerate() {
+            if let Step::Send { peers, ranges } = step {
+                let ends = peers.iter().map(|peer| (rank, *peer));
+                sent.extend(ends.map(|ends| (ends, (index, ranges.as_slice()))));
+            }
+        }
+    }
+    sent
+}
+
+/// The fault of the first lonely end. A second one tells more: that of the same message in another
+/// round, or one of the same round with which it has a rank in common. That rank's step is wrong.
+fn told(first: &Lonely, all: &[Lonely]) -> Fault {
+    let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
+    let is_moved = |one: &&Lonely| (one.from, one.to) == (first.from, first.to);
+    let shares = |one: &&Lonely| {
+        one.at.round == first.at.round && (one.from == first.from || one.to == first.to)
+    };
+    let moved = opposite().find(is_moved);
+    let Some(second) = moved.or_else(|| opposite().find(shares)) else {
+        return first.fault(None);
+    };
+    // The sender names both receivers, or the receiver both senders.
+    let common = if first.from == second.from {
+        first.from
+    } else {
+        first.to
+    };
+    match second.at.rank == common {
+        true => second.fault(Some(first.at)),
+        false => first.fault(Some(second.at)),
+    }
+}
+
+impl Lonely {
+    fn fault(&self, other: Option<At>) -> Fault {
+        let problem = match self.is_send {
+            true => format!("rank {} receives no such message in this round", self.to),
+            false => format!("rank {} sends no such message in this round", self.from),
+        };
+        let fault = Fault::new(self.at, problem);
+        match other {
+            Some(other) => fault.or(other),
+            None => fault,
+        }
+    }
+}
+
+/// Checks that a message puts each chunk where one of its length may lie.
+fn same_chunks(
+    plan: &Plan,
+    (receive, expected): (At, &[ChunkRange]),
+    (send, sent): (At, &[ChunkRange]),
+) -> Result<(), Fault> {
+    let count = |ranges: &[ChunkRange]| ranges.iter().map(|one| one.count).sum::<usize>();
+    let (are_sent, are_expected) = (count(sent), count(expected));
+    if are_sent != are_expected {
+        let problem = format!(
+            "rank {} sends {are_sent} chunks, {are_expected} are expected",
+            send.rank
+        );
+        return Err(Fault::new(receive, problem).or(send));
+    }
+    let chunks = |ranges: &[ChunkRange]| -> Vec<usize> {
+        let chunks = ranges.iter().flat_map(|range| range.first..range.end());
+        chunks.collect()
+    };
+    for (from, to) in chunks(sent).into_iter().zip(chunks(expected)) {
+        if place(plan, from) != place(plan, to) {
+            let problem = format!("rank {} sends chunk {from} to be put there", send.rank);
+            return Err(Fault::new(receive.chunk(to), problem).or(send));
+        }
+    }
+    Ok(())
+}
+
+/// Which chunks of the buffer may lie in `chunk`, which may be scratch: those that are as long.
+pub(super) fn place(plan: &Plan, chunk: usize) -> usize {
+    let chunks = plan.chunks;
+    match plan.request.collective.moves_blocks() {
+        true => chunk % (chunks / plan.request.world_size),
+        false => chunk % chunks,
+    }
+}

@@ -1,0 +1,91 @@
+//! What the ranks hold at the end against what the collective demands.
+
+use super::run::Finished;
+use super::values::{Value, mix};
+use super::{At, Fault};
+use crate::ir::Plan;
+use crate::spec::Demand;
+
+/// What the association trees at the end have in common.
+pub(super) struct Trees {
+    pub(super) agree_across_ranks: bool,
+    pub(super) agree_across_chunks: bool,
+    pub(super) are_in_rank_order: bool,
+    pub(super) fingerprint: u64,
+}
+
+/// Checks every demanded chunk and compares the trees of those that are combinations.
+pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fault> {
+    let request = &plans[0].request;
+    let chunks = plans[0].chunks;
+    let pieces = chunks / request.world_size;
+    let mut tree_of_chunk: Vec<Option<Value>> = vec![None; chunks];
+    let mut agree_across_ranks = true;
+    for (rank, plan) in plans.iter().enumerate() {
+        for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
+            let block = chunk.checked_div(pieces).unwrap_or(0);
+            let demand = request.collective.demands(rank, request.root, block);
+            let wanted = match demand {
+                Demand::Of(owner) => Some(finished.values.leaf(owner, rank)),
+                _ => None,
+            };
+            let value = finished.chunks[rank][chunk];
+            let at = At::rank(rank).chunk(chunk);
+            let Some(value) = satisfied(finished, plan, (demand, wanted), value, at)? else {
+                continue;
+            };
+            agree_across_ranks &= *tree.get_or_insert(value) == value;
+        }
+    }
+    let trees: Vec<Value> = tree_of_chunk.into_iter().flatten().collect();
+    let agree_across_chunks = trees.windows(2).all(|pair| pair[0] == pair[1]);
+    let prints = trees.iter().map(|&tree| finished.values.fingerprint(tree));
+    let fingerprint = if agree_across_chunks {
+        prints.take(1).sum()
+    } else {
+        prints.fold(0, mix)
+    };
+    let in_rank_order = finished.values.in_rank_order();
+    let is_in_rank_order = |tree: &Value| *tree == in_rank_order;
+    Ok(Trees {
+        agree_across_ranks,
+        agree_across_chunks,
+        are_in_rank_order: agree_across_ranks && trees.iter().all(is_in_rank_order),
+        fingerprint,
+    })
+}
+
+/// The value, if it is a demanded combination. `wanted` is the contribution that is demanded
+/// untouched, if one is.
+fn satisfied(
+    finished: &Finished,
+    plan: &Plan,
+    (demand, wanted): (Demand, Option<Value>),
+    value: Option<Value>,
+    at: At,
+) -> Result<Option<Value>, Fault> {
+    let values = &finished.values;
+    let is_right = match (demand, value) {
+        (Demand::Anything, _) => true,
+        (Demand::Of(_), value) => value == wanted,
+        (Demand::Everyone, value) => value.is_some_and(|value| values.is_complete(value)),
+    };
+    if is_right {
+        return Ok(value.filter(|_| demand == Demand::Everyone));
+    }
+    let has = value.map_or("nothing".to_owned(), |value| {
+        format!("the contribution of rank {}", values.describe(value))
+    });
+    let demanded = match demand {
+        Demand::Of(rank) => format!("rank {rank}"),
+        _ => "every rank".to_owned(),
+    };
+    let problem = format!("ends with {has}, not with that of {demanded}");
+    Err(match (value, finished.writer(at)) {
+        (Some(value), _) if demand == Demand::Everyone => {
+            finished.lacking(plan, at, value, problem)
+        }
+        (_, Some(writer)) => Fault::new(at, problem).or(writer),
+        _ => Fault::new(at, problem),
+    })
+}

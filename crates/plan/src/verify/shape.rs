@@ -1,0 +1,274 @@
+//! Checks of each rank's plan that need no execution.
+
+use super::{At, Fault};
+use crate::ir::{ChunkRange, Plan, Request, Round, Source, Step};
+use std::collections::HashMap;
+
+type Checked = Result<(), Fault>;
+
+/// Checks that the plans belong together and that each is well formed.
+pub(super) fn check(plans: &[Plan]) -> Checked {
+    let Some(first) = plans.first() else {
+        return Err(Fault::new(At::rank(0), "there is no plan to verify"));
+    };
+    for (rank, plan) in plans.iter().enumerate() {
+        belongs(plan, first, rank, plans.len())?;
+        let mut written = vec![None; plan.chunks + plan.scratch];
+        for (round, steps) in plan.rounds.iter().enumerate() {
+            if steps.iter().any(Step::is_message) {
+                check_messages(plan, rank, round, &mut written)?;
+                check_order(plan, rank, round, &written)?;
+            } else {
+                check_local(plan, rank, round)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
+    let expected = Request {
+        rank,
+        ..first.request.clone()
+    };
+    let blocks = if expected.collective.is_blocked() {
+        ranks
+    } else {
+        1
+    };
+    let problem = if plan.request != expected {
+        "the request differs from that of rank 0 in more than the rank"
+    } else if expected.world_size != ranks || expected.root >= ranks {
+        "there is not one plan for each rank of the world, or the root is not one of them"
+    } else if plan.chunks == 0 || plan.chunks != first.chunks {
+        "the number of chunks is 0 or not that of rank 0"
+    } else if !plan.chunks.is_multiple_of(blocks) {
+        "the chunks are not a multiple of the ranks although each rank has a block"
+    } else if plan.scratch > plan.chunks.saturating_mul(ranks) {
+        "there is more scratch than the buffer times the ranks"
+    } else if plan.rounds.len() != first.rounds.len() {
+        "the number of rounds is not that of rank 0"
+    } else {
+        return Ok(());
+    };
+    Err(Fault::new(At::rank(rank), problem))
+}
+
+/// Where a chunk was last received.
+#[derive(Clone, Copy)]
+struct Written {
+    round: usize,
+    step: usize,
+    /// Chunks of the receive's stream before it.
+    place: usize,
+}
+
+/// Checks a round of messages; `written` holds for each chunk the last receive of it.
+fn check_messages(
+    plan: &Plan,
+    rank: usize,
+    round: usize,
+    written: &mut [Option<Written>],
+) -> Checked {
+    let ranks = plan.request.world_size;
+    let mut first_receive = None;
+    let mut sent_to = HashMap::new();
+    let first_message = plan.rounds[round].iter().position(Step::is_message);
+    for (index, step) in plan.rounds[round].iter().enumerate() {
+        let at = At::step(rank, round, index);
+        let fault = |problem: &str| Err(Fault::new(at, problem));
+        match step {
+            Step::Send { peers, ranges } => {
+                if let Some(receive) = first_receive {
+                    let problem = "a send comes after a receive of its round";
+                    return Err(Fault::new(at, problem).or(At::step(rank, round, receive)));
+                }
+                check_peers(peers, at, ranks)?;
+                check_ranges(ranges, at, plan)?;
+                for peer in peers {
+                    if let Some(first) = sent_to.insert(*peer, index) {
+                        let problem = format!("a second message to rank {peer} in one round");
+                        return Err(Fault::new(at, problem).or(At::step(rank, round, first)));
+                    }
+                }
+            }
+            Step::Receive {
+                sources, ranges, ..
+            } => {
+                first_receive.get_or_insert(index);
+                if sources.iter().filter(|&&one| one == Source::Own).count() > 1 {
+                    return fault("the own operand is named twice");
+                }
+                check_peers(&peers_of(sources), at, ranks)?;
+                check_ranges(ranges, at, plan)?;
+                let stream = ranges.iter().flat_map(|range| range.first..range.end());
+                for (place, chunk) in stream.enumerate() {
+                    let new = Written {
+                        round,
+                        step: index,
+                        place,
+                    };
+                    let old = written[chunk].replace(new);
+                    if let Some(old) = old.filter(|old| old.round == round) {
+                        let problem = "the chunk is received twice in one round";
+                        let first = At::step(rank, round, old.step);
+                        return Err(Fault::new(at.chunk(chunk), problem).or(first));
+                    }
+                }
+            }
+            _ => {
+                let problem = "a local step is in a round of messages";
+                let first = first_message.map(|first| At::step(rank, round, first));
+                return Err(Fault::new(at, problem).or(first.unwrap_or(at)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no receive of the round comes to a chunk before a send of it may have, however long
+/// the chunks are and however little a link holds: all that a send has before a chunk, the receive
+/// of that chunk has before it too.
+fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written>]) -> Checked {
+    for (index, step) in plan.rounds[round].iter().enumerate() {
+        let Step::Send { ranges, .. } = step else {
+            continue;
+        };
+        let mut before = Before::Nothing;
+        for chunk in ranges.iter().flat_map(|range| range.first..range.end()) {
+            let receive = written[chunk].filter(|receive| receive.round == round);
+            let is_fine = match (receive, before) {
+                (None, _) | (Some(_), Before::Nothing) => true,
+                (Some(receive), Before::In { step, place }) => {
+                    step == receive.step && place < receive.place
+                }
+                (Some(_), Before::Elsewhere) => false,
+            };
+            if !is_fine {
+                let at = At::step(rank, round, index).chunk(chunk);
+                let problem = "the receive that overwrites this chunk in the same round lacks \
+                               before it what this send has before it: short links would block";
+                let fault = Fault::new(at, problem);
+                return Err(match receive {
+                    Some(receive) => fault.or(At::step(rank, round, receive.step)),
+                    None => fault,
+                });
+            }
+            before = match (receive, before) {
+                (Some(Written { step, place, .. }), Before::Nothing | Before::In { .. }) => {
+                    Before::In { step, place }
+                }
+                _ => Before::Elsewhere,
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Where a round receives the chunks that a send has had so far.
+#[derive(Clone, Copy)]
+enum Before {
+    /// There are none.
+    Nothing,
+    /// All by one step, in the send's order, the last of them in this place.
+    In { step: usize, place: usize },
+    /// Not so.
+    Elsewhere,
+}
+
+/// The ranks among the sources.
+pub(super) fn peers_of(sources: &[Source]) -> Vec<usize> {
+    let peer = |source: &Source| match *source {
+        Source::Peer(peer) => Some(peer),
+        Source::Own => None,
+    };
+    sources.iter().filter_map(peer).collect()
+}
+
+fn check_peers(peers: &[usize], at: At, ranks: usize) -> Checked {
+    if peers.is_empty() {
+        return Err(Fault::new(at, "no peer is named"));
+    }
+    let mut sorted = peers.to_vec();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Fault::new(at, "a peer is named twice"));
+    }
+    match peers.iter().find(|&&peer| peer >= ranks || peer == at.rank) {
+        Some(peer) => Err(Fault::new(at, format!("rank {peer} is no other rank"))),
+        None => Ok(()),
+    }
+}
+
+fn check_ranges(ranges: &[ChunkRange], at: At, plan: &Plan) -> Checked {
+    if ranges.is_empty() {
+        return Err(Fault::new(at, "no chunk is named"));
+    }
+    let chunks = plan.chunks + plan.scratch;
+    for range in ranges {
+        let end = range.first.checked_add(range.count);
+        if range.count == 0 || end.is_none_or(|end| end > chunks) {
+            let problem = format!("{} chunks from there are not in 0..{chunks}", range.count);
+            return Err(Fault::new(at.chunk(range.first), problem));
+        }
+        if range.first < plan.chunks && range.end() > plan.chunks {
+            let problem = "the range begins in the buffer and ends in scratch";
+            return Err(Fault::new(at.chunk(range.first), problem));
+        }
+    }
+    Ok(())
+}
+
+/// Checks a round of local steps: each by itself, and that none touches what another one writes.
+fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
+    let steps: &Round = &plan.rounds[round];
+    let touched: Vec<(&[ChunkRange], ChunkRange)> = steps.iter().filter_map(touched).collect();
+    for (index, &(from, to)) in touched.iter().enumerate() {
+        let at = At::step(rank, round, index);
+        check_ranges(&[to], at, plan)?;
+        check_ranges(from, at, plan)?;
+        check_operands(&steps[index], from, to, at)?;
+        let conflicts = |&(other_from, other_to): &(&[ChunkRange], ChunkRange)| {
+            overlap(to, other_to)
+                || other_from.iter().any(|&other| overlap(to, other))
+                || from.iter().any(|&one| overlap(one, other_to))
+        };
+        if let Some(other) = touched[..index].iter().position(conflicts) {
+            let problem = "a chunk written by one local step is used by another of the round";
+            let other = At::step(rank, round, other);
+            return Err(Fault::new(at.chunk(to.first), problem).or(other));
+        }
+    }
+    Ok(())
+}
+
+fn check_operands(step: &Step, from: &[ChunkRange], to: ChunkRange, at: At) -> Checked {
+    let is_reduce = matches!(step, Step::Reduce { .. });
+    if is_reduce && from.len() < 2 {
+        return Err(Fault::new(at, "a reduce has fewer than two operands"));
+    }
+    if from.iter().any(|one| one.count != to.count) {
+        return Err(Fault::new(at, "the ranges are not equally long"));
+    }
+    let is_own = |one: ChunkRange| is_reduce && one == to;
+    if from.iter().any(|&one| overlap(one, to) && !is_own(one)) {
+        return Err(Fault::new(at.chunk(to.first), "the ranges overlap"));
+    }
+    if from.iter().filter(|&&one| is_own(one)).count() > 1 {
+        return Err(Fault::new(at, "the own operand is named twice"));
+    }
+    Ok(())
+}
+
+/// What a local step reads, and what it writes.
+fn touched(step: &Step) -> Option<(&[ChunkRange], ChunkRange)> {
+    match step {
+        Step::Copy { from, to } => Some((std::slice::from_ref(from), *to)),
+        Step::Reduce { from, to, .. } => Some((from, *to)),
+        _ => None,
+    }
+}
+
+fn overlap(one: ChunkRange, other: ChunkRange) -> bool {
+    one.first < other.end() && other.first < one.end()
+}
