@@ -1,8 +1,9 @@
 //! The reduction kernels in cache and in memory.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ringtree::reduce::{Kernel, exact::Inputs};
+use ringtree::reduce::Kernel;
 use ringtree::{Dtype, ReduceOp};
+use ringtree_kit::expected::exact::Inputs;
 
 /// Folds `ranks` operands, the first of them in place: once on exactly checked inputs, then timed
 /// on zeros, which stay what they are.

@@ -50,7 +50,6 @@
 //!
 //! | Room | Is for | Start at |
 //! |---|---|---|
-//! | `command` | the command line | `command::execute` |
 //! | `bootstrap` | settings, the join | `bootstrap::Settings` |
 //! | `control` | the control thread, local ranks | `control::ControlHandle` |
 //! | `runtime` | which thread polls, what waits | |
@@ -91,8 +90,6 @@ mod whole_file;
 // benches and the command line are crates of their own.
 #[doc(hidden)]
 pub mod bootstrap;
-#[doc(hidden)]
-pub mod command;
 #[doc(hidden)]
 pub mod control;
 #[doc(hidden)]

@@ -366,7 +366,8 @@ fn ill_introduced(source: &Source) -> Vec<String> {
     if let Some(room) = room {
         let allowed = ROOMS.iter().find(|(name, _)| *name == room).unwrap().1;
         // What a crate may import stands in its manifest.
-        if name == "mod" && said_importable(&source.text) != Some(allowed.iter().copied().collect()) {
+        if name == "mod" && said_importable(&source.text) != Some(allowed.iter().copied().collect())
+        {
             complaints
                 .push(source.complaint(0, "a room says what it may import, as the table does"));
         }

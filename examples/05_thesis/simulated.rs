@@ -3,10 +3,10 @@
 use super::step::{BUCKETS, LAYERS_PER_BUCKET, Link, Model, OVERHEAD};
 use ringtree::plan::select::{Choice, TuningTable, choose, choose_concurrent};
 use ringtree::plan::{Algorithm, Collective, Topology};
-use ringtree::sim::checkers::{exact, no_hang, order};
-use ringtree::sim::cluster::Cluster;
-use ringtree::sim::script::{Call, Script, Step};
 use ringtree::sim::simulate::World;
+use ringtree_kit::checkers::{exact, no_hang, order};
+use ringtree_kit::cluster::Cluster;
+use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
 /// A step that takes longer hangs.

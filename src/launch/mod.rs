@@ -32,7 +32,8 @@ mod terminal;
 mod words;
 
 pub use job::{Job, Meeting, Output};
-pub(crate) use run::on_this_host;
+#[doc(hidden)]
+pub use run::on_this_host;
 pub use run::{run, spawn, spawn_self};
 pub use streams::tell;
 

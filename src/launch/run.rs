@@ -150,7 +150,9 @@ pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result
 }
 
 /// The job of [`spawn`].
-pub(crate) fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {
+#[doc(hidden)]
+#[must_use]
+pub fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {
     Job {
         program: program.into_os_string(),
         arguments,

@@ -18,7 +18,6 @@
 //! *May import* `sys` and the base files.
 
 mod cell;
-pub mod exact;
 mod fold;
 mod number;
 #[cfg(test)]

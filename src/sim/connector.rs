@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The network, also after a rank panicked while it held the lock: each of its methods leaves it
 /// whole.
-pub(crate) fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
+#[doc(hidden)]
+pub fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
     network.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

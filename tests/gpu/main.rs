@@ -7,6 +7,5 @@ mod address;
 #[path = "device/driver.rs"]
 mod driver;
 
-mod check;
 mod collectives;
 mod kernels;

@@ -6,26 +6,6 @@ use std::fmt::Write as _;
 const BEGIN: &str = "<!-- algorithms -->\n";
 const END: &str = "<!-- /algorithms -->\n";
 
-/// The pages in docs/plans, and what `ringtree plan` is asked for each.
-const PAGES: [(&str, &str); 4] = [
-    (
-        "broadcast",
-        "broadcast --algorithm binomial,chain --ranks 8",
-    ),
-    (
-        "all-reduce",
-        "all-reduce --algorithm ring,circulant --ranks 7 --bytes 64K",
-    ),
-    (
-        "all-to-all",
-        "all-to-all --algorithm pairwise,bruck --ranks 12 --bytes 1K",
-    ),
-    (
-        "two-hosts",
-        "all-reduce --algorithm circulant,hierarchical --ranks 8 --ranks-per-host 4 --bytes 64K",
-    ),
-];
-
 /// A row an algorithm, a column a collective; a radix as the K of its name.
 fn table() -> String {
     let mut table = String::from("| |");
@@ -65,25 +45,6 @@ fn the_readmes_table_is_the_registry() {
         "README.md's table of algorithms is not that of the registry; this writes it:\n\
          RINGTREE_TEST_WRITE=1 cargo test --test plans documents"
     );
-}
-
-/// Run it with RINGTREE_TEST_WRITE=1 to write the pages.
-#[test]
-fn the_pages_are_what_the_command_prints() {
-    for (name, line) in PAGES {
-        let path = format!("{}/docs/plans/{name}.html", env!("CARGO_MANIFEST_DIR"));
-        let page = crate::command::stdout(&format!("{line} --draw html"));
-        assert!(page.len() <= 120_000, "{name}: {} bytes", page.len());
-        if std::env::var_os("RINGTREE_TEST_WRITE").is_some() {
-            std::fs::write(path, page).unwrap();
-            continue;
-        }
-        assert!(
-            std::fs::read_to_string(path).is_ok_and(|found| found == page),
-            "docs/plans/{name}.html is not what the command prints; this writes it:\n\
-             RINGTREE_TEST_WRITE=1 cargo test --test plans documents"
-        );
-    }
 }
 
 #[test]

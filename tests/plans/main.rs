@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod command;
 mod documents;
 mod examples;
 mod formulas;
@@ -12,7 +11,6 @@ mod long;
 mod mutants;
 mod mutations;
 mod own;
-mod player;
 mod prices;
 mod proofs;
 mod replay;

@@ -6,6 +6,8 @@
 mod checked;
 #[path = "../support/long.rs"]
 mod long;
+#[path = "../support/names.rs"]
+mod names;
 #[path = "../support/ranks.rs"]
 mod ranks;
 #[allow(dead_code)]

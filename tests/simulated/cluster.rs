@@ -8,12 +8,12 @@ use ringtree::plan::ir::Request;
 use ringtree::plan::price::{LinkCost, UplinkCost};
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology};
-use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
-use ringtree::sim::cluster::{Cluster, Moment, Outcome};
 use ringtree::sim::faults::{Faults, SplitMix64};
 use ringtree::sim::network::Uplinks;
-use ringtree::sim::script::{Call, Script, Step};
 use ringtree::sim::simulate::World;
+use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
+use ringtree_kit::cluster::{Cluster, Moment, Outcome};
+use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
 /// A frame's header: it travels with every message.

@@ -2,9 +2,9 @@
 //! collective does not take is rounded down.
 
 use ringtree::plan::Collective;
-use ringtree::reduce::exact::Inputs;
-use ringtree::sim::promise::Promise;
 use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result, with_element};
+use ringtree_kit::expected::exact::Inputs;
+use ringtree_kit::expected::promise::Promise;
 
 /// What to call.
 #[derive(Clone, Copy, Debug)]

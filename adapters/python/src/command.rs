@@ -1,7 +1,7 @@
 //! The command line, carried out by an interpreter.
 
 use pyo3::prelude::*;
-use ringtree::command::{Invocation, Program, execute};
+use ringtree_cli::{Invocation, Program, execute};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

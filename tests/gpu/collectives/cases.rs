@@ -4,9 +4,9 @@ use super::world::{Act, Rank};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::plan::algorithms::pairs;
 use ringtree::plan::{Algorithm, Collective};
-use ringtree::reduce::exact::Inputs;
-use ringtree::sim::promise::Promise;
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result, with_element};
+use ringtree_kit::expected::exact::Inputs;
+use ringtree_kit::expected::promise::Promise;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {

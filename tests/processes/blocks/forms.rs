@@ -3,9 +3,9 @@
 use super::over_processes;
 use ringtree::comm::buffer::{Memory, MemoryMut};
 use ringtree::plan::Collective;
-use ringtree::reduce::exact::Inputs;
-use ringtree::sim::promise::Promise;
 use ringtree::{Buffer, BufferMut, Communicator, Dtype, Layout, ReduceOp, Result};
+use ringtree_kit::expected::exact::Inputs;
+use ringtree_kit::expected::promise::Promise;
 use std::collections::BTreeSet;
 
 pub(crate) type Any = Box<dyn BufferMut<Element = f32> + Send>;

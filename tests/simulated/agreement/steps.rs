@@ -5,12 +5,12 @@ use crate::long::short_or_long;
 use proptest::prelude::*;
 use ringtree::limits::MARKS_GRACE;
 use ringtree::plan::{Collective, REGISTRY};
-use ringtree::sim::checkers::{agreement, exact, no_hang, order, same_error};
-use ringtree::sim::cluster::{Cluster, Moment, Outcome};
 use ringtree::sim::faults::{Faults, SplitMix64};
-use ringtree::sim::script::{Call, Script, Step};
 use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
+use ringtree_kit::cluster::{Cluster, Moment, Outcome};
+use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
 // ---- scripted ranks, killed anywhere ----

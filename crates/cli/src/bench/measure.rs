@@ -1,0 +1,221 @@
+//! One measured point: checked calls around timed batches.
+
+use super::buffers::{Buffers, OfDevice, OfHost, zeros};
+use super::case::{Case, Memory};
+use crate::expected::exact::Inputs;
+use crate::expected::promise::Promise;
+use ringtree::ddp::Trace;
+use ringtree::plan::Algorithm;
+use ringtree::with_element;
+use ringtree::{Communicator, Element, Layout, ReduceOp, Result};
+use std::time::Instant;
+
+/// Batches a point; the median is reported.
+const BATCHES: usize = 5;
+/// Calls a batch at least, without `--iters`.
+const ITERATIONS_MIN: usize = 3;
+/// Seconds a point takes about, all batches together.
+const TARGET_S: f64 = 0.5;
+/// Calls a batch at most.
+const ITERATIONS_MAX: usize = 200_000;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Measurement {
+    pub(crate) algorithm: Algorithm,
+    /// Elements of the whole buffer.
+    pub(crate) count: usize,
+    pub(crate) iterations: usize,
+    /// Mean time a call, of the slowest rank, of the median batch.
+    pub(crate) time_s: f64,
+    pub(crate) predicted_s: f64,
+    /// Wrong elements, over all ranks and checked calls.
+    pub(crate) wrong: usize,
+}
+
+/// Measures a point, and records the messages of one more call in `trace`.
+pub(crate) fn measure(comm: &Communicator, case: &Case, trace: &Trace) -> Result<Measurement> {
+    with_element!(case.dtype, T => measure_as::<T>(comm, case, trace))
+}
+
+/// A point under way: the communicator, what to call, and the buffers it is called on.
+struct Bench<'a, B> {
+    comm: &'a Communicator,
+    case: &'a Case,
+    inputs: Inputs,
+    buffers: B,
+}
+
+fn measure_as<T: Element>(comm: &Communicator, case: &Case, trace: &Trace) -> Result<Measurement> {
+    let count = count(comm, case);
+    let input_count = if case.in_place { 0 } else { count };
+    match &case.memory {
+        Memory::Host => {
+            let (input, output) = (zeros::<T>(input_count)?, zeros::<T>(count)?);
+            measure_on(comm, case, trace, OfHost { input, output })
+        }
+        Memory::Shared => {
+            let (input, output) = (comm.alloc::<T>(input_count)?, comm.alloc::<T>(count)?);
+            measure_on(comm, case, trace, OfHost { input, output })
+        }
+        Memory::Device(device) => {
+            let buffers = OfDevice::<T>::new(device, count)?;
+            measure_on(comm, case, trace, buffers)
+        }
+    }
+}
+
+/// The elements of a call: as many as the bytes hold, and of blocks as many a rank.
+fn count(comm: &Communicator, case: &Case) -> usize {
+    let (count, world_size) = (case.bytes / case.dtype.size(), comm.world_size());
+    match case.collective.is_blocked() {
+        true => (count / world_size).max(1) * world_size,
+        false => count.max(1),
+    }
+}
+
+/// Why what will run was chosen.
+pub(crate) fn explain(comm: &Communicator, case: &Case) -> Result<String> {
+    let Case {
+        collective,
+        dtype,
+        root,
+        ..
+    } = *case;
+    comm.explain(collective, count(comm, case), dtype, root)
+}
+
+/// What will run, and how long that is expected to take.
+fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
+    let Case {
+        collective,
+        dtype,
+        root,
+        ..
+    } = *case;
+    match case.memory {
+        Memory::Device(_) => comm.preview_on_device(collective, count, dtype, root),
+        _ => comm.preview(collective, count, dtype, root),
+    }
+}
+
+fn measure_on(
+    comm: &Communicator,
+    case: &Case,
+    trace: &Trace,
+    buffers: impl Buffers,
+) -> Result<Measurement> {
+    let count = count(comm, case);
+    let (algorithm, predicted_s) = preview(comm, case, count)?;
+    let seed = case.bytes as u64;
+    let mut bench = Bench {
+        comm,
+        case,
+        inputs: Inputs::new(case.dtype, case.op, comm.world_size(), seed),
+        buffers,
+    };
+    let mut wrong = bench.checked_call()?;
+    bench.buffers.fill_with_zeros()?;
+    let iterations = bench.choose_iterations()?;
+    let mut times_s = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
+        bench.buffers.fill_with_zeros()?;
+        times_s.push(bench.batch(iterations)?);
+        wrong += bench.checked_call()?;
+    }
+    bench.traced_call(trace)?;
+    times_s.sort_by(f64::total_cmp);
+    let mut total_wrong = [wrong as u64];
+    comm.all_reduce(&mut total_wrong, ReduceOp::Sum)?;
+    let time_s = times_s[BATCHES / 2];
+    let wrong = usize::try_from(total_wrong[0]).unwrap_or(usize::MAX);
+    Ok(Measurement {
+        algorithm,
+        count,
+        iterations,
+        time_s,
+        predicted_s,
+        wrong,
+    })
+}
+
+impl<B: Buffers> Bench<'_, B> {
+    /// Makes one call on predictable inputs; returns how many elements of this rank are wrong.
+    fn checked_call(&mut self) -> Result<usize> {
+        let (comm, case) = (self.comm, self.case);
+        self.buffers.fill(&self.inputs, comm.rank())?;
+        self.call()?;
+        self.buffers.settle(comm)?;
+        self.buffers.count_wrong(&Promise {
+            collective: case.collective,
+            root: case.root,
+            inputs: self.inputs,
+            rank: comm.rank(),
+            world_size: comm.world_size(),
+            layout: Layout::Even,
+        })
+    }
+
+    /// Makes one more call, which ranks begin together, if there is a trace to record it.
+    fn traced_call(&mut self, trace: &Trace) -> Result<()> {
+        if !trace.is_on() {
+            return Ok(());
+        }
+        self.buffers.fill_with_zeros()?;
+        self.comm.barrier()?;
+        trace.messages(self.comm, || self.call())
+    }
+
+    fn call(&mut self) -> Result<()> {
+        self.buffers.call(self.comm, self.case)
+    }
+
+    /// Whether the root could run ahead, so that only calls between barriers can be timed.
+    fn is_timed_call_by_call(&self) -> bool {
+        self.case.collective.is_rooted()
+    }
+
+    /// The mean time a call of a batch, of the slowest rank, in seconds.
+    fn batch(&mut self, iterations: usize) -> Result<f64> {
+        let mut elapsed_s = 0.0;
+        self.comm.barrier()?;
+        if self.is_timed_call_by_call() {
+            for _ in 0..iterations {
+                self.comm.barrier()?;
+                let start = Instant::now();
+                self.call()?;
+                self.buffers.settle(self.comm)?;
+                elapsed_s += start.elapsed().as_secs_f64();
+            }
+        } else {
+            let start = Instant::now();
+            for _ in 0..iterations {
+                self.call()?;
+            }
+            self.buffers.settle(self.comm)?;
+            elapsed_s = start.elapsed().as_secs_f64();
+        }
+        let mut mean_s = [elapsed_s / iterations as f64];
+        self.comm.all_reduce(&mut mean_s, ReduceOp::Max)?;
+        Ok(mean_s[0])
+    }
+
+    /// Calls a batch: those of `--iters`, or so many that the point takes its share of time. All
+    /// ranks agree, since the batch time they choose by is the slowest rank's.
+    fn choose_iterations(&mut self) -> Result<usize> {
+        if let Some(iterations) = self.case.iterations {
+            return Ok(iterations);
+        }
+        let mut iterations = ITERATIONS_MIN;
+        loop {
+            let per_call_s = self.batch(iterations)?.max(1e-9);
+            let wanted = TARGET_S / BATCHES as f64 / per_call_s;
+            let wanted = (wanted as usize).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
+            // A first few calls say little about many: grow by steps.
+            if wanted <= iterations * 16 {
+                return Ok(wanted);
+            }
+            iterations *= 16;
+        }
+    }
+}

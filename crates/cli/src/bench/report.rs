@@ -1,0 +1,172 @@
+//! How measured points are printed.
+
+use super::case::{Case, Memory};
+use super::measure::Measurement;
+use ringtree::Communicator;
+use ringtree::plan::Collective;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+/// The columns of a measured point.
+pub(crate) const COLUMNS: &[&str] = &[
+    "collective",
+    "algorithm",
+    "transport",
+    "ranks",
+    "bytes",
+    "count",
+    "dtype",
+    "op",
+    "root",
+    "iters",
+    "time_us",
+    "algbw_gbs",
+    "busbw_gbs",
+    "wrong",
+    "predicted_us",
+];
+
+/// Width of each column of the table.
+const WIDTHS: &[usize] = &[14, 18, 9, 5, 10, 10, 5, 4, 4, 7, 12, 9, 9, 5, 12];
+
+/// A form of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// For people.
+    Table,
+    /// For spreadsheets.
+    Csv,
+    /// One object a line.
+    Json,
+}
+
+impl FromStr for Report {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "table" => Ok(Report::Table),
+            "csv" => Ok(Report::Csv),
+            "json" => Ok(Report::Json),
+            _ => Err(format!(
+                "--format {text}: no such format; there are table csv json"
+            )),
+        }
+    }
+}
+
+impl Report {
+    /// Prints a point; the first one with its heading.
+    pub(super) fn print(
+        self,
+        case: &Case,
+        comm: &Communicator,
+        measurement: &Measurement,
+        is_first: bool,
+    ) -> io::Result<()> {
+        let cells = cells(case, comm, measurement);
+        let (heading, line) = match self {
+            Report::Csv => (Some(COLUMNS.join(",")), cells.join(",")),
+            Report::Table => (Some(aligned(COLUMNS)), aligned(&cells)),
+            Report::Json => (None, object(&cells)),
+        };
+        let mut output = io::stdout().lock();
+        if let Some(heading) = heading.filter(|_| is_first) {
+            writeln!(output, "{heading}")?;
+        }
+        writeln!(output, "{line}")
+    }
+}
+
+fn aligned(cells: &[impl AsRef<str>]) -> String {
+    let pad = |(cell, width): (_, &usize)| {
+        let cell: &str = cell;
+        format!("{cell:>width$}")
+    };
+    let cells = cells.iter().map(AsRef::as_ref);
+    cells.zip(WIDTHS).map(pad).collect::<Vec<_>>().join(" ")
+}
+
+fn object(cells: &[String]) -> String {
+    let mut object = serde_json::Map::new();
+    for (name, cell) in COLUMNS.iter().zip(cells) {
+        let number = serde_json::from_str::<serde_json::Number>(cell);
+        let value = number.map_or_else(|_| cell.clone().into(), serde_json::Value::Number);
+        object.insert((*name).to_owned(), value);
+    }
+    serde_json::Value::Object(object).to_string()
+}
+
+/// The cells of a point, one for each of the [`COLUMNS`].
+pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
+    let Measurement {
+        algorithm,
+        count,
+        iterations,
+        time_s,
+        predicted_s,
+        wrong,
+    } = measurement;
+    let world_size = comm.world_size();
+    // Of whole elements, and of whole blocks; a barrier moves none.
+    let (count, dtype) = match case.collective {
+        Collective::Barrier => (0, "none".to_owned()),
+        _ => (*count, case.dtype.to_string()),
+    };
+    let moved_bytes = count * case.dtype.size();
+    let algorithm_gbs = moved_bytes as f64 / time_s / 1e9;
+    let bus_gbs = algorithm_gbs * bus_factor(case.collective, world_size);
+    vec![
+        case.collective.to_string(),
+        algorithm.to_string(),
+        case.transport(comm),
+        world_size.to_string(),
+        moved_bytes.to_string(),
+        count.to_string(),
+        dtype,
+        if case.collective.reduces() {
+            case.op.to_string()
+        } else {
+            "none".into()
+        },
+        if case.collective.is_rooted() {
+            case.root.to_string()
+        } else {
+            "-1".into()
+        },
+        iterations.to_string(),
+        format!("{:.4}", time_s * 1e6),
+        format!("{algorithm_gbs:.4}"),
+        format!("{bus_gbs:.4}"),
+        wrong.to_string(),
+        format!("{:.4}", predicted_s * 1e6),
+    ]
+}
+
+impl Case {
+    /// What the bytes travelled over.
+    fn transport(&self, comm: &Communicator) -> String {
+        match &self.memory {
+            Memory::Device(_) if self.collective != Collective::Barrier => {
+                let over = comm.device_transport();
+                over.unwrap_or_else(|| comm.transport().to_owned())
+            }
+            _ => comm.transport().to_owned(),
+        }
+    }
+}
+
+/// How much of the buffer crosses each rank's link at least, as nccl-tests counts it.
+fn bus_factor(collective: Collective, world_size: usize) -> f64 {
+    let ranks = world_size as f64;
+    match collective {
+        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Gather
+        | Collective::Scatter
+        | Collective::AllToAll => (ranks - 1.0) / ranks,
+        Collective::Broadcast | Collective::Reduce => 1.0,
+        Collective::Barrier => 0.0,
+    }
+}

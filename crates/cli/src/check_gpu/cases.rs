@@ -1,0 +1,134 @@
+//! Collectives on device buffers whose results are known exactly.
+
+use super::rank::{Rank, Said};
+use crate::expected::exact::Inputs;
+use crate::expected::promise::Promise;
+use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::plan::{Algorithm, Collective, REGISTRY};
+use ringtree::with_element;
+use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
+
+/// Wrong calls a rank tells of; the rest is a number.
+const TOLD_MAX: usize = 3;
+/// Elements of a buffer: none, one, some; and of one that has many pieces, of which no two ranks
+/// have equally much.
+const COUNTS: [usize; 4] = [1001, 0, 1, 37];
+const LARGE_BYTES: usize = (40 << 20) + 6;
+/// Elements of a buffer whose blocks begin at odd addresses, long enough for vector accesses. (A
+/// buffer itself begins where the driver allocates it: it cannot be made of a part of memory.)
+const ODD_COUNT: usize = (128 << 10) + 5;
+
+/// A call, the same on all ranks.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    dtype: Dtype,
+    op: ReduceOp,
+    count: usize,
+    root: usize,
+    seed: u64,
+}
+
+/// Every collective by every algorithm, of every type and operator; in four turns each of them in
+/// every length. Each with blocks at odd addresses. And a large one of each collective.
+fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for entry in REGISTRY {
+        let collectives = entry.collectives.iter();
+        for collective in collectives.filter(|one| **one != Collective::Barrier) {
+            let pairs = pairs(*collective).enumerate();
+            cases.extend(pairs.map(|(nth, (dtype, op))| Case {
+                collective: *collective,
+                algorithm: Some(entry.algorithm),
+                dtype,
+                op,
+                count: COUNTS[(nth + turn) % COUNTS.len()],
+                root: nth % world_size,
+                seed: nth as u64,
+            }));
+            cases.extend([Dtype::I8, Dtype::F16].map(|dtype| Case {
+                collective: *collective,
+                algorithm: Some(entry.algorithm),
+                dtype,
+                op: ReduceOp::Max,
+                count: ODD_COUNT,
+                root: turn % world_size,
+                seed: turn as u64,
+            }));
+        }
+    }
+    let all = Collective::ALL.iter();
+    cases.extend(
+        all.filter(|one| **one != Collective::Barrier)
+            .map(|one| Case {
+                collective: *one,
+                algorithm: None,
+                dtype: Dtype::F16,
+                op: ReduceOp::Max,
+                count: LARGE_BYTES.min(bytes_max) / 2,
+                root: turn % world_size,
+                seed: turn as u64,
+            }),
+    );
+    cases
+}
+
+/// The types and operators that make a difference to `collective`.
+fn pairs(collective: Collective) -> impl Iterator<Item = (Dtype, ReduceOp)> {
+    let all = Dtype::ALL.iter();
+    let all = all.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
+    all.filter(move |(dtype, op)| match collective.reduces() {
+        true => op.supports(*dtype),
+        false => *op == ReduceOp::Max,
+    })
+}
+
+/// Makes all calls.
+pub(super) fn check(rank: &Rank, turn: usize, bytes_max: usize) -> Result<()> {
+    let cases = cases(rank.comm.world_size(), turn, bytes_max);
+    let mut wrong_calls = 0;
+    for case in &cases {
+        let wrong = call(rank, case)?;
+        wrong_calls += usize::from(wrong > 0);
+        if wrong > 0 && wrong_calls <= TOLD_MAX {
+            rank.found(&format!("{wrong} wrong elements: {case:?}"));
+        }
+    }
+    if wrong_calls > TOLD_MAX {
+        rank.found(&format!("{wrong_calls} calls were wrong"));
+    }
+    rank.comm.synchronize()?;
+    Said::Checked(cases.len()).say();
+    rank.comm.barrier()
+}
+
+fn call(rank: &Rank, case: &Case) -> Result<usize> {
+    with_element!(case.dtype, T => call_as::<T>(rank, case))
+}
+
+/// How many elements of this rank are not what was promised.
+fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
+    let Rank {
+        comm,
+        device,
+        stream,
+    } = rank;
+    let inputs = Inputs::new(case.dtype, case.op, comm.world_size(), case.seed);
+    let count = case.collective.whole_count(case.count, comm.world_size());
+    let mut content = vec![T::zeroed(); count];
+    inputs.fill(comm.rank(), 0, bytemuck::cast_slice_mut(&mut content));
+    let mut buffer = DeviceBuffer::new(device, stream, &content)?;
+    comm.use_algorithm(case.algorithm)?;
+    comm.collective(case.collective, &mut buffer, case.op, case.root)?;
+    let promise = Promise {
+        collective: case.collective,
+        root: case.root,
+        inputs,
+        rank: comm.rank(),
+        world_size: comm.world_size(),
+        layout: Layout::Even,
+    };
+    // The stream alone makes this wait for the result.
+    Ok(promise.count_wrong(bytemuck::cast_slice(&buffer.read()?)))
+}

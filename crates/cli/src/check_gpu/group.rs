@@ -1,0 +1,325 @@
+//! The processes of one part of the check: started, listened to, and ended, whatever they do.
+
+use super::rank::Said;
+use crate::Program;
+use ringtree::launch::bind_to_parent;
+use ringtree::{Error, Result, UniqueId};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Who has closed its output, or was killed, is gone within this.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What is done to the last rank once the others wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Kill,
+    Stop,
+}
+
+/// A way that device buffers go, by the ranks' `RINGTREE_TRANSPORT` and `RINGTREE_DEVICE_PATH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Path {
+    pub(super) name: &'static str,
+    pub(super) transport: &'static str,
+    pub(super) device_path: &'static str,
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// The program, which is this one.
+    pub(super) program: Program,
+    /// The arguments of its processes.
+    pub(super) arguments: Vec<String>,
+    /// How many there are, each a rank.
+    pub(super) ranks: usize,
+    pub(super) path: Path,
+    /// How long a call may take.
+    pub(super) timeout: Duration,
+    pub(super) fate: Option<Fate>,
+}
+
+/// What has come of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) checked: usize,
+    pub(super) found: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+    /// Why the job's path cannot be had.
+    pub(super) not_here: Option<String>,
+}
+
+enum Event {
+    Line(usize, String),
+    Closed(usize),
+}
+
+/// Processes under way; dropping them ends them.
+struct Group {
+    children: Vec<Child>,
+    complaints: Vec<Receiver<String>>,
+    events: Receiver<Event>,
+    /// Keeps the port at which the ranks meet.
+    _meeting: UniqueId,
+}
+
+/// Runs the job for at most `patience`.
+pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
+    let end = Instant::now() + patience;
+    let mut outcome = Outcome::default();
+    let mut group = match Group::start(job) {
+        Ok(group) => group,
+        Err(error) => {
+            outcome.found.push(error.to_string());
+            return outcome;
+        }
+    };
+    let are_done = group.listen(job, end, &mut outcome);
+    if are_done.is_none() {
+        let seconds = patience.as_secs();
+        outcome
+            .found
+            .push(format!("there was no end within {seconds} s"));
+    }
+    let doomed = job.fate.map(|_| job.ranks - 1);
+    group.release(doomed, are_done.is_none());
+    for (rank, (status, complaint)) in group.end().into_iter().enumerate() {
+        // A rank that was killed because time was up has been reported.
+        let Some(are_done) = &are_done else { continue };
+        let is_done = are_done[rank];
+        if Some(rank) == doomed || (is_done && status.is_none_or(|status| status.success())) {
+            continue;
+        }
+        let how = status.map_or_else(|| "unseen".into(), |status| status.to_string());
+        let mut lines = complaint.lines();
+        let last_words = lines.rfind(|line| !line.trim().is_empty());
+        let last_words = last_words.map_or(String::new(), |words| format!("; it said: {words}"));
+        outcome.found.push(format!(
+            "the process of rank {rank} ended badly ({how}){last_words}"
+        ));
+    }
+    outcome
+}
+
+impl Group {
+    fn start(job: &Job) -> Result<Self> {
+        let (said, events) = channel();
+        let meeting = UniqueId::on("127.0.0.1")?;
+        let rendezvous = meeting.address().to_string();
+        let mut group = Self {
+            children: Vec::new(),
+            complaints: Vec::new(),
+            events,
+            _meeting: meeting,
+        };
+        for rank in 0..job.ranks {
+            let mut command = job.command(rank, &rendezvous);
+            let child = command.spawn();
+            let mut child =
+                child.map_err(|error| Error::io("starting a process of this program", &error))?;
+            if let Some(out) = child.stdout.take() {
+                let said = said.clone();
+                std::thread::spawn(move || pass_on(rank, BufReader::new(out), &said));
+            }
+            let complaints = child.stderr.take();
+            group.complaints.push(all_of(complaints));
+            group.children.push(child);
+        }
+        Ok(group)
+    }
+
+    /// Takes what the ranks say until all have closed; which of them said that they were done, or
+    /// nothing if time is up before.
+    fn listen(&mut self, job: &Job, end: Instant, outcome: &mut Outcome) -> Option<Vec<bool>> {
+        let mut are_done = vec![false; job.ranks];
+        let mut there = 0;
+        // A rank with a planted end is not waited for.
+        let doomed = job.fate.map(|_| job.ranks - 1);
+        let mut open = job.ranks - usize::from(doomed.is_some());
+        // The doomed rank comes there once, each other twice.
+        let all_there = 2 * job.ranks - 1;
+        while open > 0 {
+            let left = end.saturating_duration_since(Instant::now());
+            let (rank, line) = match self.events.recv_timeout(left) {
+                Ok(Event::Line(rank, line)) => (rank, line),
+                Ok(Event::Closed(rank)) => {
+                    open -= usize::from(Some(rank) != doomed);
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => return None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            match Said::heard(&line) {
+                Some(Said::Checked(count)) => outcome.checked += count,
+                Some(Said::Found(text)) => outcome.found.push(text),
+                Some(Said::Row(cells)) => outcome.rows.push(cells),
+                Some(Said::NotHere(why)) => outcome.not_here = Some(why),
+                Some(Said::Done) => are_done[rank] = true,
+                Some(Said::There) => {
+                    there += 1;
+                    if let Some(fate) = job.fate.filter(|_| there == all_there) {
+                        self.meet_fate(fate);
+                    }
+                }
+                None => {}
+            }
+        }
+        Some(are_done)
+    }
+
+    fn meet_fate(&mut self, fate: Fate) {
+        let Some(child) = self.children.last_mut() else {
+            return;
+        };
+        match fate {
+            Fate::Kill => {
+                let _ = child.kill();
+            }
+            Fate::Stop => {
+                let _ = kill_process(Pid::from_child(child), Signal::STOP);
+            }
+        }
+    }
+
+    /// Ends the ranks that are left; how each ended, if of itself, and what it complained of.
+    fn end(&mut self) -> Vec<(Option<ExitStatus>, String)> {
+        // Who has closed its output is about to go.
+        let patience = Instant::now() + GRACE;
+        let own_ends: Vec<_> = self
+            .children
+            .iter_mut()
+            .map(|child| {
+                loop {
+                    match child.try_wait() {
+                        Ok(Some(status)) => return Some(status),
+                        Ok(None) if Instant::now() < patience => {
+                            std::thread::sleep(Duration::from_millis(2));
+                        }
+                        _ => return None,
+                    }
+                }
+            })
+            .collect();
+        self.kill();
+        let complaints = self.complaints.drain(..);
+        let complaints = complaints.map(|text| text.recv_timeout(GRACE).unwrap_or_default());
+        own_ends.into_iter().zip(complaints).collect()
+    }
+
+    /// Kills the rank that met a fate and is still there, or `all`. None was waited for yet, so
+    /// that its number is still its group's.
+    fn release(&mut self, doomed: Option<usize>, all: bool) {
+        for (rank, child) in self.children.iter().enumerate() {
+            if all || Some(rank) == doomed {
+                kill_group(child);
+            }
+        }
+    }
+
+    /// Kills those that are left. A process that hangs in the driver may not go even then: that
+    /// must not hang the check.
+    fn kill(&mut self) {
+        let is_left = |child: &mut &mut Child| matches!(child.try_wait(), Ok(None));
+        let left: Vec<_> = self
+            .children
+            .iter_mut()
+            .filter_map(|mut child| is_left(&mut child).then_some(child))
+            .collect();
+        let patience = Instant::now() + GRACE;
+        for child in &left {
+            kill_group(child);
+        }
+        for child in left {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Kills a process that leads a group, and whom it has started.
+fn kill_group(child: &Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+}
+
+/// Everything that is written there, once it is closed.
+fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut text);
+        }
+        let _ = tell.send(String::from_utf8_lossy(&text).into_owned());
+    });
+    told
+}
+
+/// What a command says on standard output, if it ends well within `patience`; else it is killed.
+pub(super) fn said_within(mut command: Command, patience: Duration) -> Option<String> {
+    command.stdout(Stdio::piped());
+    bind_to_parent(&mut command);
+    let end = Instant::now() + patience;
+    let mut child = command.spawn().ok()?;
+    let said = all_of(child.stdout.take());
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return said.recv_timeout(GRACE).ok(),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Ok(None) => {
+                kill_group(&child);
+                let _ = child.try_wait();
+                return None;
+            }
+            _ => return None,
+        }
+    }
+}
+
+fn pass_on(rank: usize, lines: impl BufRead, said: &Sender<Event>) {
+    for line in lines.lines().map_while(std::result::Result::ok) {
+        if said.send(Event::Line(rank, line)).is_err() {
+            return;
+        }
+    }
+    let _ = said.send(Event::Closed(rank));
+}
+
+impl Job {
+    fn command(&self, rank: usize, rendezvous: &str) -> Command {
+        let mut command = Command::new(&self.program.file);
+        // Settings of the user's own jobs are none of the check's.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("RINGTREE_") || text.starts_with("MASTER_") {
+                command.env_remove(&name);
+            }
+        }
+        let (rank, ranks) = (rank.to_string(), self.ranks.to_string());
+        command
+            .args(&self.program.arguments)
+            .args(&self.arguments)
+            .envs([("RANK", &rank), ("LOCAL_RANK", &rank)])
+            .envs([("WORLD_SIZE", &ranks), ("LOCAL_WORLD_SIZE", &ranks)])
+            .env("RINGTREE_RENDEZVOUS", rendezvous)
+            .env("RINGTREE_TRANSPORT", self.path.transport)
+            .env("RINGTREE_DEVICE_PATH", self.path.device_path)
+            .env("RINGTREE_TUNING", "built-in")
+            .env("RINGTREE_TIMEOUT_MS", self.timeout.as_millis().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        bind_to_parent(&mut command);
+        command
+    }
+}

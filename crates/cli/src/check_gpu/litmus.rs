@@ -1,0 +1,71 @@
+//! Whether a GPU reads of a peer's memory what the peer wrote last: every element of every
+//! repetition.
+//!
+//! A repetition multiplies every element by the number of ranks, modulo 2^32, by collectives alone
+//! that follow each other without the host. All elements and the number of ranks are odd. So each
+//! repetition writes a new value everywhere, and an element that is read too early once, with the
+//! value of the repetition before, stays wrong to the end: no later product makes it right.
+
+use super::rank::{Rank, Said};
+use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::{Communicator, ReduceOp, Result};
+use std::time::{Duration, Instant};
+
+/// Bytes of the buffer, and how often its elements are multiplied.
+const BYTES: usize = 64 << 20;
+const REPETITIONS: u32 = 1000;
+/// Repetitions after which the buffer is looked at.
+const BATCH: u32 = 50;
+/// No batch is begun later than this.
+const TIME_MAX: Duration = Duration::from_secs(25);
+
+/// One of an odd number of ranks.
+pub(super) fn check(rank: &Rank, bytes_max: usize) -> Result<()> {
+    let comm = &rank.comm;
+    let count = BYTES.min(bytes_max) / size_of::<u32>();
+    let first = |at: usize| (at as u32).wrapping_mul(0x9e37_79b1) | 1;
+    let content: Vec<_> = (0..count).map(first).collect();
+    let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &content)?;
+    let start = Instant::now();
+    let mut done = 0;
+    let mut ends = [0u64];
+    while ends == [0] {
+        (done..done + BATCH).try_for_each(|nth| multiply(comm, &mut buffer, nth))?;
+        done += BATCH;
+        let factor = (comm.world_size() as u32).wrapping_pow(done);
+        let is_wrong = |(at, one): &(usize, u32)| *one != first(*at).wrapping_mul(factor);
+        let wrong = buffer
+            .read()?
+            .into_iter()
+            .enumerate()
+            .filter(is_wrong)
+            .count();
+        comm.synchronize()?;
+        if wrong > 0 {
+            rank.found(&format!("{wrong} wrong elements within {done} repetitions"));
+        }
+        let is_last = wrong > 0 || done >= REPETITIONS || start.elapsed() > TIME_MAX;
+        ends = [u64::from(is_last)];
+        comm.all_reduce(&mut ends, ReduceOp::Max)?;
+    }
+    if comm.rank() == 0 {
+        Said::Checked(done as usize).say();
+    }
+    comm.barrier()
+}
+
+/// A repetition, by each way in turns.
+fn multiply(comm: &Communicator, buffer: &mut DeviceBuffer<u32>, nth: u32) -> Result<()> {
+    let root = nth as usize % comm.world_size();
+    match nth % 3 {
+        0 => comm.all_reduce(buffer, ReduceOp::Sum),
+        1 => {
+            comm.reduce(buffer, ReduceOp::Sum, root)?;
+            comm.broadcast(buffer, root)
+        }
+        _ => {
+            comm.reduce_scatter(buffer, ReduceOp::Sum)?;
+            comm.all_gather(buffer)
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What a machine with GPUs has.
+
+use super::rank::{Rank, Said};
+use ringtree::Result;
+use ringtree::device::{self, Device};
+
+/// As any rank; rank 0 tells.
+pub(super) fn tell(rank: &Rank) -> Result<()> {
+    Said::Checked(1).say();
+    if rank.comm.rank() > 0 {
+        return rank.comm.barrier();
+    }
+    for ordinal in 0..device::count()? {
+        let device = Device::open(ordinal)?;
+        let found = device.description();
+        let version = found.driver_version;
+        let version = format!("{}.{}", version / 1000, version % 1000 / 10);
+        row(&format!("GPU {ordinal}"), &found.name, "");
+        row("driver for CUDA", &version, "");
+        row("memory", &(found.memory_bytes >> 30).to_string(), "GiB");
+        row("multiprocessors", &found.multiprocessors.to_string(), "");
+    }
+    let path = rank.comm.device_path().unwrap_or_default();
+    row("device buffers are", &path, "");
+    rank.comm.barrier()
+}
+
+/// A row of three cells for the part's table.
+fn row(what: &str, value: &str, unit: &str) {
+    Said::Row(vec![what.into(), value.into(), unit.into()]).say();
+}

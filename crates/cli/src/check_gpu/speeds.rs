@@ -1,0 +1,70 @@
+//! How long all-reduces of device buffers take, and what that consists of.
+
+use super::rank::{Rank, Said};
+use crate::bench::case::{Case, Memory};
+use crate::bench::measure::measure as measured;
+use ringtree::ddp::Trace;
+use ringtree::plan::Collective;
+use ringtree::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result, UniqueId};
+
+/// What is reduced, in bytes.
+const SIZES: &[usize] = &[
+    8,
+    1 << 10,
+    64 << 10,
+    1 << 20,
+    4 << 20,
+    25 << 20,
+    64 << 20,
+    256 << 20,
+];
+
+/// The time of the whole; of the copies to the host and back alone, by a communicator of one rank
+/// whose buffers are staged; of the same all-reduce on the host's buffers.
+pub(super) const COLUMNS: &[&str] = &["bytes", "whole_us", "copies_us", "host_us", "wrong"];
+
+/// As one of two ranks. Rank 0 tells.
+pub(super) fn measure(rank: &Rank, bytes_max: usize) -> Result<()> {
+    let Rank {
+        comm,
+        device,
+        stream,
+    } = rank;
+    let alone = Communicator::builder().rank(0).world_size(1);
+    let alone = alone.device_path(DevicePathChoice::Staged);
+    let alone = alone.unique_id(&UniqueId::on("127.0.0.1")?).connect()?;
+    alone.attach(device)?;
+    let on_device = || Memory::Device((device.clone(), stream.clone()));
+    for bytes in SIZES.iter().filter(|bytes| **bytes <= bytes_max) {
+        let time = |comm: &Communicator, memory| {
+            let case = Case {
+                collective: Collective::AllReduce,
+                dtype: Dtype::F32,
+                op: ReduceOp::Sum,
+                root: 0,
+                bytes: *bytes,
+                iterations: None,
+                in_place: true,
+                memory,
+            };
+            measured(comm, &case, &Trace::off())
+        };
+        let whole = time(comm, on_device())?;
+        let copies = time(&alone, on_device())?;
+        let host = time(comm, Memory::Host)?;
+        let wrong = whole.wrong + copies.wrong + host.wrong;
+        if wrong > 0 {
+            rank.found(&format!(
+                "{wrong} wrong elements in all-reduces of {bytes} B"
+            ));
+        }
+        Said::Checked(3).say();
+        if comm.rank() == 0 {
+            let mut row = vec![bytes.to_string()];
+            row.extend([whole, copies, host].map(|one| format!("{:.1}", one.time_s * 1e6)));
+            row.push(wrong.to_string());
+            Said::Row(row).say();
+        }
+    }
+    comm.barrier()
+}

@@ -1,0 +1,442 @@
+//! Test data whose reduction is known exactly, for every element type, operator and world size,
+//! in whatever order a plan folds.
+//!
+//! A value is a pure function of the seed, the rank and the index, so each rank can make its own
+//! input and anyone can make the expected result. No rounding happens on the way:
+//! - sums are of integers whose magnitudes add up to at most 2⁸ over all ranks, so that every
+//!   partial sum is exact in bf16 (and in f16, where 2¹¹ would do); in a large world a rank is
+//!   silent (zero) at most indices for that;
+//! - all ranks of a `PreMulSum` have one factor, which is a power of two near 1;
+//! - products of floats are of ±1 and a few ±2 and ±½, those of integers of odd numbers, which
+//!   never collapse to zero;
+//! - the operands of minimum, maximum and the bit operators are arbitrary bits, but no NaN.
+//!
+//! The values repeat every [`PERIOD`] elements, a prime number, so that large buffers are made and
+//! compared at the speed of memory and a piece in a wrong place is still seen.
+
+use half::{bf16, f16};
+use ringtree::{Dtype, Element, ReduceOp, with_element};
+
+/// The elements after which the values repeat.
+pub const PERIOD: usize = 8191;
+
+/// Ranks that add something other than zero at an index, at most.
+const SUM_SPEAKERS_MAX: usize = 64;
+/// A term's largest magnitude: `SUM_SPEAKERS_MAX` of them make 2⁸.
+const TERM_MAX: u64 = 4;
+/// Ranks whose factor is not of magnitude 1, or that clear or set bits, at most: f16 holds 2⁸ and
+/// its inverse, and so few leave bits to be seen in an i8.
+const FEW_SPEAKERS_MAX: usize = 8;
+
+/// The inputs of every rank of one reduction, and its result.
+///
+/// ```
+/// use ringtree::reduce::Kernel;
+/// use ringtree_cli::expected::exact::Inputs;
+/// use ringtree::{Dtype, ReduceOp};
+///
+/// let inputs = Inputs::new(Dtype::Bf16, ReduceOp::Sum, 2, 7);
+/// let (mut sum, mut other) = ([0; 100], [0; 100]);
+/// inputs.fill(0, 0, &mut sum);
+/// inputs.fill(1, 0, &mut other);
+/// let kernel = Kernel::new(Dtype::Bf16, ReduceOp::Sum).expect("sums are defined for floats");
+/// kernel.fold(&mut sum, Some(0), &[&other], None);
+/// assert_eq!(inputs.count_wrong(0, &sum), 0);
+/// assert_ne!(inputs.count_wrong(0, &other), 0);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs {
+    dtype: Dtype,
+    op: ReduceOp,
+    world_size: usize,
+    seed: u64,
+}
+
+impl Inputs {
+    /// The inputs of `world_size` ranks for `op` over `dtype`.
+    ///
+    /// # Panics
+    ///
+    /// If `op` is not defined for `dtype`, or `world_size` is 0.
+    #[must_use]
+    pub fn new(dtype: Dtype, op: ReduceOp, world_size: usize, seed: u64) -> Self {
+        assert!(op.supports(dtype), "{op} is not defined for {dtype}");
+        assert!(world_size > 0, "a world has a rank");
+        Inputs {
+            dtype,
+            op,
+            world_size,
+            seed,
+        }
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Writes the elements `first_index`.. of `rank`'s input over all of `bytes`.
+    pub fn fill(&self, rank: usize, first_index: usize, bytes: &mut [u8]) {
+        let tile = self.tile(first_index, bytes.len(), |draw| draw.input(rank));
+        for piece in bytes.chunks_mut(tile.len().max(1)) {
+            piece.copy_from_slice(&tile[..piece.len()]);
+        }
+    }
+
+    /// Writes the elements `first_index`.. of the reduction over all ranks over all of `bytes`.
+    pub fn expected(&self, first_index: usize, bytes: &mut [u8]) {
+        let tile = self.tile(first_index, bytes.len(), Draw::result);
+        for piece in bytes.chunks_mut(tile.len().max(1)) {
+            piece.copy_from_slice(&tile[..piece.len()]);
+        }
+    }
+
+    /// How many elements of `bytes` are not those of the reduction from `first_index` on.
+    #[must_use]
+    pub fn count_wrong(&self, first_index: usize, bytes: &[u8]) -> usize {
+        let tile = self.tile(first_index, bytes.len(), Draw::result);
+        count_differences(self.dtype, bytes, &tile)
+    }
+
+    /// How many elements of `bytes` are not those of `rank`'s input from `first_index` on: for the
+    /// collectives that only move data.
+    #[must_use]
+    pub fn count_wrong_input(&self, rank: usize, first_index: usize, bytes: &[u8]) -> usize {
+        let tile = self.tile(first_index, bytes.len(), |draw| draw.input(rank));
+        count_differences(self.dtype, bytes, &tile)
+    }
+
+    /// The values from `first_index` on: as many as `len_bytes` holds, or one period.
+    fn tile(
+        &self,
+        first_index: usize,
+        len_bytes: usize,
+        value: impl Fn(&Draw) -> Value,
+    ) -> Vec<u8> {
+        let size = self.dtype.size();
+        let count = (len_bytes / size).min(PERIOD);
+        let mut tile = vec![0; count * size];
+        for (offset, element) in tile.chunks_exact_mut(size).enumerate() {
+            let position = (first_index % PERIOD + offset) % PERIOD;
+            let draw = Draw {
+                inputs: *self,
+                position,
+            };
+            write_value(self.dtype, value(&draw), element);
+        }
+        tile
+    }
+}
+
+/// Elements of `bytes` that differ from those of `tile`, repeated.
+fn count_differences(dtype: Dtype, bytes: &[u8], tile: &[u8]) -> usize {
+    let size = dtype.size();
+    let pieces = bytes
+        .chunks(tile.len().max(1))
+        .filter(|piece| **piece != tile[..piece.len()]);
+    let elements = |piece: &[u8]| {
+        let pairs = piece.chunks_exact(size).zip(tile.chunks_exact(size));
+        pairs.filter(|(left, right)| left != right).count()
+    };
+    pieces.map(elements).sum()
+}
+
+/// An element, in a type that holds those of all integer or all floating-point types exactly.
+#[derive(Clone, Copy)]
+enum Value {
+    Integer(i128),
+    Float(f64),
+}
+
+/// What is drawn for one index.
+struct Draw {
+    inputs: Inputs,
+    position: usize,
+}
+
+impl Draw {
+    fn input(&self, rank: usize) -> Value {
+        let Inputs { dtype, op, .. } = self.inputs;
+        let random = self.random(rank);
+        match op {
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => {
+                let magnitude = (1 + (random >> 1) % TERM_MAX) as i128;
+                let term = if random & 1 == 0 {
+                    magnitude
+                } else {
+                    -magnitude
+                };
+                self.term(if self.speaks(rank, SUM_SPEAKERS_MAX) {
+                    term
+                } else {
+                    0
+                })
+            }
+            ReduceOp::Prod if dtype.is_float() => {
+                let sign = [1.0, -1.0][(random & 1) as usize];
+                let speaker = self.speaks(rank, FEW_SPEAKERS_MAX);
+                Value::Float(
+                    sign * if speaker {
+                        [0.5, 2.0][(random >> 1 & 1) as usize]
+                    } else {
+                        1.0
+                    },
+                )
+            }
+            ReduceOp::Prod => wrapped(dtype, i128::from(random | 1)),
+            ReduceOp::Min | ReduceOp::Max => from_bits(dtype, random),
+            ReduceOp::Bxor => wrapped(dtype, i128::from(random)),
+            ReduceOp::Band | ReduceOp::Bor => {
+                let sparse = random & self.random(rank + self.inputs.world_size);
+                let set = if self.speaks(rank, FEW_SPEAKERS_MAX) {
+                    sparse
+                } else {
+                    0
+                };
+                wrapped(
+                    dtype,
+                    i128::from(if op == ReduceOp::Bor { set } else { !set }),
+                )
+            }
+        }
+    }
+
+    fn result(&self) -> Value {
+        let Inputs {
+            dtype,
+            op,
+            world_size,
+            ..
+        } = self.inputs;
+        let operands = (0..world_size).map(|rank| self.input(rank));
+        let folded = operands.reduce(|left, right| match (left, right) {
+            (Value::Integer(left), Value::Integer(right)) => {
+                wrapped(dtype, fold_integers(op, left, right))
+            }
+            (Value::Float(left), Value::Float(right)) => Value::Float(fold_floats(op, left, right)),
+            _ => unreachable!("invariant: one type has one kind"),
+        });
+        let folded = folded.expect("invariant: a world has a rank");
+        match folded {
+            Value::Integer(sum) if op == ReduceOp::Avg => Value::Integer(sum / world_size as i128),
+            Value::Float(sum) if op == ReduceOp::Avg => Value::Float(mean(dtype, sum, world_size)),
+            Value::Float(sum) => match op {
+                ReduceOp::PreMulSum(factor) => Value::Float(sum * factor),
+                _ => folded,
+            },
+            Value::Integer(_) => folded,
+        }
+    }
+
+    /// Whether `rank` is one of the at most `speakers_max` that are not neutral at this index.
+    fn speaks(&self, rank: usize, speakers_max: usize) -> bool {
+        let stride = self.inputs.world_size.div_ceil(speakers_max);
+        (rank + self.position).is_multiple_of(stride)
+    }
+
+    fn term(&self, term: i128) -> Value {
+        if self.inputs.dtype.is_float() {
+            Value::Float(term as f64)
+        } else {
+            wrapped(self.inputs.dtype, term)
+        }
+    }
+
+    /// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+    /// generators, 2014) over the three coordinates.
+    fn random(&self, rank: usize) -> u64 {
+        let mut bits = self.inputs.seed.wrapping_mul(0xd134_2543_de82_ef95);
+        for coordinate in [rank, self.position] {
+            bits = (bits ^ coordinate as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            bits ^= bits >> 31;
+        }
+        bits
+    }
+}
+
+fn fold_integers(op: ReduceOp, left: i128, right: i128) -> i128 {
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
+        // Two factors of 64 bits fit.
+        ReduceOp::Prod => left.wrapping_mul(right),
+        ReduceOp::Min => left.min(right),
+        ReduceOp::Max => left.max(right),
+        ReduceOp::Band => left & right,
+        ReduceOp::Bor => left | right,
+        ReduceOp::Bxor => left ^ right,
+    }
+}
+
+fn fold_floats(op: ReduceOp, left: f64, right: f64) -> f64 {
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
+        ReduceOp::Prod => left * right,
+        ReduceOp::Min if left.total_cmp(&right).is_le() => left,
+        ReduceOp::Max if left.total_cmp(&right).is_ge() => left,
+        _ => right,
+    }
+}
+
+/// The quotient as the kernels round it: in f32 for the types that are folded in f32.
+fn mean(dtype: Dtype, sum: f64, world_size: usize) -> f64 {
+    match dtype {
+        Dtype::F64 => sum / world_size as f64,
+        _ => f64::from(sum as f32 / world_size as f32),
+    }
+}
+
+/// An element type's exact way to the wide type of its kind and back.
+trait Wide: Element {
+    fn widen(self) -> Value;
+    fn narrow(value: Value) -> Self;
+}
+
+macro_rules! wide {
+    (Integer $($integer:ident)*) => {$(
+        impl Wide for $integer {
+            fn widen(self) -> Value {
+                Value::Integer(self.into())
+            }
+
+            fn narrow(value: Value) -> Self {
+                match value {
+                    Value::Integer(integer) => integer as $integer,
+                    Value::Float(_) => unreachable!("invariant: one type has one kind"),
+                }
+            }
+        }
+    )*};
+    (Float $($float:ident $from_f64:expr;)*) => {$(
+        impl Wide for $float {
+            fn widen(self) -> Value {
+                Value::Float(self.into())
+            }
+
+            fn narrow(value: Value) -> Self {
+                match value {
+                    Value::Float(float) => $from_f64(float),
+                    Value::Integer(_) => unreachable!("invariant: one type has one kind"),
+                }
+            }
+        }
+    )*};
+}
+
+wide! { Integer i8 u8 i16 u16 i32 u32 i64 u64 }
+wide! { Float f16 f16::from_f64; bf16 bf16::from_f64; f32 |float| float as f32; f64 |float| float; }
+
+/// Writes a value that the type holds, or rounds it to nearest even.
+fn write_value(dtype: Dtype, value: Value, bytes: &mut [u8]) {
+    with_element!(dtype, T => bytes.copy_from_slice(bytemuck::bytes_of(&T::narrow(value))));
+}
+
+/// The element whose bits are the lowest of `bits`, but a NaN is made finite.
+fn from_bits(dtype: Dtype, bits: u64) -> Value {
+    let bytes = bits.to_le_bytes();
+    let element = &bytes[..dtype.size()];
+    let value = with_element!(dtype, T => bytemuck::pod_read_unaligned::<T>(element).widen());
+    match value {
+        Value::Float(float) if float.is_nan() => Value::Float(1.0),
+        value => value,
+    }
+}
+
+/// An integer as the type keeps it: the lowest bits.
+fn wrapped(dtype: Dtype, integer: i128) -> Value {
+    from_bits(dtype, integer as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringtree::reduce::Kernel;
+
+    /// Folds in an order drawn from `seed`: random pairs, until one operand is left.
+    fn fold_in_random_order(inputs: Inputs, count: usize, mut seed: usize) -> Vec<u8> {
+        let Inputs {
+            dtype,
+            op,
+            world_size,
+            ..
+        } = inputs;
+        let kernel = Kernel::new(dtype, op).unwrap();
+        let mut operands: Vec<_> = (0..world_size)
+            .map(|rank| {
+                let mut bytes = vec![0; count * dtype.size()];
+                inputs.fill(rank, 0, &mut bytes);
+                bytes
+            })
+            .collect();
+        while operands.len() > 1 {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let right = operands.swap_remove((seed >> 33) % operands.len());
+            let index = (seed >> 7) % operands.len();
+            let divisor = (operands.len() == 1 && op == ReduceOp::Avg).then_some(world_size);
+            kernel.fold(&mut operands[index], Some(0), &[&right], divisor);
+        }
+        operands.remove(0)
+    }
+
+    #[test]
+    fn every_order_of_folding_gives_the_expected_bits() {
+        for &dtype in Dtype::ALL {
+            for &op in ReduceOp::ALL.iter().filter(|op| op.supports(dtype)) {
+                for (world_size, seed) in [(1, 1), (2, 2), (3, 3), (7, 4), (64, 5), (1024, 6)] {
+                    let inputs = Inputs::new(dtype, op, world_size, seed as u64);
+                    let result = fold_in_random_order(inputs, 300, seed);
+                    assert_eq!(
+                        inputs.count_wrong(0, &result),
+                        0,
+                        "{dtype} {op} {world_size}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_contribution_that_is_missing_is_seen() {
+        for &dtype in Dtype::ALL {
+            for &op in ReduceOp::ALL.iter().filter(|op| op.supports(dtype)) {
+                let inputs = Inputs::new(dtype, op, 8, 9);
+                let kernel = Kernel::new(dtype, op).unwrap();
+                for missing in 0..8 {
+                    let mut folded = vec![0; 1000 * dtype.size()];
+                    let mut operand = folded.clone();
+                    for rank in (0..8).filter(|&rank| rank != missing) {
+                        let own = (rank != usize::from(missing == 0)).then_some(0);
+                        inputs.fill(rank, 0, &mut operand);
+                        let divisor = (rank == 7 - usize::from(missing == 7)).then_some(8);
+                        let divisor = divisor.filter(|_| op == ReduceOp::Avg);
+                        kernel.fold(&mut folded, own.filter(|_| rank > 0), &[&operand], divisor);
+                    }
+                    assert!(
+                        inputs.count_wrong(0, &folded) > 50,
+                        "{dtype} {op} {missing}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_depend_on_the_index_alone_and_differences_are_counted() {
+        let inputs = Inputs::new(Dtype::I32, ReduceOp::Sum, 5, 11);
+        let mut whole = vec![0; 3 * PERIOD * 4];
+        inputs.expected(0, &mut whole);
+        let mut part = vec![0; PERIOD * 4 + 400];
+        inputs.expected(PERIOD + 17, &mut part);
+        assert_eq!(part, whole[(PERIOD + 17) * 4..][..part.len()]);
+        assert_eq!(inputs.count_wrong(PERIOD + 17, &part), 0);
+        part[0] ^= 1;
+        part[1] ^= 1;
+        *part.last_mut().unwrap() ^= 1;
+        assert_eq!(inputs.count_wrong(PERIOD + 17, &part), 2);
+        inputs.fill(3, 0, &mut whole);
+        assert_eq!(inputs.count_wrong_input(3, 0, &whole), 0);
+        assert!(inputs.count_wrong_input(2, 0, &whole) > PERIOD);
+    }
+}

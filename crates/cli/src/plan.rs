@@ -1,0 +1,571 @@
+//! `ringtree plan`: what a collective will do, before it runs.
+
+use crate::names::{Selection, collectives, parse_collective, parse_selection};
+use crate::quantity::parse_size;
+use crate::{FAILED, FINE, MISUSED};
+use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
+use ringtree::plan::algorithms::{plans, required};
+use ringtree::plan::cost::{Traffic, schedule};
+use ringtree::plan::draw::{self, Caption, Played};
+use ringtree::plan::export::{Report, exported};
+use ringtree::plan::price::LinkCost;
+use ringtree::plan::select::{
+    Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
+};
+use ringtree::plan::topology::{Sharing, Topology};
+use ringtree::plan::units::{Bytes, Rate, Seconds};
+use ringtree::plan::verify::verify;
+use ringtree::plan::{Algorithm, Collective, Plan, Request};
+use std::io::Write;
+use world::{links, topology};
+
+mod world;
+
+/// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    #[arg(help = collectives())]
+    collective: String,
+    /// The algorithm's name, auto (what a call would choose) or all; two names, as ring,circulant,
+    /// for --draw html
+    #[arg(long, value_name = "NAME|auto|all")]
+    algorithm: Option<String>,
+    /// The radix of an algorithm that has one; NAME/K says the same
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    radix: Option<String>,
+    /// How many ranks
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    ranks: Option<String>,
+    /// The root of a broadcast or reduce
+    #[arg(
+        long,
+        value_name = "R",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    root: String,
+    /// Bytes of the whole buffer; K, M and G are powers of 1024
+    #[arg(long, default_value = "1M", allow_negative_numbers = true)]
+    bytes: String,
+    /// Pieces per block; without it, as many as are fastest
+    #[arg(long, value_name = "C", allow_negative_numbers = true)]
+    chunks: Option<String>,
+    /// Ranks that share a host and its memory: a number that divides the ranks, or one for each
+    /// host, as 3,5,2; then --ranks may be left out
+    #[arg(
+        long,
+        value_name = "G|G,G,..",
+        default_value = "1",
+        allow_negative_numbers = true
+    )]
+    ranks_per_host: String,
+    /// Hosts that share a site, behind one uplink: a number for each site, as 4,4
+    #[arg(long, value_name = "H,H,..", allow_negative_numbers = true)]
+    sites: Option<String>,
+    /// Time a message is on its way: ns, us, ms or s; a hand-over, where all ranks share a host
+    /// [default: what calls are chosen by, RINGTREE_TUNING's or the built-in table's]
+    #[arg(long, allow_negative_numbers = true)]
+    alpha: Option<String>,
+    /// Time a message keeps its sender busy, and then its receiver [default: likewise]
+    #[arg(long, allow_negative_numbers = true)]
+    overhead: Option<String>,
+    /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
+    #[arg(long, allow_negative_numbers = true)]
+    bandwidth: Option<String>,
+    /// Time a message is on its way between sites [default: RINGTREE_TUNING's, or ten times alpha]
+    #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
+    uplink_alpha: Option<String>,
+    /// What a site's uplink carries each way, for all its ranks together [default:
+    /// RINGTREE_TUNING's, or a tenth of the bandwidth]
+    #[arg(long, value_name = "BANDWIDTH", allow_negative_numbers = true)]
+    uplink_bandwidth: Option<String>,
+    /// With the algorithms alone that RINGTREE_REPRODUCIBLE=1 allows; that setting says the same
+    #[arg(long)]
+    reproducible: bool,
+    /// Prove that the plans are right, by symbolic execution (up to 1,024 ranks)
+    #[arg(long)]
+    verify: bool,
+    /// Draw it: text, svg, or html, a page that plays the plan, or two plans on one clock (up to 64
+    /// ranks)
+    #[arg(long, value_name = "text|svg|html")]
+    draw: Option<String>,
+    /// table or json, one object a line
+    #[arg(long, value_name = "table|json")]
+    format: Option<String>,
+}
+
+/// Answers `ringtree plan`.
+pub(crate) fn execute(arguments: &Arguments) -> u8 {
+    match answer(arguments) {
+        Ok((output, fault)) => {
+            // A reader that has seen enough (`| head`) is no failure.
+            let _ = std::io::stdout().lock().write_all(output.as_bytes());
+            match fault {
+                None => FINE,
+                Some(fault) => {
+                    eprintln!("ringtree plan: {fault}");
+                    FAILED
+                }
+            }
+        }
+        Err(message) => {
+            eprintln!("ringtree plan: {message}");
+            MISUSED
+        }
+    }
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    Table,
+    Json,
+    Text,
+    Svg,
+    Html,
+}
+
+/// The arguments, understood.
+#[derive(Debug)]
+struct Inquiry {
+    collective: Collective,
+    selection: Selection,
+    /// The algorithm whose plan is played next to that of `selection`.
+    second: Option<Algorithm>,
+    topology: Topology,
+    root: usize,
+    bytes: usize,
+    pieces: Option<usize>,
+    table: TuningTable,
+    is_reproducible: bool,
+    verify: bool,
+    output: Output,
+}
+
+impl Inquiry {
+    fn of(arguments: &Arguments) -> Result<Self, String> {
+        let collective = parse_collective(&arguments.collective)?;
+        let algorithm = arguments
+            .algorithm
+            .as_deref()
+            .ok_or("say which algorithm: --algorithm NAME, auto or all")?;
+        let output = output(arguments.draw.as_deref(), arguments.format.as_deref())?;
+        let (selection, second) = selected(algorithm, output)?;
+        let radix = match &arguments.radix {
+            Some(text) => Some(parse_count("--radix", text, 2, RADIX_MAX)?),
+            None => None,
+        };
+        let topology = topology(arguments)?;
+        let root = parse_count("--root", &arguments.root, 0, topology.world_size - 1)?;
+        let pieces = match &arguments.chunks {
+            Some(text) => Some(parse_count("--chunks", text, 1, PIECES_MAX)?),
+            None => None,
+        };
+        let inquiry = Self {
+            collective,
+            selection: with_radix(selection, second, radix)?,
+            second,
+            root: if collective.is_rooted() { root } else { 0 },
+            bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
+            pieces,
+            table: links(arguments, &topology)?,
+            topology,
+            is_reproducible: arguments.reproducible || is_set("RINGTREE_REPRODUCIBLE", "1"),
+            verify: arguments.verify,
+            output,
+        };
+        inquiry.check_drawing()?;
+        Ok(inquiry)
+    }
+
+    fn check_drawing(&self) -> Result<(), String> {
+        let draws = matches!(self.output, Output::Text | Output::Svg | Output::Html);
+        if draws && self.topology.world_size > DRAWN_RANKS_MAX {
+            return Err(format!("--draw draws up to {DRAWN_RANKS_MAX} ranks"));
+        }
+        if self.output == Output::Svg && self.selection == Selection::All {
+            return Err("--draw svg draws one algorithm; name it, or say auto".to_owned());
+        }
+        if self.output == Output::Html && self.selection == Selection::All {
+            return Err(PLAYS.to_owned());
+        }
+        Ok(())
+    }
+
+    /// The algorithms to report on, and why `auto` chose the one it chose.
+    fn algorithms(&self) -> Result<(Vec<Algorithm>, Option<String>), String> {
+        match self.selection {
+            Selection::All => Ok((Algorithm::ALL.to_vec(), None)),
+            Selection::One(algorithm) => {
+                let named: Vec<Algorithm> = [algorithm].into_iter().chain(self.second).collect();
+                for algorithm in &named {
+                    required(self.collective, *algorithm)?;
+                }
+                Ok((named, None))
+            }
+            Selection::Auto => {
+                let choice = self.choose(None)?;
+                let line = choice.explain_parts(&self.topology.hosts, &self.table)?;
+                Ok((vec![choice.algorithm], Some(line)))
+            }
+        }
+    }
+
+    /// What a call would choose, or would make of the algorithm named.
+    fn choose(&self, named: Option<Algorithm>) -> Result<Choice, String> {
+        let choose = match self.is_reproducible {
+            true => choose_in_rank_order,
+            false => choose,
+        };
+        let (topology, bytes) = (&self.topology, self.bytes);
+        choose(self.collective, topology, bytes, 1, &self.table, named)
+    }
+
+    /// What is asked for, by `algorithm`.
+    fn request(&self, algorithm: Algorithm) -> Result<Request, String> {
+        let choice = self.choose(Some(algorithm))?;
+        let request = Request {
+            collective: self.collective,
+            algorithm,
+            world_size: self.topology.world_size,
+            rank: 0,
+            root: self.root,
+            pieces: self.pieces.unwrap_or(choice.pieces),
+            hosts: self.topology.hosts.clone(),
+        };
+        scratch_bytes(&request, self.bytes).map(|_| request)
+    }
+
+    fn assess(&self, algorithm: Algorithm) -> Result<Assessment, String> {
+        let names = (self.collective, algorithm);
+        let size = (self.topology.world_size, self.root);
+        let request = match self.request(algorithm) {
+            Ok(request) => request,
+            Err(why_not) if self.selection == Selection::All => {
+                return Ok(Assessment {
+                    report: Report::unsupported(names, size, why_not),
+                    drawn: None,
+                    pieces: 0,
+                });
+            }
+            Err(why_not) => return Err(why_not),
+        };
+        let pieces = request.pieces;
+        let traffic = Traffic::of(&request, self.bytes)?;
+        let time_s = predicted_s(&request, self.bytes, &self.table)?;
+        let mut report = Report::priced(names, size, &traffic, time_s);
+        let is_listed = self.topology.world_size <= DRAWN_RANKS_MAX;
+        let is_proven = self.verify && self.topology.world_size <= VERIFY_RANKS_MAX;
+        if !is_listed && !is_proven {
+            return Ok(Assessment {
+                report,
+                drawn: None,
+                pieces,
+            });
+        }
+        let plans = plans(&request)?;
+        if is_proven {
+            prove(&mut report, &plans);
+        }
+        if is_listed && self.output == Output::Json && report.why_not.is_none() {
+            report.sends = Some(exported(&plans)?);
+        }
+        let caption = Caption {
+            bytes: self.bytes,
+            time_s,
+            traffic,
+        };
+        Ok(Assessment {
+            report,
+            drawn: Some((plans, caption)),
+            pieces,
+        })
+    }
+}
+
+/// What is known of one algorithm.
+struct Assessment {
+    report: Report,
+    drawn: Option<(Vec<Plan>, Caption)>,
+    pieces: usize,
+}
+
+/// Why more than two plans are not played.
+const PLAYS: &str = "--draw html plays one plan, or two on one clock; name one algorithm or two";
+
+/// What is selected: one name, auto or all; or two names, whose plans are played together.
+fn selected(text: &str, output: Output) -> Result<(Selection, Option<Algorithm>), String> {
+    let Some((one, other)) = text.split_once(',') else {
+        return Ok((parse_selection(text)?, None));
+    };
+    if output != Output::Html {
+        return Err(format!("--algorithm {text}: two names need --draw html"));
+    }
+    if other.contains(',') {
+        return Err(PLAYS.to_owned());
+    }
+    Ok((Selection::One(one.parse()?), Some(other.parse()?)))
+}
+
+/// The selection with a radix, if one is named.
+fn with_radix(
+    selection: Selection,
+    second: Option<Algorithm>,
+    radix: Option<usize>,
+) -> Result<Selection, String> {
+    let Some(radix) = radix else {
+        return Ok(selection);
+    };
+    let refusal = |why| format!("--radix {radix}: {why}");
+    match selection {
+        Selection::One(algorithm) if second.is_none() => {
+            let wanted = algorithm.with_radix(radix).map_err(refusal)?;
+            Ok(Selection::One(wanted))
+        }
+        Selection::One(_) | Selection::All | Selection::Auto => {
+            Err(refusal("say of which algorithm: --algorithm NAME".into()))
+        }
+    }
+}
+
+fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (min..=max).contains(count))
+        .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
+}
+
+fn is_set(name: &str, value: &str) -> bool {
+    std::env::var(name).is_ok_and(|set| set.trim() == value)
+}
+
+fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
+    match (draw, format) {
+        (None, None | Some("table")) => Ok(Output::Table),
+        (None, Some("json")) => Ok(Output::Json),
+        (Some("text"), None | Some("table")) => Ok(Output::Text),
+        (Some("svg"), None | Some("table")) => Ok(Output::Svg),
+        (Some("html"), None | Some("table")) => Ok(Output::Html),
+        (Some("text" | "svg" | "html"), Some("json")) => {
+            Err("--draw and --format json exclude each other".to_owned())
+        }
+        (Some("text" | "svg" | "html") | None, Some(other)) => {
+            Err(format!("--format must be table or json, not '{other}'"))
+        }
+        (Some(other), _) => Err(format!("--draw must be text, svg or html, not '{other}'")),
+    }
+}
+
+/// Runs the verifier and notes what it found.
+fn prove(report: &mut Report, plans: &[Plan]) {
+    match verify(plans) {
+        Ok(proof) => {
+            report.verified = Some(true);
+            report.bits_agree = Some(proof.bits_agree);
+        }
+        Err(fault) => {
+            report.verified = Some(false);
+            report.why_not = Some(fault.to_string());
+        }
+    }
+}
+
+fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
+    let inquiry = Inquiry::of(arguments)?;
+    let (algorithms, why) = inquiry.algorithms()?;
+    let mut assessments = Vec::new();
+    for algorithm in algorithms {
+        assessments.push(inquiry.assess(algorithm)?);
+    }
+    let mut out = String::new();
+    match inquiry.output {
+        Output::Json => {
+            for assessment in &assessments {
+                out.push_str(&assessment.report.to_json());
+                out.push('\n');
+            }
+        }
+        Output::Table => out = table(&inquiry, &assessments),
+        Output::Html => out = page(&inquiry, &mut assessments)?,
+        Output::Text | Output::Svg => {
+            for (plans, caption) in assessments.iter().filter_map(|one| one.drawn.as_ref()) {
+                out.push_str(&match inquiry.output {
+                    Output::Svg => draw::svg(plans, caption)?,
+                    _ => draw::text(plans, caption)? + "\n",
+                });
+            }
+        }
+    }
+    if let Some(why) = why.filter(|_| matches!(inquiry.output, Output::Table | Output::Text)) {
+        out.push_str(&why);
+        out.push('\n');
+    }
+    Ok((out, fault(&assessments)))
+}
+
+/// The page that plays the plans.
+fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, String> {
+    let mut played = Vec::new();
+    for (plans, caption) in assessments.iter_mut().filter_map(|one| one.drawn.take()) {
+        let request = &plans[0].request;
+        let schedule = schedule(request, inquiry.bytes, 1, &inquiry.table).map_err(|why_not| {
+            let algorithm = request.algorithm;
+            format!("--draw html: {algorithm}: {why_not}; name fewer pieces with --chunks")
+        })?;
+        played.push(Played {
+            plans,
+            caption,
+            schedule,
+        });
+    }
+    draw::html(heading(inquiry).trim_end(), &played)
+}
+
+/// The first algorithm whose proof failed, in one line.
+fn fault(assessments: &[Assessment]) -> Option<String> {
+    let report = assessments
+        .iter()
+        .map(|assessment| &assessment.report)
+        .find(|report| report.verified == Some(false))?;
+    Some(format!(
+        "{} by {} is not proven: {}",
+        report.collective,
+        report.algorithm,
+        report.why_not.as_deref().unwrap_or("no reason given")
+    ))
+}
+
+/// Aligned columns, one line an algorithm.
+fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
+    let mut out = heading(inquiry);
+    let mut head = vec![
+        "algorithm",
+        "pieces",
+        "rounds",
+        "messages",
+        "busiest sends",
+        "time",
+    ];
+    if inquiry.verify {
+        head.extend(["verified", "bits agree"]);
+    }
+    let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
+    let mut lines = vec![head];
+    let (planned, others): (Vec<_>, Vec<_>) = assessments
+        .iter()
+        .partition(|one| one.report.rounds.is_some());
+    lines.extend(planned.iter().map(|one| row(one, inquiry.verify)));
+    let columns = lines[0].len();
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            let cells = lines.iter().filter_map(|line| line.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+    for line in &lines {
+        let cells: Vec<String> = line
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    let collective = inquiry.collective;
+    let (elsewhere, too_long): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| {
+        let carries_out = format!("does not carry out {collective}");
+        let why_not = one.report.why_not.as_ref();
+        why_not.is_some_and(|why_not| why_not.ends_with(&carries_out))
+    });
+    if !elsewhere.is_empty() {
+        let names: Vec<&str> = elsewhere
+            .iter()
+            .map(|one| one.report.algorithm.as_str())
+            .collect();
+        out.push_str(&format!("\nnot for {collective}: {}\n", names.join(", ")));
+    }
+    for why_not in too_long
+        .iter()
+        .filter_map(|one| one.report.why_not.as_ref())
+    {
+        out.push_str(&format!("{why_not}\n"));
+    }
+    out
+}
+
+/// "broadcast of 1 MiB over 8 ranks, root 0; 20 µs a message, 10 Gbit/s".
+fn heading(inquiry: &Inquiry) -> String {
+    let topology = &inquiry.topology;
+    let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
+    let links = match topology.sharing() {
+        Sharing::None => tcp,
+        Sharing::Some => {
+            let sizes = topology.sizes();
+            let ranks = match (sizes.first(), sizes.last()) {
+                (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+                _ => topology.size_of(0).to_string(),
+            };
+            format!("{tcp}; {ranks} share a host: {shm}")
+        }
+        Sharing::All => format!("all share a host: {shm}"),
+    };
+    let uplinks = match topology.site_count() {
+        1 => String::new(),
+        sites => {
+            let uplink = inquiry.table.between_sites();
+            let rate = Rate(8.0 / uplink.beta_s_per_byte);
+            let way = Seconds(uplink.alpha_s);
+            format!("; between {sites} sites: {way} on the way, {rate} an uplink")
+        }
+    };
+    let size = match inquiry.collective {
+        Collective::Barrier => String::new(),
+        _ => format!(" of {}", Bytes(inquiry.bytes as f64)),
+    };
+    let root = if inquiry.collective.is_rooted() {
+        format!(", root {}", inquiry.root)
+    } else {
+        String::new()
+    };
+    format!(
+        "{}{size} over {} ranks{root}; {links}{uplinks}\n\n",
+        inquiry.collective, topology.world_size
+    )
+}
+
+/// "6 µs on the way, 3 µs a message, 10 Gbit/s".
+fn speed(link: &LinkCost) -> String {
+    format!(
+        "{} on the way, {} a message, {}",
+        Seconds(link.alpha_s),
+        Seconds(link.overhead_s),
+        Rate(8.0 / link.beta_s_per_byte)
+    )
+}
+
+/// One line of the table.
+fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
+    let report = &assessment.report;
+    let number = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
+    let mut cells = vec![report.algorithm.clone()];
+    cells.push(assessment.pieces.to_string());
+    cells.push(number(report.rounds));
+    cells.push(number(report.messages));
+    let sent = report.max_bytes_sent_per_rank.unwrap_or(0);
+    cells.push(Bytes(sent as f64).to_string());
+    cells.push(Seconds(report.time_us.unwrap_or(0.0) / 1e6).to_string());
+    if with_proof {
+        for value in [report.verified, report.bits_agree] {
+            cells.push(
+                value
+                    .map_or("not run", |yes| if yes { "yes" } else { "NO" })
+                    .to_owned(),
+            );
+        }
+    }
+    cells
+}

@@ -1,0 +1,113 @@
+//! The ranks that `ringtree plan` is asked about, and their links.
+
+use super::{Arguments, parse_count};
+use crate::quantity::{parse_rate, parse_time};
+use ringtree::bootstrap::TuningSource;
+use ringtree::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
+use ringtree::plan::select::TuningTable;
+use ringtree::plan::topology::{Hosts, Sharing, Topology};
+
+/// How many ranks there are, which share a host, and which hosts a site.
+pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {
+    let topology = at_hosts(arguments.ranks.as_deref(), &arguments.ranks_per_host)?;
+    at_sites(topology, arguments.sites.as_deref())
+}
+
+fn at_hosts(ranks: Option<&str>, per_host: &str) -> Result<Topology, String> {
+    let (name, sizes) = ("--ranks-per-host", per_host.split(','));
+    let of_host = |text| parse_count(name, text, 1, RANKS_PER_HOST_MAX);
+    let sizes: Option<Vec<usize>> = match per_host.contains(',') {
+        true => Some(sizes.map(of_host).collect::<Result<_, _>>()?),
+        false => None,
+    };
+    let all: Option<usize> = sizes.as_ref().map(|sizes| sizes.iter().sum());
+    let ranks = ranks.map(str::to_owned).or(all.map(|all| all.to_string()));
+    let ranks = ranks.ok_or("say how many ranks: --ranks N")?;
+    let world_size = parse_count("--ranks", &ranks, 1, WORLD_SIZE_MAX)?;
+    let hosts = match sizes {
+        Some(sizes) => Hosts::of_sizes(&sizes),
+        None => Hosts::each(parse_count(name, per_host, 1, world_size)?),
+    };
+    let topology = Topology { world_size, hosts };
+    let refusal = |why| format!("{name} {per_host}: {why}");
+    topology.check().map_err(refusal).map(|()| topology)
+}
+
+/// The same ranks, with as many hosts at each site as are named.
+fn at_sites(topology: Topology, sites: Option<&str>) -> Result<Topology, String> {
+    let Some(sites) = sites else {
+        return Ok(topology);
+    };
+    let of_site = |text| parse_count("--sites", text, 1, topology.host_count());
+    let hosts: Vec<usize> = sites.split(',').map(of_site).collect::<Result<_, _>>()?;
+    let topology = Topology {
+        hosts: topology.hosts.in_sites_of(&hosts),
+        ..topology
+    };
+    let (named, there) = (hosts.iter().sum::<usize>(), topology.host_count());
+    match named == there {
+        true => Ok(topology),
+        false => Err(format!(
+            "--sites {sites}: the sites have {named} hosts, not {there}"
+        )),
+    }
+}
+
+/// The table that RINGTREE_TUNING names, or the built-in one: nothing is measured here.
+fn tuning() -> Result<TuningTable, String> {
+    let setting = std::env::var("RINGTREE_TUNING").unwrap_or_default();
+    if setting.trim().is_empty() {
+        return Ok(TuningTable::default());
+    }
+    let source = TuningSource::of_setting(&setting).map_err(|error| error.to_string())?;
+    match source {
+        TuningSource::Measured | TuningSource::BuiltIn | TuningSource::HandedOn(_) => {
+            Ok(TuningTable::default())
+        }
+        TuningSource::MeasuredInto(path) => Err(format!(
+            "RINGTREE_TUNING={}: the file is not there; a job with this setting writes it",
+            path.display()
+        )),
+        TuningSource::Text { origin, text } => {
+            TuningTable::parse(&text).map_err(|error| format!("RINGTREE_TUNING={origin}: {error}"))
+        }
+    }
+}
+
+/// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
+/// flags say of the links on the way, which are shared memory only where there is but one host:
+/// without flags, `auto` is what a call would choose.
+pub(super) fn links(arguments: &Arguments, topology: &Topology) -> Result<TuningTable, String> {
+    let mut table = tuning()?;
+    let link = match topology.sharing() {
+        Sharing::All => &mut table.shm,
+        _ => &mut table.tcp,
+    };
+    if let Some(text) = &arguments.alpha {
+        link.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
+    }
+    if let Some(text) = &arguments.overhead {
+        link.overhead_s = parse_time(text).map_err(|error| format!("--overhead: {error}"))?;
+    }
+    if let Some(text) = &arguments.bandwidth {
+        let rate = parse_rate(text).map_err(|error| format!("--bandwidth: {error}"))?;
+        link.beta_s_per_byte = 8.0 / rate;
+    }
+    uplink(arguments, &mut table)?;
+    Ok(table)
+}
+
+/// What the flags say of the way between sites.
+fn uplink(arguments: &Arguments, table: &mut TuningTable) -> Result<(), String> {
+    let mut link = table.between_sites();
+    if let Some(text) = &arguments.uplink_alpha {
+        link.alpha_s = parse_time(text).map_err(|error| format!("--uplink-alpha: {error}"))?;
+        table.uplink = Some(link);
+    }
+    if let Some(text) = &arguments.uplink_bandwidth {
+        let rate = parse_rate(text).map_err(|error| format!("--uplink-bandwidth: {error}"))?;
+        link.beta_s_per_byte = 8.0 / rate;
+        table.uplink = Some(link);
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! The file in which ranks keep the tuning table, as `RINGTREE_TUNING` names it.
+
+use ringtree::plan::select::TuningTable;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The command line, without what this process's environment says.
+fn ringtree(arguments: &[&str], tuning: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    for name in ["RANK", "RINGTREE_TRANSPORT", "RINGTREE_HOST_ID"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).env("RINGTREE_TUNING", tuning);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a barrier of two ranks is predicted to take under this setting, in microseconds.
+fn predicted_us(tuning: &Path) -> f64 {
+    let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
+    let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
+    assert!(output.status.success(), "{}", said(&output));
+    let why = "barrier over 2 ranks: dissemination, as asked; predicted";
+    assert!(said(&output).contains(why), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last = text.trim().rsplit(',').next().unwrap();
+    last.parse().unwrap()
+}
+
+#[test]
+fn the_measured_table_is_kept_in_the_file_and_used_from_then_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    predicted_us(&path);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let table = TuningTable::parse(&text).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+
+    let mut slower = table;
+    slower.shm.alpha_s = 1.0;
+    slower.tcp.alpha_s = 1.0;
+    std::fs::write(&path, slower.to_string()).unwrap();
+    assert!(predicted_us(&path) >= 1e6);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), slower.to_string());
+
+    // 1.25 hand-overs in shared memory, one message over TCP.
+    let built_in = TuningTable::default();
+    let usual = [1.25 * built_in.shm.alpha_s, built_in.tcp.alpha_s];
+    let found = predicted_us(Path::new("built-in"));
+    assert!(
+        usual.iter().any(|one| (one * 1e6 - found).abs() < 1e-3),
+        "{found}"
+    );
+}
+
+/// Two ranks under these settings, of which `script` changes those of each; what they said.
+fn of_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_ringtree");
+    let script = format!("{script} exec \"$0\" bench barrier --iters 1");
+    let line = [
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        &script,
+        program,
+    ];
+    let output = ringtree(&line, tuning);
+    (output.status.code(), said(&output))
+}
+
+#[test]
+fn ranks_with_and_without_the_file_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    std::fs::write(&path, TuningTable::default().to_string()).unwrap();
+    let script = "[ $RANK = 0 ] || export RINGTREE_TUNING=$RINGTREE_TUNING.other;";
+    let (code, said) = of_two(script, &path);
+    assert_ne!(code, Some(0));
+    assert!(
+        said.contains("RINGTREE_TUNING differs") && said.contains("not there yet"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn hosts_keep_a_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    let script = "export RINGTREE_HOST_ID=$RANK RINGTREE_TUNING=$RINGTREE_TUNING.$RANK;";
+    let (code, said) = of_two(script, &path);
+    assert_eq!(code, Some(0), "{said}");
+    let kept = |rank: usize| {
+        let path = folder.path().join(format!("tuning.json.{rank}"));
+        TuningTable::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    assert_eq!(kept(0), kept(1));
+    assert_eq!(kept(0).shm, TuningTable::default().shm);
+    assert_ne!(kept(0).tcp, TuningTable::default().tcp);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_one_clear_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, said) = of_two("", &folder.path().join("none/tuning.json"));
+    assert_ne!(code, Some(0));
+    assert!(said.contains("rank 0 cannot write"), "{said}");
+}
+
+#[test]
+fn the_doctor_says_where_the_table_comes_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuning.json");
+    let doctor = |tuning: &Path| {
+        let output = ringtree(&["doctor"], tuning);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(doctor(Path::new("")).contains("measured between hosts (the default)"));
+    assert!(doctor(Path::new("built-in")).contains("built-in (RINGTREE_TUNING)"));
+    assert!(doctor(&path).contains("then written to"));
+    std::fs::write(&path, TuningTable::default().to_string()).unwrap();
+    assert!(doctor(&path).contains("read from"));
+    std::fs::write(&path, "nonsense").unwrap();
+    assert!(doctor(&path).contains("malformed"));
+}
+
+#[test]
+fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
+    let kept = |world: &World| world.run(|comm| comm.tuning_record()).remove(0);
+    let mut slow = World::new(5);
+    slow.hosts = Hosts::of_sizes(&[3, 2]);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let record = kept(&slow);
+    let adopted = |world: &World, record: &TuningRecord| {
+        let ends = world.run(|comm| {
+            let adoption = comm.with_tuning(record)?;
+            let Adoption::Adopted(new) = adoption else {
+                return Ok(Err(format!("{adoption:?}")));
+            };
+            let mut sum = [1u64];
+            new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
+            // The table is the group's too, and never the old one's.
+            let part = new.split(0, 0)?.unwrap();
+            assert_ne!(comm.tuning(), new.tuning());
+            Ok::<_, ringtree::Error>(Ok((new.tuning(), part.tuning(), sum[0])))
+        });
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        ends[0].clone().unwrap()
+    };
+    let mut plain = World::new(5);
+    plain.hosts = Hosts::of_sizes(&[3, 2]);
+    assert_eq!(adopted(&plain, &record), Ok((slow.tuning, slow.tuning, 5)));
+    plain.hosts = Hosts::of_sizes(&[2, 3]);
+    let why = adopted(&plain, &record).unwrap_err();
+    assert!(why.contains("Placement { kept: 2, own: 2 }"), "{why}");
+    let why = adopted(&World::new(4), &record).unwrap_err();
+    assert!(why.contains("Ranks { kept: 5, own: 4 }"), "{why}");
+}
+
+#[test]
+fn ranks_that_adopt_different_tables_are_told() {
+    let mut slow = World::new(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let other = slow.run(|comm| comm.tuning_record()).remove(0);
+    let ends = World::new(2).run(|comm| {
+        let own = comm.tuning_record();
+        let record = if comm.rank() == 0 { &own } else { &other };
+        comm.with_tuning(record).map(|_| ())
+    });
+    for end in ends {
+        let error = end.unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains("rank 1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_goes_before_a_kept_table() {
+    let mut slow = World::new(2);
+    slow.hosts = Hosts::each(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let kept = slow.run(|comm| comm.tuning_record()).remove(0);
+    let rendezvous = own_address();
+    let rank = |rank| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        let builder = builder.tuning(&TuningTable::default());
+        let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+        let refused = comm.with_tuning(&kept).unwrap();
+        let same = comm.with_tuning(&comm.tuning_record()).unwrap();
+        (format!("{refused:?}"), matches!(same, Adoption::Adopted(_)))
+    };
+    let end = std::thread::scope(|scope| {
+        let other = scope.spawn(|| rank(1));
+        (rank(0), other.join().unwrap())
+    });
+    assert_eq!(end.0, ("Refused(Setting)".to_owned(), true));
+    assert_eq!(end.0, end.1);
+}

@@ -1,0 +1,303 @@
+//! The training examples: their parts, and whole runs of them over real processes.
+
+#[allow(dead_code)]
+#[path = "../../../../examples/03_accumulation.rs"]
+mod accumulation;
+#[allow(dead_code)]
+#[path = "../../../../examples/train_text/data.rs"]
+mod data;
+#[path = "../../../../examples/train_text/matrix.rs"]
+mod matrix;
+#[allow(dead_code)]
+#[path = "../../../../examples/train_text/model.rs"]
+mod model;
+#[allow(dead_code)]
+#[path = "../../../../examples/train_text/optimizer.rs"]
+mod optimizer;
+#[allow(dead_code)]
+#[path = "../../../../examples/progress/mod.rs"]
+mod progress;
+#[allow(dead_code)]
+#[path = "../../../../examples/train_text/random.rs"]
+mod random;
+#[allow(dead_code)]
+#[path = "../../../../examples/train_text/replicas.rs"]
+mod replicas;
+#[allow(dead_code)]
+#[path = "../../../../examples/15_training.rs"]
+mod training;
+
+use indicatif::ProgressBar;
+use ringtree::ddp::Line;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// An example's program in the same target directory as this test, built from these sources.
+pub(crate) fn program(example: &str) -> PathBuf {
+    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+    let programs = PROGRAMS.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let target = test.parent().and_then(|deps| deps.parent()).unwrap();
+        let profile = match target.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "test",
+            Some(profile) => profile,
+        };
+        // Nothing to do after `cargo test`, which builds the examples first; but
+        // `cargo test --test launch` does not, and must not meet yesterday's programs.
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--profile", profile])
+            .args(["--example", "train_text", "--example", "15_training"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success(), "the examples build");
+        target.join("examples")
+    });
+    programs.join(example)
+}
+
+fn train(arguments: &[&str]) -> Output {
+    example(arguments).output().unwrap()
+}
+
+fn example(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("train_text"));
+    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
+        command.env_remove(name);
+    }
+    // Runs are compared: whatever is measured must not choose the order of a sum.
+    command.env("RINGTREE_TUNING", "built-in");
+    command.args(arguments);
+    command
+}
+
+fn standard_output(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What a run printed of a step, in the line "step 3  loss 2.3456  gradient 0.1234".
+#[derive(Debug)]
+struct Step {
+    number: usize,
+    loss: f64,
+    gradient: f64,
+}
+
+fn steps(arguments: &[&str]) -> Vec<Step> {
+    let output = train(arguments);
+    assert!(output.status.success(), "{output:?}");
+    let text = standard_output(&output);
+    let verdicts = text.matches("replicas identical: yes (weights ").count();
+    assert_eq!(verdicts, 1, "{text}");
+    let step_of = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["step", number, "loss", loss, "gradient", gradient] = words[..] else {
+            return None;
+        };
+        Some(Step {
+            number: number.parse().unwrap(),
+            loss: loss.parse().unwrap(),
+            gradient: gradient.parse().unwrap(),
+        })
+    };
+    text.lines().filter_map(step_of).collect()
+}
+
+/// The same seed and the same global batch, shared out differently: the same run, but for the
+/// rounding of sums taken in another order. The length of the gradient is compared too: Adam
+/// takes nearly the same steps whatever factor all gradients have in common, so the losses alone
+/// would not tell a sum from a mean.
+#[test]
+fn however_many_ranks_share_a_batch_the_run_is_the_same() {
+    let run = ["--steps", "30", "--batch", "48"];
+    let alone = steps(&[&run[..], &["--ranks", "1"]].concat());
+    assert_eq!(alone.len(), 30, "a line a step");
+    assert!(alone[29].loss < alone[0].loss - 0.5, "it learns: {alone:?}");
+    let splits: [&[&str]; 3] = [
+        &["--ranks", "4"],
+        &["--ranks", "3", "--accumulate", "2"],
+        &["--ranks", "1", "--accumulate", "4"],
+    ];
+    for split in splits {
+        let shared = steps(&[&run[..], split].concat());
+        assert_eq!(shared.len(), alone.len());
+        for (alone, shared) in alone.iter().zip(&shared) {
+            assert_eq!(alone.number, shared.number);
+            let distance = (alone.loss - shared.loss).abs();
+            let difference = (alone.gradient - shared.gradient).abs();
+            assert!(
+                distance.max(difference) < 2e-3,
+                "{split:?}: {alone:?} {shared:?}"
+            );
+        }
+    }
+}
+
+/// The outputs are 5.347 and 4.574, so the errors −9.653 and −7.426: by hand, the means of
+/// 2 × error × (6, 2, 1) and 2 × error × (5, 2, 1).
+#[test]
+fn the_worked_accumulation_example_comes_out() {
+    let expected = [-95.048, -34.158, -17.079];
+    let ways = accumulation::averaged().unwrap();
+    assert_eq!(ways.len(), 2);
+    for gradients in ways.iter().chain([&accumulation::accumulated().unwrap()]) {
+        for (gradient, expected) in gradients.iter().zip(expected) {
+            assert!((gradient - expected).abs() < 1e-9, "{gradients:?}");
+        }
+    }
+}
+
+/// A stream that keeps every write apart, as a pipe shared with another stream may.
+#[derive(Default)]
+struct Writes(Vec<String>);
+
+impl Write for &mut Writes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(String::from_utf8_lossy(bytes).into_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Progress goes to standard error and results to standard output: in one file, as without a
+/// terminal, a line that is written in two parts would be torn.
+#[test]
+fn without_a_terminal_a_line_of_progress_is_one_write() {
+    let mut writes = Writes::default();
+    progress::write_line(&mut writes, "progress: 1 of 5 steps");
+    assert_eq!(writes.0, ["progress: 1 of 5 steps\n"]);
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("output");
+    let stream = || {
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .unwrap()
+    };
+    let ended = example(&["--ranks", "2", "--steps", "10", "--batch", "8"])
+        .stdout(stream())
+        .stderr(stream())
+        .status()
+        .unwrap();
+    assert!(ended.success());
+    let text = std::fs::read_to_string(&path).unwrap();
+    let of_progress: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("progress:"))
+        .collect();
+    assert_eq!(of_progress.len(), 5, "{text}");
+    let is_whole = |line: &&str| line.starts_with("progress: ") && line.ends_with(" s left");
+    assert!(of_progress.iter().all(is_whole), "{text}");
+}
+
+#[test]
+fn one_changed_weight_on_one_rank_is_found() {
+    let output = train(&[
+        "--ranks",
+        "3",
+        "--steps",
+        "2",
+        "--batch",
+        "6",
+        "--corrupt-rank",
+        "1",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = standard_output(&output);
+    let verdict: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("replicas"))
+        .collect();
+    assert_eq!(verdict.len(), 1, "{text}");
+    assert!(verdict[0].starts_with("replicas identical: no ("), "{text}");
+    assert!(verdict[0].ends_with("not the same on rank 1)"), "{text}");
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_exit_code_two() {
+    let cases: [&[&str]; 5] = [
+        &["--ranks", "4", "--batch", "10"],
+        &["--ranks", "0"],
+        &["--steps", "many"],
+        &["--learning-rate", "-1"],
+        &["--ranks", "2", "--corrupt-rank", "2"],
+    ];
+    for arguments in cases {
+        let output = train(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(message.lines().count(), 1, "{arguments:?}: {message}");
+        let option = arguments
+            .iter()
+            .rfind(|word| word.starts_with("--"))
+            .unwrap();
+        assert!(message.contains(option), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn a_text_that_cannot_be_read_is_named() {
+    let output = train(&["--text", "/no/such/file"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("/no/such/file"), "{message}");
+}
+
+#[test]
+fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interruption() {
+    let scratch = tempfile::tempdir().unwrap();
+    let place = |name: String| scratch.path().join(name);
+    // Where each rank keeps its checkpoints, if not all in one place.
+    let train_at = |ranks, name: &(dyn Fn(usize) -> String + Sync), steps| {
+        let ends = ringtree::simulate(ranks, |comm| {
+            let bar = ProgressBar::hidden();
+            bar.set_length(steps);
+            training::train(comm, &place(name(comm.rank())), &bar)
+        });
+        let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
+        assert!(
+            ends.iter().all(|end| *end == ends[0]),
+            "the replicas are equal"
+        );
+        ends.into_iter().next().unwrap()
+    };
+    let train = |ranks, name: &str, steps| train_at(ranks, &|_| format!("{name} {ranks}"), steps);
+    let metrics = |name: &str| {
+        let text = std::fs::read_to_string(place(name.into()).join("metrics.jsonl")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<Line>>()
+    };
+    let mut losses = Vec::new();
+    for ranks in [1, 2, 4] {
+        let (loss, weights) = train(ranks, "calm", 300);
+        assert!(loss < 0.005, "it has learnt: {loss}");
+        losses.push(loss);
+        // Between two checkpoints, and in another epoch than the last one.
+        train(ranks, "interrupted", 150);
+        assert_eq!(train(ranks, "interrupted", 300), (loss, weights.clone()));
+        let lines = |name: &str| metrics(&format!("{name} {ranks}")).len();
+        assert_eq!((lines("calm"), lines("interrupted")), (300, 300));
+
+        // It goes on where another host's rank is rank 0, which has no checkpoint: the same run.
+        train_at(ranks, &|rank| format!("host {rank} of {ranks}"), 150);
+        let moved = |rank| format!("host {} of {ranks}", (rank + ranks - 1) % ranks);
+        assert_eq!(train_at(ranks, &moved, 300), (loss, weights));
+        let [before, after] =
+            [0, ranks - 1].map(|host| metrics(&format!("host {host} of {ranks}")));
+        assert_eq!(after.last().map(|line| line.step), Some(300));
+        assert!(after.iter().all(|line| line.run == before[0].run));
+    }
+    // To four digits: sums of other shares are rounded otherwise.
+    let is_same = |loss: &f64| (loss / losses[0] - 1.0).abs() < 5e-4;
+    assert!(losses.iter().all(is_same), "{losses:?}");
+}

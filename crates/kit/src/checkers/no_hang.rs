@@ -1,0 +1,34 @@
+//! Every call of a living rank ends, soon after the last fault.
+
+use crate::cluster::Outcome;
+use std::time::Duration;
+
+/// Looks for calls that did not end, scripts that did not, and calls that ended later than
+/// `grace` after the last kill (after the start, if there was none).
+///
+/// # Errors
+/// The first of them.
+pub fn check(outcome: &Outcome, grace: Duration) -> Result<(), String> {
+    let last_kill = outcome.kills.iter().flatten().max().copied();
+    let limit = last_kill.unwrap_or_default() + grace;
+    for record in outcome.survivors() {
+        let name = format!(
+            "{} #{} of rank {}",
+            record.call.kind.name(),
+            record.sequence,
+            record.rank
+        );
+        match record.end {
+            None => return Err(format!("{name} did not end")),
+            Some(end) if end > limit => {
+                return Err(format!("{name} ended at {end:?}, later than {limit:?}"));
+            }
+            Some(_) => {}
+        }
+    }
+    let pairs = outcome.ends.iter().zip(&outcome.kills).enumerate();
+    match pairs.into_iter().find(|(_, pair)| *pair == (&None, &None)) {
+        Some((rank, _)) => Err(format!("the script of rank {rank} did not end")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,33 @@
+//! All ranks that fail report the same first error.
+
+use crate::cluster::Outcome;
+use ringtree::error::Error;
+
+/// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
+/// rank, whichever rank saw it; other errors must agree to the letter.
+///
+/// # Errors
+/// The first two that differ.
+pub fn check(outcome: &Outcome) -> Result<(), String> {
+    let failures = outcome.survivors().filter_map(|record| {
+        let error = record.result.as_ref()?.as_ref().err()?;
+        Some((record.rank, error))
+    });
+    let mut first: Option<(usize, &Error)> = None;
+    for (rank, error) in failures {
+        let (first_rank, first) = *first.get_or_insert((rank, error));
+        if !agree(first, error) {
+            return Err(format!(
+                "rank {first_rank} says \"{first}\", but rank {rank} says \"{error}\""
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn agree(one: &Error, other: &Error) -> bool {
+    match one.is_peer_lost() && other.is_peer_lost() {
+        true => one.peer() == other.peer(),
+        false => one == other,
+    }
+}

@@ -1,0 +1,120 @@
+//! What scripted ranks do: calls, computation and waiting, as data.
+
+use ringtree::error::{Error, Result};
+pub use ringtree::protocol::call::Call;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One thing a scripted rank does. A rank whose call fails leaves, as a program would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Makes the call and waits for it.
+    Call(Call),
+    /// Is busy for this long in virtual time.
+    Compute(Duration),
+    /// Starts the call under an identity of the script's choice, and goes on.
+    Start(u32, Call),
+    /// Waits for every started call of this identity.
+    Wait(u32),
+    /// Makes a barrier, by the world's settings.
+    Barrier,
+    /// Says that this rank has completed everything up to this number. If a call of a rank with
+    /// this step fails, the rank stays until it knows the agreed mark.
+    Mark(u64),
+    /// Waits for everything started, says goodbye and ends the process. A rank without this step
+    /// stays, idle, until all have ended.
+    Leave,
+}
+
+impl Step {
+    fn call(&self) -> Option<&Call> {
+        match self {
+            Step::Call(call) | Step::Start(_, call) => Some(call),
+            Step::Compute(_) | Step::Wait(_) | Step::Barrier | Step::Mark(_) | Step::Leave => None,
+        }
+    }
+}
+
+/// What every rank does.
+///
+/// ```
+/// use ringtree::plan::Collective;
+/// use ringtree::sim::{cluster::Cluster, simulate::World};
+/// use ringtree_kit::script::{Call, Script, Step};
+/// use std::time::Duration;
+///
+/// // A late rank holds up the others.
+/// let late = Duration::from_millis(10);
+/// let script = Script::each(16, |rank| {
+///     let busy = if rank == 3 { late } else { Duration::ZERO };
+///     vec![Step::Compute(busy), Step::Call(Call::new(Collective::AllReduce, 1000))]
+/// });
+/// let outcome = Cluster::new(World::new(16)).run(&script)?;
+/// assert!(outcome.ends.iter().all(|end| end.is_some_and(|end| end >= late)));
+/// # Ok::<(), ringtree::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Script(Vec<Arc<[Step]>>);
+
+impl Script {
+    /// The same steps on every one of `world_size` ranks.
+    #[must_use]
+    pub fn same(world_size: usize, steps: Vec<Step>) -> Self {
+        Self(vec![Arc::from(steps); world_size])
+    }
+
+    /// The steps of each rank, as `steps` gives them.
+    #[must_use]
+    pub fn each(world_size: usize, steps: impl Fn(usize) -> Vec<Step>) -> Self {
+        Self((0..world_size).map(|rank| steps(rank).into()).collect())
+    }
+
+    /// How many ranks it is for.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn steps(&self, rank: usize) -> Arc<[Step]> {
+        Arc::clone(&self.0[rank])
+    }
+
+    /// Whether the script can be run on `world_size` ranks.
+    pub(super) fn check(&self, world_size: usize) -> Result<()> {
+        if self.world_size() != world_size {
+            return Err(Error::usage(format!(
+                "the script is for {} ranks, the world has {world_size}",
+                self.world_size()
+            )));
+        }
+        let mut checked: Option<&Arc<[Step]>> = None;
+        for steps in &self.0 {
+            if checked.is_some_and(|before| Arc::ptr_eq(before, steps)) {
+                continue;
+            }
+            for call in steps.iter().filter_map(Step::call) {
+                check(call, world_size)?;
+            }
+            checked = Some(steps);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a script can make the call. Its input is made up, and its result checked, by the
+/// cluster.
+fn check(call: &Call, world_size: usize) -> Result<()> {
+    if call.root >= world_size {
+        return Err(Error::usage(format!(
+            "root {} is no rank of {world_size}",
+            call.root
+        )));
+    }
+    if let Some(op) = call.op.filter(|op| !op.supports(call.dtype)) {
+        return Err(Error::usage(format!(
+            "{op} is not defined for {}",
+            call.dtype
+        )));
+    }
+    Ok(())
+}
