@@ -66,6 +66,11 @@
 //! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
 
 #![deny(unsafe_code)]
+// What only a feature uses is dead without it. The build with all features says what is dead.
+#![cfg_attr(
+    not(all(feature = "checkpoint", feature = "cuda", feature = "launch")),
+    allow(dead_code)
+)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(not(all(
@@ -75,13 +80,17 @@
 compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 
 pub mod comm;
+#[cfg(feature = "ddp")]
 pub mod ddp;
+#[cfg(feature = "cuda")]
 pub mod device;
 pub mod dtype;
 pub mod error;
+#[cfg(feature = "launch")]
 pub mod launch;
 pub mod limits;
 pub mod op;
+mod random;
 mod runtime;
 pub mod sim;
 mod whole_file;
@@ -126,18 +135,21 @@ pub use bootstrap::store::{Store, StoreError};
 #[doc(inline)]
 pub use bootstrap::unique_id::UniqueId;
 pub use bootstrap::{DevicePathChoice, TransportChoice};
+#[cfg(feature = "cuda")]
+#[doc(inline)]
+pub use comm::device_buffer::DeviceBuffer;
 #[doc(inline)]
 pub use comm::{
     Communicator,
     buffer::{Buffer, BufferMut},
     builder::Builder,
-    device_buffer::DeviceBuffer,
     joining::Joining,
     scope::{Exchange, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
     tuning::{Adoption, TuningOrigin},
     work::{Failed, Work},
 };
+#[cfg(feature = "cuda")]
 #[doc(inline)]
 pub use device::{Device, Stream};
 #[doc(inline)]

@@ -18,8 +18,7 @@ pub(crate) const PARTIAL_SUFFIX: &str = ".partial";
 /// The system's; then the file is as it was, or whole and new but perhaps not on the disk.
 pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     // Two writers, though there should be one, must not write into one file.
-    let mark =
-        getrandom::u64().map_err(|error| io::Error::other(format!("no entropy: {error}")))?;
+    let mark = crate::random::number()?;
     let mut partial: OsString = path.into();
     partial.push(format!(".{mark:016x}{PARTIAL_SUFFIX}"));
     let partial = PathBuf::from(partial);

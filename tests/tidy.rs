@@ -12,7 +12,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Files that every room may import.
-const BASE: &[&str] = &["dtype", "error", "limits", "op", "whole_file"];
+const BASE: &[&str] = &["dtype", "error", "limits", "op", "random", "whole_file"];
 /// Rooms without clock, I/O or threads.
 const PURE: &[&str] = &["plan", "protocol"];
 /// What a room may import besides itself and the base files.

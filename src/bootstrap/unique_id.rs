@@ -1,9 +1,9 @@
 //! A start as a value: where rank 0 waits, and the secret that the ranks prove.
 
 use super::address;
-use crate::control::handshake::random_bytes;
 use crate::error::{Error, Result};
 use crate::protocol::handshake::Secret;
+use crate::random;
 use socket2::Socket;
 use std::fmt;
 use std::fmt::Write as _;
@@ -84,8 +84,8 @@ impl UniqueId {
         let unfilled = |error| Error::io("making a secret", &error);
         Ok(Self {
             address,
-            nonce: random_bytes().map_err(unfilled)?,
-            secret: random_bytes().map_err(unfilled)?,
+            nonce: random::bytes().map_err(unfilled)?,
+            secret: random::bytes().map_err(unfilled)?,
             _reserved: Some(Arc::new(reserved)),
         })
     }

@@ -6,6 +6,7 @@ use super::on_device::Attached;
 use crate::device::{Device, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::random;
 use std::sync::OnceLock;
 
 /// Bytes by which processes tell each other apart.
@@ -123,8 +124,6 @@ fn own_mark() -> Result<[u8; MARK_BYTES]> {
     if let Some(mark) = MARK.get() {
         return Ok(*mark);
     }
-    let mut mark = [0; MARK_BYTES];
-    getrandom::fill(&mut mark)
-        .map_err(|error| Error::system(format!("no random numbers: {error}")))?;
+    let mark = random::bytes().map_err(|error| Error::io("no random number", &error))?;
     Ok(*MARK.get_or_init(|| mark))
 }

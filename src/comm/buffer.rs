@@ -1,5 +1,6 @@
 //! The door by which memory comes in.
 
+#[cfg(feature = "cuda")]
 use crate::device::{self, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -7,6 +8,7 @@ use crate::plan::layout::Layout;
 use std::sync::Arc;
 
 /// Memory of a device that a collective works on.
+#[cfg(feature = "cuda")]
 #[derive(Clone, Debug)]
 pub struct DeviceMemory {
     /// Where the elements are, from the first byte on.
@@ -24,6 +26,7 @@ pub enum Memory<'a, T> {
     /// A slice of the process's own memory.
     Host(&'a [T]),
     /// A device's.
+    #[cfg(feature = "cuda")]
     Device(DeviceMemory),
 }
 
@@ -34,6 +37,7 @@ pub enum MemoryMut<'a, T> {
     /// A slice of the process's own memory.
     Host(&'a mut [T]),
     /// A device's.
+    #[cfg(feature = "cuda")]
     Device(DeviceMemory),
 }
 
@@ -43,6 +47,7 @@ impl<'a, T> Memory<'a, T> {
     pub fn count(&self) -> usize {
         match self {
             Self::Host(slice) => slice.len(),
+            #[cfg(feature = "cuda")]
             Self::Device(memory) => memory.count,
         }
     }
@@ -51,6 +56,7 @@ impl<'a, T> Memory<'a, T> {
     pub(super) fn on_host(self) -> Result<&'a [T]> {
         match self {
             Self::Host(slice) => Ok(slice),
+            #[cfg(feature = "cuda")]
             Self::Device(_) => Err(refused()),
         }
     }
@@ -62,6 +68,7 @@ impl<'a, T> MemoryMut<'a, T> {
     pub fn count(&self) -> usize {
         match self {
             Self::Host(slice) => slice.len(),
+            #[cfg(feature = "cuda")]
             Self::Device(memory) => memory.count,
         }
     }
@@ -70,11 +77,13 @@ impl<'a, T> MemoryMut<'a, T> {
     pub(super) fn on_host(self) -> Result<&'a mut [T]> {
         match self {
             Self::Host(slice) => Ok(slice),
+            #[cfg(feature = "cuda")]
             Self::Device(_) => Err(refused()),
         }
     }
 }
 
+#[cfg(feature = "cuda")]
 fn refused() -> Error {
     Error::usage(
         "device buffers take part in collectives in place (all_reduce, broadcast, reduce, \
@@ -135,17 +144,20 @@ pub trait BufferMut: Buffer {
 }
 
 const HOST: &str = "of the host";
+#[cfg(feature = "cuda")]
 const DEVICE: &str = "of a device";
 
 /// The memory of a buffer that is to be written. Every call asks for it here.
 pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
     let read = match buffer.memory() {
         Memory::Host(slice) => (slice.len(), HOST),
+        #[cfg(feature = "cuda")]
         Memory::Device(memory) => (memory.count, DEVICE),
     };
     let memory = buffer.memory_mut();
     let written = match &memory {
         MemoryMut::Host(slice) => (slice.len(), HOST),
+        #[cfg(feature = "cuda")]
         MemoryMut::Device(memory) => (memory.count, DEVICE),
     };
     if read == written {

@@ -379,9 +379,11 @@ impl Communicator {
                 let end = self.run(call, how, &mut memory);
                 (memory.output, end.map(drop))
             }),
+            #[cfg(feature = "cuda")]
             MemoryMut::Device(_) if call.split != Split::Even => Err(Error::usage(
                 "buffers of a device are split evenly; use host memory for another layout",
             )),
+            #[cfg(feature = "cuda")]
             MemoryMut::Device(memory) => self.on_device(&mut *self.enter()?, call, memory),
         }
     }

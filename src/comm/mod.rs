@@ -16,18 +16,22 @@
 #![forbid(unsafe_code)]
 
 mod any;
+#[cfg(feature = "cuda")]
 pub mod attach;
 pub mod blocks;
 pub mod buffer;
 pub mod builder;
 pub mod collectives;
+#[cfg(feature = "cuda")]
 pub mod device_buffer;
 mod groups;
 pub mod joining;
 mod measure;
+#[cfg(feature = "cuda")]
 mod on_device;
 mod own_operator;
 pub mod pairs;
+#[cfg(feature = "ddp")]
 pub(crate) mod recording;
 pub mod scope;
 pub mod shared_buffer;
@@ -48,6 +52,7 @@ use crate::runtime::Runtime;
 use crate::runtime::own::OwnRuntime;
 use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
+#[cfg(feature = "cuda")]
 use on_device::Attached;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -155,6 +160,7 @@ struct Issued {
     allocations: u64,
     extents: Vec<Extent>,
     /// The device that buffers may be on.
+    #[cfg(feature = "cuda")]
     attached: Option<Attached>,
     /// The algorithm to use wherever it can be.
     algorithm: Option<Algorithm>,
@@ -181,6 +187,7 @@ impl Communicator {
                 .in_rank_order(parts.is_reproducible),
             allocations: 0,
             extents: Vec::new(),
+            #[cfg(feature = "cuda")]
             attached: None,
             algorithm: parts.algorithm,
         };

@@ -4,16 +4,16 @@ use super::message::TO_ALL;
 use crate::error::Error;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use crate::link::tcp::DataStream;
+use crossbeam::channel::{self, Receiver, Sender};
 use mio::Waker;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -62,16 +62,13 @@ pub(super) enum Command {
     Stop,
 }
 
-#[derive(Default)]
-struct Queue {
-    commands: VecDeque<Command>,
-    bytes: usize,
-    overflowed: bool,
-}
-
 /// What the handles and the control thread share.
 pub(super) struct Shared {
-    queue: Mutex<Queue>,
+    commands: (Sender<Command>, Receiver<Command>),
+    /// Payload bytes of the commands that wait.
+    queued_bytes: AtomicUsize,
+    /// Whether a command was dropped because too many bytes waited.
+    has_overflowed: AtomicBool,
     waker: Waker,
     /// It becomes readable when the thread is to be woken later.
     timer: OwnedFd,
@@ -96,27 +93,31 @@ impl Shared {
         *lock(&self.thread) = Some(thread);
     }
 
-    /// The oldest command; whether commands were lost because the thread did not keep up.
+    /// Returns the oldest command, and whether commands were lost because the thread did not keep
+    /// up.
     pub(super) fn take(&self) -> (Option<Command>, bool) {
-        let mut queue = lock(&self.queue);
-        let command = queue.commands.pop_front();
+        let command = self.commands.1.try_recv().ok();
         if let Some(Command::Send { payload, .. }) = &command {
-            queue.bytes -= payload.len();
+            self.queued_bytes
+                .fetch_sub(payload.len(), Ordering::Relaxed);
         }
-        (command, queue.overflowed)
+        (command, self.has_overflowed.load(Ordering::Relaxed))
     }
 
     fn push(&self, command: Command) {
-        let mut queue = lock(&self.queue);
         if let Command::Send { payload, .. } = &command {
-            if queue.bytes + payload.len() > CONTROL_QUEUE_BYTES_MAX {
-                queue.overflowed = true;
+            let before = self
+                .queued_bytes
+                .fetch_add(payload.len(), Ordering::Relaxed);
+            if before + payload.len() > CONTROL_QUEUE_BYTES_MAX {
+                self.queued_bytes
+                    .fetch_sub(payload.len(), Ordering::Relaxed);
+                self.has_overflowed.store(true, Ordering::Relaxed);
                 return;
             }
-            queue.bytes += payload.len();
         }
-        queue.commands.push_back(command);
-        drop(queue);
+        // It fails only once the receiver is gone, which is here.
+        let _ = self.commands.0.send(command);
         self.wake();
     }
 
@@ -142,7 +143,9 @@ impl ControlHandle {
     /// A handle that wakes the control thread by `waker`, or later by `timer`.
     pub(super) fn new(waker: Waker, timer: OwnedFd) -> Self {
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            commands: channel::unbounded(),
+            queued_bytes: AtomicUsize::new(0),
+            has_overflowed: AtomicBool::new(false),
             waker,
             timer,
             thread: Mutex::new(None),
@@ -154,7 +157,7 @@ impl ControlHandle {
     /// Payload bytes that wait for the control thread.
     #[cfg(test)]
     pub(crate) fn queued_bytes(&self) -> usize {
-        lock(&self.shared.queue).bytes
+        self.shared.queued_bytes.load(Ordering::Relaxed)
     }
 
     /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, by way

@@ -9,19 +9,13 @@ use crate::link::tcp;
 use crate::protocol::handshake::{
     ANSWER_BYTES, Acceptor, ConnectionKey, Expected, Hello, Initiator, Output, Refusal, Secret,
 };
+use crate::random;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-
-/// Fresh bytes from the system's random source.
-pub(crate) fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
-    let mut bytes = [0; COUNT];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(bytes)
-}
 
 /// Why a handshake brought no connection.
 #[derive(Clone, Debug)]
@@ -170,7 +164,7 @@ impl Handshake {
         expected: Expected,
     ) -> io::Result<Self> {
         tcp::set_options(&stream)?;
-        let nonce = random_bytes()?;
+        let nonce = random::bytes()?;
         let acceptor = match secret {
             Some(secret) => Acceptor::new(secret, expected, nonce),
             None => Acceptor::new(&Secret::absent(), expected, nonce),
@@ -185,7 +179,7 @@ impl Handshake {
         secret: Option<&Secret>,
         hello: Hello,
     ) -> io::Result<Self> {
-        let nonce = random_bytes()?;
+        let nonce = random::bytes()?;
         let (initiator, first) = match secret {
             Some(secret) => Initiator::new(secret, hello, nonce),
             None => Initiator::new(&Secret::absent(), hello, nonce),

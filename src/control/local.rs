@@ -21,7 +21,6 @@
 mod exchange;
 
 use super::descriptors::Room;
-use super::handshake::random_bytes;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
@@ -30,6 +29,7 @@ use crate::protocol::hand_over::{
     Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
 };
 use crate::protocol::handshake::Secret;
+use crate::random;
 use exchange::check;
 use rustix::io::Errno;
 use rustix::net::{
@@ -63,11 +63,11 @@ impl LocalSocket {
     /// The system's.
     pub fn new() -> io::Result<Self> {
         let mut name = "ringtree-".to_owned();
-        for byte in random_bytes::<NAME_BYTES>()? {
+        for byte in random::bytes::<NAME_BYTES>()? {
             // Writing to a string cannot fail.
             let _ = write!(name, "{byte:02x}");
         }
-        let token = Token(random_bytes()?);
+        let token = Token(random::bytes()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         // Before the socket has a name: nothing gets in earlier.

@@ -1,9 +1,12 @@
 //! What all ranks must have in common, compared before it can do harm.
 
 use crate::comm::Communicator;
-use crate::comm::values::broadcast_bytes;
+use crate::comm::values::{all_gather_bytes, broadcast_bytes};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 
 /// Rank 0's `entries`, on every rank.
 pub(super) fn broadcast_entries(
@@ -80,6 +83,63 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     ))
     .with_rank(0)
     .with_peer(culprit))
+}
+
+/// Every rank's complaints, on every rank, without duplicates.
+pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
+    let mut sayers = BTreeMap::<String, Vec<usize>>::new();
+    let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
+    for (rank, words) in words.into_iter().enumerate() {
+        for word in words {
+            sayers.entry(word).or_default().push(rank);
+        }
+    }
+    let world_size = comm.world_size();
+    let said = sayers.into_iter().map(|(word, ranks)| match ranks[..] {
+        _ if ranks.len() == world_size => word,
+        [rank] => format!("{word} (seen by rank {rank})"),
+        _ => format!(
+            "{word} (seen by rank {} and {} more)",
+            ranks[0],
+            ranks.len() - 1
+        ),
+    });
+    Ok(said.collect())
+}
+
+/// Returns `own`, or an error on every rank if loading failed on any: it says why, and on which.
+pub(super) fn agree<T>(comm: &Communicator, own: Result<T>) -> Result<T> {
+    let word = own.as_ref().err().map(Error::to_string);
+    let words = gather_words(comm, word.as_slice())?;
+    match own {
+        Ok(own) if words.is_empty() => Ok(own),
+        _ => Err(Error::usage(format!(
+            "the state is loaded in part: {}",
+            words.join("; ")
+        ))),
+    }
+}
+
+/// Every rank's value.
+pub(super) fn gather_json<T>(comm: &Communicator, own: &T) -> Result<Vec<T>>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let texts = all_gather_bytes(comm, to_json(own))?;
+    texts.iter().map(|text| from_json(comm, text)).collect()
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("invariant: what ranks exchange has only text for keys")
+}
+
+/// The value that `text` is; otherwise the communicator ends on all ranks, as it says what follows.
+pub(super) fn from_json<T: DeserializeOwned>(comm: &Communicator, text: &[u8]) -> Result<T> {
+    serde_json::from_slice(text).map_err(|error| {
+        comm.first_cause(Error::protocol(format!(
+            "what a rank sent of its state is malformed: {error}"
+        )))
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Training with little communication: many local steps, then one that all ranks take together.
 
 use super::agree::compare;
+#[cfg(feature = "checkpoint")]
 use super::checkpoint::Parts;
 use super::optimizer::{Weights, check_length};
 use super::parameter::Parameter;
@@ -170,6 +171,7 @@ impl LocalSteps {
     /// # Errors
     /// [`Error::usage`] after a local step, when the ranks' weights differ; those of
     /// [`Parts::tensor`].
+    #[cfg(feature = "checkpoint")]
     pub fn parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         if self.since > 0 {
             return Err(Error::usage(format!(

@@ -70,6 +70,7 @@
 mod agree;
 mod backward;
 mod carrier;
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
 mod flight;
 pub mod hooks;

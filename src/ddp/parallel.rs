@@ -1,8 +1,7 @@
 //! The gradients of a model, averaged over ranks while backward runs.
 
-use super::agree::{broadcast_entries, compare};
+use super::agree::{agree, broadcast_entries, compare};
 use super::carrier::Carrier;
-use super::checkpoint::agree;
 use super::flight::Flight;
 use super::hooks::{BucketInfo, Hook, Plain};
 use super::layout::{Bucket, Layout, Limits};

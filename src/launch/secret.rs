@@ -1,7 +1,7 @@
 //! The job's secret: made for a job of one host, asked for otherwise.
 
-use crate::control::handshake::random_bytes;
 use crate::error::{Error, Result};
+use crate::random;
 use std::fmt::Write;
 
 /// The variable that holds the secret as 64 hexadecimal digits.
@@ -12,7 +12,7 @@ const FILE_VARIABLE: &str = "RINGTREE_SECRET_FILE";
 /// A fresh secret from the system's random source, in the form of the environment.
 pub(super) fn random() -> Result<String> {
     let bytes: [u8; 32] =
-        random_bytes().map_err(|error| Error::io("the system gives no random bytes", &error))?;
+        random::bytes().map_err(|error| Error::io("the system gives no random bytes", &error))?;
     let mut text = String::new();
     for byte in bytes {
         write!(text, "{byte:02x}").expect("invariant: writing to a String does not fail");

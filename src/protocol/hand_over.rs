@@ -12,11 +12,10 @@
 //! which stays on loopback, only its ranks can make one. That is why the sender's user is not
 //! checked as well.
 
-use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
+use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION, is_same};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use subtle::ConstantTimeEq;
 
 /// Bytes of the message.
 pub const HAND_OVER_BYTES: usize = HEAD_BYTES + NONCE_BYTES;
@@ -149,7 +148,7 @@ impl Claim {
     /// Whether the sender holds `secret` and `nonce`. Costs a hash: do the cheap checks first.
     #[must_use]
     pub fn is_proven(&self, secret: &Secret, nonce: &Nonce) -> bool {
-        self.said.proof(secret, nonce).ct_eq(&self.proof).into()
+        is_same(&self.said.proof(secret, nonce), &self.proof)
     }
 }
 

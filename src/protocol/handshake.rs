@@ -24,10 +24,10 @@
 //!
 //! Frames have fixed sizes: a stranger can make us hold [`HELLO_BYTES`] bytes.
 
+use ctutils::CtEq;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
-use subtle::ConstantTimeEq;
 
 mod refusal;
 pub use refusal::Refusal;
@@ -112,6 +112,11 @@ pub(super) fn mac(key: &[u8; NONCE_BYTES], parts: &[&[u8]]) -> Digest {
         state.update(part);
     }
     state.finalize().into_bytes().into()
+}
+
+/// Whether two digests are the same, in a time that does not depend on where they differ.
+pub(super) fn is_same(left: &[u8], right: &[u8]) -> bool {
+    left.ct_eq(right).to_bool()
 }
 
 /// A key that only the two ends of one connection know.
@@ -333,7 +338,7 @@ impl Initiator {
             return Err(Refusal::Secret);
         }
         let expected = self.transcript.acceptor_proof(&self.secret, &frame[..16]);
-        if !bool::from(expected.ct_eq(&frame[16..])) {
+        if !is_same(&expected, &frame[16..]) {
             return Err(Refusal::Impostor);
         }
         match (kind, reason) {
@@ -466,7 +471,7 @@ impl Acceptor {
     ) -> Result<Output, Refusal> {
         let proof: &[u8; NONCE_BYTES] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
         let expected = transcript.initiator_proof(&self.secret);
-        if !bool::from(expected.ct_eq(proof)) {
+        if !is_same(&expected, proof) {
             let refusal = Refusal::Secret;
             let reply = answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]);
             return Ok(Output::Refuse {

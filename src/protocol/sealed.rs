@@ -5,10 +5,9 @@
 //! of the connection, of direction ‖ counter ‖ length ‖ bytes. The counter is not sent: both ends
 //! count. The length is believed before the MAC is checked, but only up to [`SEALED_BYTES_MAX`].
 
-use super::handshake::{ConnectionKey, mac};
+use super::handshake::{ConnectionKey, is_same, mac};
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use std::fmt;
-use subtle::ConstantTimeEq;
 
 /// The longest message: a control message and its addresses.
 pub const SEALED_BYTES_MAX: usize = CONTROL_MESSAGE_BYTES_MAX + 64;
@@ -132,7 +131,7 @@ impl Opener {
         let (framed, mac) =
             bytes[..LENGTH_BYTES + length + MAC_BYTES].split_at(LENGTH_BYTES + length);
         let expected = tag(&self.key, self.direction, self.counter, framed);
-        if !bool::from(expected.ct_eq(mac)) {
+        if !is_same(&expected, mac) {
             return Err(Broken::Forged);
         }
         self.counter += 1;

@@ -12,12 +12,14 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod barrier;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod fork;
 pub mod generation;
 pub(crate) mod inherit;
 pub mod interfaces;
 pub mod memory;
+#[cfg(feature = "launch")]
 pub mod process;
 pub mod shared;
 pub(crate) mod simd;

@@ -15,7 +15,6 @@ use report::Report;
 use ringtree::bootstrap::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::ddp::Trace;
-use ringtree::device;
 use ringtree::plan::algorithms::required;
 use ringtree::plan::reproducible::is_in_rank_order;
 use ringtree::plan::select::scratch_bytes;
@@ -129,7 +128,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
         }
         // Reported once here, instead of by every rank.
         if wanted.place == Place::Device
-            && let Err(error) = device::count()
+            && let Err(error) = gpu::find()
         {
             return refused(&error);
         }
@@ -358,18 +357,6 @@ fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
     Ok(match wanted.place {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
-        Place::Device => {
-            let device = gpu::open(comm.local_rank())?;
-            comm.attach(&device)?;
-            if comm.rank() == 0 {
-                // Beside the table, which may be for a program.
-                eprintln!(
-                    "device buffers are {}",
-                    comm.device_path().unwrap_or_default()
-                );
-            }
-            let stream = device.stream()?;
-            Memory::Device((device, stream))
-        }
+        Place::Device => gpu::memory(comm)?,
     })
 }

@@ -1,16 +1,12 @@
 //! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory, GPUs.
 
+use crate::gpu;
 use crate::{FAILED, FINE, MISUSED};
 use ringtree::bootstrap::sharing::Findings;
 use ringtree::bootstrap::{TransportChoice, TuningSource};
-use ringtree::device::{self, Device};
 use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
 use std::io::Write;
-
-/// Which way collectives on device buffers go.
-const GPU_PATH: &str = "mapped where ranks can map each other's GPU memory, staged through the \
-                        hosts elsewhere (RINGTREE_DEVICE_PATH)";
 
 /// The arguments of `ringtree doctor`.
 #[derive(Debug, clap::Args)]
@@ -46,7 +42,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
             setting("RINGTREE_TUNING").as_deref(),
             setting("RINGTREE_JOB_TUNING").is_some(),
         ),
-        &gpus(),
+        &gpu::listed(),
     );
     let site = match setting("RINGTREE_SITE") {
         Some(site) => format!("{} (RINGTREE_SITE)", site.trim()),
@@ -123,31 +119,12 @@ fn report(
         text += &format!("{name:<19}{found}\n");
     }
     format!(
-        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{GPU_PATH}\n",
-        "tuning", "GPU", "buffers on GPUs"
+        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{}\n",
+        "tuning",
+        "GPU",
+        "buffers on GPUs",
+        gpu::PATH
     )
-}
-
-/// The GPUs that this process may use, or why there is none, in one line.
-fn gpus() -> String {
-    let one = |ordinal| match Device::open(ordinal) {
-        Ok(gpu) => {
-            let found = gpu.description();
-            let (gib, version) = (found.memory_bytes >> 30, found.driver_version);
-            format!(
-                "{ordinal}: {}, {gib} GiB, {} multiprocessors, driver for CUDA {}.{}",
-                found.name,
-                found.multiprocessors,
-                version / 1000,
-                version % 1000 / 10
-            )
-        }
-        Err(error) => format!("{ordinal}: {error}"),
-    };
-    match device::count() {
-        Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
-        Err(error) => error.to_string(),
-    }
 }
 
 /// Where the speeds come from that algorithms are chosen by.

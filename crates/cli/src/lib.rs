@@ -11,9 +11,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+#[cfg(feature = "cuda")]
 mod check_gpu;
 mod doctor;
 pub mod expected;
+#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
 mod invocation;
 mod names;
@@ -30,6 +32,9 @@ use ringtree::bootstrap::settings::check_environment;
 use ringtree::launch::tell;
 use std::ffi::OsString;
 use std::io::Write;
+
+#[cfg(not(feature = "cuda"))]
+use gpu::check as check_gpu;
 
 /// Exit code: fine.
 const FINE: u8 = 0;

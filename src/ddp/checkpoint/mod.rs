@@ -58,7 +58,6 @@ mod tensor;
 pub(crate) mod tensor_file;
 
 pub use directory::Directory;
-pub(super) use exchange::agree;
 pub use parts::Parts;
 pub use run::Run;
 pub use series::{Checkpoints, Found};

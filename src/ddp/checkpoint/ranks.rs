@@ -3,12 +3,11 @@
 //! Every decision is taken from what all ranks have exchanged, so all take the same one: a rank
 //! that cannot read or write sends its error to the others instead of leaving them waiting.
 
-use super::exchange::{
-    Entry, Own, Piece, WRITER, empty, entry, gather_json, gather_own, gather_words, share,
-};
+use super::exchange::{Entry, Own, Piece, WRITER, empty, entry, gather_own, share};
 use super::series::{Checkpoints, Found, none_whole};
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
+use crate::ddp::agree::{gather_json, gather_words};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 

@@ -1,17 +1,19 @@
 //! One training and its checkpoints: resuming in one call, saving beside the training.
 
-use super::exchange::{WRITER, agree, gather_own, gather_words, share};
+use super::exchange::{WRITER, gather_own, share};
 use super::parts::{Contents, Parts};
 use super::series::{Checkpoints, Found};
 use super::tensor::Tensor;
 use super::{Checkpoint, HOOK, State};
 use crate::comm::Communicator;
 use crate::comm::tuning::Adoption;
+use crate::ddp::agree::{agree, gather_words};
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
 use crate::error::{Error, Printable, Result};
 use crate::plan::record::TuningRecord;
+use crate::random;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -447,6 +449,6 @@ fn warn(comm: &Communicator, words: &[String]) {
 }
 
 fn new_id() -> Result<String> {
-    let bits = getrandom::u64().map_err(|error| Error::system(format!("no entropy: {error}")))?;
+    let bits = random::number().map_err(|error| Error::io("no random number", &error))?;
     Ok(format!("{:012x}", bits >> 16))
 }

@@ -2,11 +2,13 @@
 //! buckets change.
 
 use super::{Optimizer, Shares, UpdateRule, both};
+#[cfg(feature = "checkpoint")]
 use crate::ddp::checkpoint::Parts;
 use crate::ddp::parallel::DataParallel;
 use crate::error::Result;
 use std::ops::Range;
 
+#[cfg(feature = "checkpoint")]
 impl<R: UpdateRule> Optimizer<R> {
     /// Names the state for a checkpoint, as `optimizer/PARAMETER/STATE`, where each rank may have a
     /// share of every tensor; see [`Parts`]. As many or other ranks can go on from it, sharded or
@@ -42,7 +44,9 @@ impl<R: UpdateRule> Optimizer<R> {
         }
         parts.value("optimizer/steps", &mut self.steps)
     }
+}
 
+impl<R: UpdateRule> Optimizer<R> {
     /// Takes up the buckets of the model, which change once after the first step, and when a
     /// checkpoint is loaded.
     pub(super) fn follow(&mut self, model: &DataParallel) -> Result<()> {

@@ -5,6 +5,7 @@
 //! over links and reduces them with the CPU; [`enqueued`] writes down what a device's stream is
 //! told.
 
+#[cfg(feature = "cuda")]
 pub mod enqueued;
 pub mod host;
 

@@ -3,7 +3,9 @@
 use super::case::Case;
 use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
+#[cfg(feature = "cuda")]
 use ringtree::comm::device_buffer::DeviceBuffer;
+#[cfg(feature = "cuda")]
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Communicator, Element, Error, Layout, Result};
@@ -91,12 +93,14 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
 }
 
 /// Memory of a device, where calls are made in place.
+#[cfg(feature = "cuda")]
 pub(super) struct OfDevice<T: Element> {
     buffer: DeviceBuffer<T>,
     /// What is written to it.
     content: Vec<T>,
 }
 
+#[cfg(feature = "cuda")]
 impl<T: Element> OfDevice<T> {
     pub(super) fn new((device, stream): &(Device, Stream), count: usize) -> Result<Self> {
         let content = zeros(count)?;
@@ -107,6 +111,7 @@ impl<T: Element> OfDevice<T> {
     }
 }
 
+#[cfg(feature = "cuda")]
 impl<T: Element> Buffers for OfDevice<T> {
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
         comm.collective(case.collective, &mut self.buffer, case.op, case.root)

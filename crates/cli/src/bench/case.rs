@@ -1,5 +1,6 @@
 //! What is measured: one call on buffers of one size.
 
+#[cfg(feature = "cuda")]
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
@@ -26,5 +27,6 @@ pub(crate) enum Memory {
     /// On the host, in memory that peers read.
     Shared,
     /// On a device, used on a stream.
+    #[cfg(feature = "cuda")]
     Device((Device, Stream)),
 }

@@ -1,6 +1,8 @@
 //! One measured point: checked calls around timed batches.
 
-use super::buffers::{Buffers, OfDevice, OfHost, zeros};
+#[cfg(feature = "cuda")]
+use super::buffers::OfDevice;
+use super::buffers::{Buffers, OfHost, zeros};
 use super::case::{Case, Memory};
 use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
@@ -58,6 +60,7 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case, trace: &Trace) -> Re
             let (input, output) = (comm.alloc::<T>(input_count)?, comm.alloc::<T>(count)?);
             measure_on(comm, case, trace, OfHost { input, output })
         }
+        #[cfg(feature = "cuda")]
         Memory::Device(device) => {
             let buffers = OfDevice::<T>::new(device, count)?;
             measure_on(comm, case, trace, buffers)
@@ -94,6 +97,7 @@ fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm,
         ..
     } = *case;
     match case.memory {
+        #[cfg(feature = "cuda")]
         Memory::Device(_) => comm.preview_on_device(collective, count, dtype, root),
         _ => comm.preview(collective, count, dtype, root),
     }

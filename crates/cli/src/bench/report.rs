@@ -147,6 +147,7 @@ impl Case {
     /// What the bytes travelled over.
     fn transport(&self, comm: &Communicator) -> String {
         match &self.memory {
+            #[cfg(feature = "cuda")]
             Memory::Device(_) if self.collective != Collective::Barrier => {
                 let over = comm.device_transport();
                 over.unwrap_or_else(|| comm.transport().to_owned())

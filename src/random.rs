@@ -1,0 +1,30 @@
+//! Random bytes of the system.
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::io;
+
+/// Returns fresh bytes from the system's random source.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
+    let mut filled = 0;
+    while filled < COUNT {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Returns a fresh number from the system's random source.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn number() -> io::Result<u64> {
+    bytes().map(u64::from_ne_bytes)
+}
