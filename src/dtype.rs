@@ -115,7 +115,6 @@ macro_rules! dtypes {
                 }
             };
         }
-        pub(crate) use with_element;
     };
 }
 

@@ -36,34 +36,20 @@
 //!
 //! # The map
 //!
-//! | Room | Is for | Start at |
+//! | Module | Is for | Start at |
 //! |---|---|---|
 //! | [`comm`] | the calls of training code | [`Communicator`] |
 //! | [`ddp`] | gradients averaged while backward runs | [`ddp::DataParallel`] |
 //! | [`launch`] | starting ranks, supervising them | [`launch::run`], [`launch::spawn_self`] |
 //! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
-//! | [`device`] | memory and streams of a GPU | [`Device`] |
 //! | [`sim`] | ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
 //!
-//! The rooms below serve those above. They are no part of the interface and may change in any
-//! version.
+//! With the feature `cuda`, which is experimental, `device` has the memory and streams of NVIDIA
+//! GPUs.
 //!
-//! | Room | Is for | Start at |
-//! |---|---|---|
-//! | `bootstrap` | settings, the join | `bootstrap::Settings` |
-//! | `control` | the control thread, local ranks | `control::ControlHandle` |
-//! | `runtime` | which thread polls, what waits | |
-//! | `engine` | running plans over links | `engine::program`, `engine/run.rs` |
-//! | `link` | moving bytes to and from one peer | `link::Link` |
-//! | `reduce` | reducing elements on the CPU | `reduce::Kernel` |
-//! | `protocol` | handshake, calls, the first error | `protocol::session` |
-//! | `sys` | the only unsafe code | |
-//! | `decoders` | what reads bytes from outside, for the fuzzer | `decoders::DECODERS` |
-//!
-//! [`plan`] and `protocol` are pure: no clock, no I/O, no threads. Imports point one way,
-//! `comm → runtime → engine → link, reduce → sys` and `comm, launch → bootstrap → control →
-//! link → sys`, and a test reads the `use` lines to keep it so. What every room may know:
-//! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
+//! All other modules serve these. They are no part of the interface and may change in any version;
+//! `DESIGN.md` has the whole map. What every module may know: [`dtype`], [`op`], [`error`], and
+//! [`limits`], where every bound is a constant.
 
 #![deny(unsafe_code)]
 // What only a feature uses is dead without it. The build with all features says what is dead.
@@ -108,7 +94,7 @@ pub mod reduce;
 
 // These are reached from this crate alone: what they offer rests on contracts between rooms, such
 // as who writes memory that processes share. The tests and benches have the feature.
-#[cfg(feature = "internals")]
+#[cfg(all(feature = "internals", feature = "checkpoint", feature = "launch"))]
 #[doc(hidden)]
 pub mod decoders;
 #[cfg(feature = "internals")]

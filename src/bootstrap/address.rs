@@ -1,9 +1,7 @@
 //! The addresses and the names of this process: to resolve, to listen on, to be known by.
 
-use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::limits::RESOLVE_RETRY_TIME;
-use crate::link::tcp::keep_from_children;
 use crate::sys::interfaces;
 use mio::net::TcpListener;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -44,31 +42,6 @@ pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<V
         return Err(wrong("is any address: name one host, where rank 0 is"));
     }
     Ok(addresses)
-}
-
-/// What to add to a message when the rendezvous can be reached from one host only.
-pub(super) fn loopback_hint(settings: &Settings, address: IpAddr) -> String {
-    if address.is_loopback() && settings.local_world_size_at_most() < settings.world_size {
-        let host = settings.rendezvous.rsplit_once(':');
-        let host = host.map_or(settings.rendezvous.as_str(), |(host, _)| host);
-        format!(
-            "; note: {host} is {address} here, a loopback address, which other hosts cannot reach"
-        )
-    } else {
-        String::new()
-    }
-}
-
-/// Without a secret only loopback may be used.
-pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<()> {
-    if settings.secret.is_some() || address.is_loopback() {
-        return Ok(());
-    }
-    Err(Error::configuration(format!(
-        "RINGTREE_SECRET is not set, and without a secret only loopback addresses are used, which \
-         {address} is not: make one with `openssl rand -hex 32` and set RINGTREE_SECRET (or \
-         RINGTREE_SECRET_FILE) to it on every rank"
-    )))
 }
 
 /// The address by which this host reaches others: that of the default route; without one, an
@@ -113,34 +86,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_at(socket)
 }
 
-/// A socket for data connections, on the address that routes to the rendezvous (`route`) or on the
-/// interface that was asked for, and its address. It listens once connections are accepted: until
-/// then strangers cannot fill its queue, and a peer that comes early dials again.
-pub(super) fn bind_for_data(settings: &Settings, route: IpAddr) -> Result<(Socket, SocketAddr)> {
-    let address = match &settings.interface {
-        None => route,
-        Some(asked) => interface_address(asked, route)?,
-    };
-    check_secretless(settings, address)?;
-    // Its address is not to be used again: while it does not listen, another process could take it.
-    let bind = || {
-        let address = SocketAddr::new(address, 0);
-        let domain = Domain::for_address(address);
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        socket.bind(&address.into())?;
-        keep_from_children(&socket);
-        let bound = socket.local_addr()?.as_socket();
-        Ok((socket, bound.expect("invariant: the socket is of TCP")))
-    };
-    bind().map_err(|error| {
-        Error::io(
-            format_args!("listening for data connections on {address}"),
-            &error,
-        )
-    })
-}
-
-/// Lets a socket of [`bind_for_data`] listen.
+/// Lets a socket of [`bind_for_data`](super::listen::bind_for_data) listen.
 pub(super) fn listen_at(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -210,32 +156,6 @@ mod tests {
             error.contains("nowhere0") && error.contains("lo"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn only_loopback_needs_no_secret() {
-        let mut settings = Settings::new(0, 2, "10.0.0.1:29500");
-        let address = IpAddr::from([10, 0, 0, 1]);
-        let error = check_secretless(&settings, address)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("RINGTREE_SECRET") && error.contains("10.0.0.1"),
-            "{error}"
-        );
-        check_secretless(&settings, IpAddr::from([127, 0, 0, 2])).unwrap();
-        settings.secret = Some(crate::protocol::handshake::Secret::new([1; 32]));
-        check_secretless(&settings, address).unwrap();
-    }
-
-    #[test]
-    fn a_loopback_rendezvous_of_several_hosts_is_named() {
-        let mut settings = Settings::new(0, 4, "node1:29500");
-        let loopback = IpAddr::from([127, 0, 1, 1]);
-        assert_eq!(loopback_hint(&settings, loopback), "");
-        settings.local_world_size = Some(2);
-        assert!(loopback_hint(&settings, loopback).contains("node1 is 127.0.1.1"));
-        assert_eq!(loopback_hint(&settings, IpAddr::from([10, 0, 0, 1])), "");
     }
 
     #[test]

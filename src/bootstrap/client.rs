@@ -1,12 +1,14 @@
 //! The join of every rank but 0: find rank 0, send it this rank's record, wait for the table.
 
 use super::address;
+use super::listen;
 use super::messages::{Message, Record};
 use super::settings::Settings;
-use super::{sharing, store};
+use super::{by_id, sharing};
 use crate::control::channel::{Channel, Received};
 use crate::control::descriptors::Room;
-use crate::control::handshake::{Failure, Proven, connect};
+use crate::control::failure::Failure;
+use crate::control::handshake::{Proven, connect};
 use crate::control::notices::RankNotices;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
@@ -51,7 +53,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
     channel
         .register(poll.registry(), CHANNEL)
         .map_err(unusable)?;
-    let bound = address::bind_for_data(settings, local.ip());
+    let bound = listen::bind_for_data(settings, local.ip());
     let (listener, address) = bound.inspect_err(|error| {
         // This rank's own error is told either way.
         channel.send(&Message::Failed(error.clone()));
@@ -106,7 +108,7 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     let mut notices = RankNotices::new(is_first && !settings.stall_warning.is_zero());
     loop {
         settings.check_cancelled()?;
-        store::refresh(settings, deadline, &mut notices)?;
+        by_id::refresh(settings, deadline, &mut notices)?;
         let (mut refused, mut last) = (None, None);
         for remote in candidates(settings, deadline)? {
             match attempt(settings, remote, deadline) {
@@ -175,7 +177,7 @@ fn unreached_line(
         settings.rank,
         at(settings, remote),
         settings.timeout.as_millis(),
-        address::loopback_hint(settings, remote.ip()),
+        listen::loopback_hint(settings, remote.ip()),
     )
 }
 
@@ -183,7 +185,7 @@ fn unreached_line(
 fn candidates(settings: &Settings, deadline: Instant) -> Result<Vec<SocketAddr>> {
     let given = address::resolve("the rendezvous", &settings.rendezvous, deadline)?;
     for remote in &given {
-        address::check_secretless(settings, remote.ip())?;
+        listen::check_secretless(settings, remote.ip())?;
     }
     let next = given.iter().filter(|_| settings.next_port_too);
     let next = next.filter_map(|remote| {

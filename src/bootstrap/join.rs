@@ -1,11 +1,12 @@
 //! The join, from settings to a running control thread.
 
 use super::address;
+use super::by_id;
 use super::client::{self, own_peer};
+use super::listen;
 use super::rendezvous;
 use super::settings::{Settings, TransportChoice};
 use super::sharing;
-use super::store;
 use crate::control::descriptors;
 use crate::control::peer::joint_secret;
 use crate::control::thread::{self, Parts};
@@ -53,7 +54,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     } else {
         let gathered = match settings.rank {
             0 => {
-                store::publish(settings)?;
+                by_id::publish(settings)?;
                 rendezvous::gather(settings, place, &mut poll)?
             }
             _ => client::join(settings, place, &mut poll)?,
@@ -62,7 +63,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
     };
     if settings.secret.is_none() {
         for peer in &peers {
-            address::check_secretless(settings, peer.address.ip())?;
+            listen::check_secretless(settings, peer.address.ip())?;
         }
     }
     if settings.transport == TransportChoice::Shm

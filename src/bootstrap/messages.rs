@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::control::connections::tests::connected;
     use crate::control::message::decode;
-    use crate::control::process::Process;
+    use crate::control::peer::Process;
     use proptest::prelude::*;
 
     fn peer(port: u16) -> Peer {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod address;
+mod by_id;
 mod client;
 pub mod environment;
 pub mod join;

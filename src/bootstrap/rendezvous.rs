@@ -4,15 +4,14 @@
 //! ranks that still come. Failed handshakes are only counted: rank 0 cannot tell a stranger from a
 //! rank with a wrong secret.
 
-use super::address;
+use super::by_id;
 use super::client::{Gathered, own_peer};
-use super::listen::listen;
+use super::listen::{self, listen};
 use super::messages::{Handout, Message, Record};
 use super::settings::Settings;
-use super::store;
 use crate::control::connections::{Connections, Incoming, Outcome};
 use crate::control::descriptors::{self, Room};
-use crate::control::handshake::Failure;
+use crate::control::failure::Failure;
 use crate::control::notices::RankNotices;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
@@ -34,7 +33,7 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = settings.deadline();
     let (listener, at) = listen(settings, deadline)?;
-    let (data_listener, address) = address::bind_for_data(settings, at.ip())?;
+    let (data_listener, address) = listen::bind_for_data(settings, at.ip())?;
     let unusable = |error| Error::io("setting up the rendezvous", &error);
     let own = Record {
         rank: 0,
@@ -489,8 +488,8 @@ impl Gathering<'_> {
             self.settings.rendezvous,
             self.at,
             self.settings.timeout.as_millis(),
-            store::found_line(self.settings),
-            address::loopback_hint(self.settings, self.at.ip()),
+            by_id::found_line(self.settings),
+            listen::loopback_hint(self.settings, self.at.ip()),
         )
     }
 

@@ -90,7 +90,7 @@ impl FromStr for TransportChoice {
 }
 
 /// How buffers on GPUs may travel: `RINGTREE_DEVICE_PATH`. The ranks compare it when they attach
-/// their devices ([`Communicator::attach`](crate::Communicator::attach)).
+/// their devices (`Communicator::attach`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevicePathChoice {
     /// Mapped where all ranks can map each other's GPU memory, staged elsewhere.

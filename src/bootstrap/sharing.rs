@@ -6,8 +6,9 @@
 use super::address;
 use super::settings::{Settings, TransportChoice};
 use crate::control::local::LocalSocket;
+use crate::control::peer::Process;
 use crate::control::peer::{Offer, Peer, Place, SharingKey};
-use crate::control::process::{self, Process};
+use crate::control::process;
 use crate::limits::RANKS_PER_HOST_MAX;
 use crate::link::shm::{region, region_bytes};
 use crate::sys::shared::address_space_holds;

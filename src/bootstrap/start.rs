@@ -1,10 +1,8 @@
 //! What a program brings to its start instead of an environment.
 
-use super::settings::Settings;
 use super::store::Store;
 use super::unique_id::UniqueId;
 use crate::control::cancel::Cancel;
-use crate::error::{Error, Result};
 use std::fmt;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,31 +58,5 @@ impl fmt::Debug for Start {
             formatter,
             "Start({store:?}, {listener:?}, {id:?}, {cancel:?}, {interrupt:?})"
         )
-    }
-}
-
-impl Settings {
-    /// Meets the others where `id` says, with its secret.
-    pub(crate) fn use_id(&mut self, id: &UniqueId) {
-        self.rendezvous = id.address().to_string();
-        self.next_port_too = false;
-        self.listener_fd = None;
-        self.secret = Some(id.secret());
-        self.start.id = Some(id.clone());
-    }
-
-    /// An error if the join was cancelled.
-    pub(crate) fn check_cancelled(&self) -> Result<()> {
-        match self.start.cancel.is_cancelled() {
-            true => Err(self.cancelled()),
-            false => Ok(()),
-        }
-    }
-
-    /// This rank does not join after all.
-    pub(crate) fn cancelled(&self) -> Error {
-        let rank = self.rank;
-        let line = format!("rank {rank} does not join: its program cancelled the start");
-        Error::join(line).with_rank(rank)
     }
 }

@@ -39,7 +39,7 @@ impl Communicator {
     ///
     /// Making a handle costs a reference count. A [`duplicate`](Communicator::duplicate) made
     /// through it has its timeout; [`alloc`](Communicator::alloc) and
-    /// [`attach`](Communicator::attach) exchange memory by the communicator's own timeout.
+    /// `attach` exchange memory by the communicator's own timeout.
     ///
     /// ```
     /// use ringtree::sim::simulate::sleep;

@@ -11,7 +11,8 @@
 //!   above it waits in the kernel's queue. The join has nothing else to do and knows no such bound.
 
 use super::descriptors;
-use super::handshake::{Failure, Handshake, Proven};
+use super::failure::Failure;
+use super::handshake::{Handshake, Proven};
 use crate::limits::{DESCRIPTORS_GRACE, HANDSHAKES_PENDING_MAX, STRANGERS_BURST, STRANGERS_SHARE};
 use crate::protocol::handshake::{Expected, Purpose, Secret};
 use mio::net::{TcpListener, TcpStream};

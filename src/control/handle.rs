@@ -4,7 +4,7 @@ use super::message::TO_ALL;
 use crate::error::Error;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use crate::link::tcp::DataStream;
-use crossbeam::channel::{self, Receiver, Sender};
+use crossbeam_channel::{self as channel, Receiver, Sender};
 use mio::Waker;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,

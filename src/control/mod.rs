@@ -22,6 +22,7 @@ pub mod cancel;
 pub(crate) mod channel;
 pub(crate) mod connections;
 pub(crate) mod descriptors;
+pub(crate) mod failure;
 pub mod handle;
 pub(crate) mod handshake;
 pub mod local;

@@ -5,7 +5,6 @@
 //! same kernel, the same network namespace (abstract sockets, which pass descriptors, live there),
 //! and the same user. A rank that was refused sealed memory or such a socket shares with no rank.
 
-use super::process::Process;
 use crate::error::{told_line, told_name};
 use crate::protocol::hand_over::Token;
 use crate::protocol::handshake::Secret;
@@ -51,6 +50,16 @@ impl Peer {
             user: place.user,
         })
     }
+}
+
+/// What tells a process from all others, together with its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// The kernel's boot and the process namespace, in which the number means something.
+    #[serde(deserialize_with = "told_name")]
+    pub space: String,
+    /// When it started, in clock ticks since the boot: numbers are used again.
+    pub started: u64,
 }
 
 /// Where a rank can share memory, or why it shares with no rank.

@@ -6,21 +6,9 @@
 //! connection to the dead one cannot tell of it (rank 0 is stopped).
 
 use super::peer::Peer;
-use crate::error::told_name;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
-
-/// What tells a process from all others, together with its number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// The kernel's boot and the process namespace, in which the number means something.
-    #[serde(deserialize_with = "told_name")]
-    pub space: String,
-    /// When it started, in clock ticks since the boot: numbers are used again.
-    pub started: u64,
-}
 
 /// When the process `pid` of this host started, in clock ticks since the boot.
 pub(crate) fn started(pid: u32) -> Option<u64> {

@@ -5,7 +5,7 @@
 //! network namespace with the user that made it.
 
 use super::descriptors;
-use super::handshake::Failure;
+use super::failure::Failure;
 use mio::net::TcpStream;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

@@ -13,7 +13,8 @@ use std::ops::Range;
 /// ([`DataParallel::place`](super::DataParallel::place)), has the carrier write it there, and marks
 /// it as [`ready`](super::DataParallel::ready).
 ///
-/// ```no_run
+#[cfg_attr(feature = "cuda", doc = "```no_run")]
+#[cfg_attr(not(feature = "cuda"), doc = "```ignore")]
 /// use ringtree::ddp::{BucketInfo, Carrier, DataParallel, Options, Parameter};
 /// use ringtree::{Communicator, Device, DeviceBuffer, Dtype, ReduceOp, Result, Stream};
 /// use std::sync::{Arc, Mutex};

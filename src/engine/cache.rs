@@ -1,8 +1,7 @@
 //! Choosing, building and remembering the programs of a communicator.
 
 use super::bind::{Lengths, Placement};
-use super::medium::host::Arithmetic;
-use super::program::Program;
+use super::program::{Arithmetic, Program};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};

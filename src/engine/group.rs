@@ -2,15 +2,15 @@
 
 use super::cache::MessageEnd;
 use super::log::Log;
-use super::matching::Numbers;
 use super::medium::host::Links;
 pub use super::queue::{End, Memory, Order, Start};
 use super::queue::{Queue, Slot, medium};
-use super::waits::Alarm;
 use crate::error::{Error, Result};
+use crate::limits::STALL_WARNING_DEFAULT;
 use crate::link::shm::exposed::Allocation;
 use crate::protocol::members::Members;
 use crate::protocol::session::Session;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// One set of ranks, as one of them sees it.
@@ -25,6 +25,34 @@ pub struct Group {
     pub(super) alarm: Alarm,
     /// Whether [`Group::take_failure`] has returned the first error.
     pub(super) is_failure_taken: bool,
+}
+
+/// How many messages this rank has issued.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) sent: HashMap<usize, u64>,
+    pub(super) received: HashMap<usize, u64>,
+    /// Receives under way that have no number yet.
+    pub(super) waiting: usize,
+    /// The rank that the next receive from any rank looks at first, so that each gets its turn.
+    pub(super) first: usize,
+}
+
+/// When a group warns of a call that waits, and the warning.
+#[derive(Clone, Debug)]
+pub(super) struct Alarm {
+    /// A call that has waited this long is warned of; never, if that is zero.
+    pub(super) after: Duration,
+    pub(super) line: Option<String>,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Self {
+            after: STALL_WARNING_DEFAULT,
+            line: None,
+        }
+    }
 }
 
 impl Group {

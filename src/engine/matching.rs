@@ -9,18 +9,6 @@ use super::cache::MessageEnd;
 use super::group::Group;
 use super::medium::Broken;
 use super::queue::Slot;
-use std::collections::HashMap;
-
-/// How many messages this rank has issued.
-#[derive(Debug, Default)]
-pub(super) struct Numbers {
-    sent: HashMap<usize, u64>,
-    received: HashMap<usize, u64>,
-    /// Receives under way that have no number yet.
-    waiting: usize,
-    /// The rank that the next receive from any rank looks at first, so that each gets its turn.
-    first: usize,
-}
 
 impl Slot {
     /// The ranks that may send what the operation still waits to be matched with.

@@ -8,6 +8,19 @@
 //! whether its sender makes the same call. In an all-to-all by counts, on which the ranks have
 //! agreed before, both ends drop it.
 
+use crate::reduce::Kernel;
+
+/// What an operation does to elements: its kernel, their size and what `avg` divides by.
+#[derive(Clone, Copy, Debug)]
+pub struct Arithmetic {
+    /// The kernel, where the collective reduces.
+    pub kernel: Option<Kernel>,
+    /// Bytes per element.
+    pub element_bytes: usize,
+    /// What the complete result is divided by.
+    pub divisor: Option<usize>,
+}
+
 /// Where bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {

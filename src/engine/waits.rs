@@ -5,26 +5,8 @@
 
 use super::group::{Group, Order};
 use super::{Engine, Ticket};
-use crate::limits::STALL_WARNING_DEFAULT;
 use crate::protocol::message::Wait;
 use std::time::Duration;
-
-/// When a group warns of a call that waits, and the warning.
-#[derive(Clone, Debug)]
-pub(super) struct Alarm {
-    /// A call that has waited this long is warned of; never, if that is zero.
-    pub(super) after: Duration,
-    pub(super) line: Option<String>,
-}
-
-impl Default for Alarm {
-    fn default() -> Self {
-        Self {
-            after: STALL_WARNING_DEFAULT,
-            line: None,
-        }
-    }
-}
 
 /// For so many blocked threads there is room beforehand.
 const BLOCKED_AT_ONCE: usize = 8;

@@ -2,10 +2,10 @@
 //! session.
 
 use super::cache::MessageEnd;
+use super::group::Alarm;
 use super::group::{Group, Order};
 use super::medium::Broken;
 use super::queue::{Queue, Slot};
-use super::waits::Alarm;
 use crate::error::Error;
 use crate::limits::{
     IDLE_SLEEP, LINK_GRACE, NOTICES_DOUBLED_MAX, PATIENT, PATIENT_SLEEP, PEERS_ASKED_MAX,

@@ -4,9 +4,9 @@
 use super::attempt::{Attempt, Placement};
 use super::cause::Cause;
 use super::message::Message;
-use crate::control::handshake::Failure;
+use crate::control::failure::Failure;
 use crate::error::{Error, Result};
-use crossbeam::channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;

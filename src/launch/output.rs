@@ -7,7 +7,7 @@ use super::route::{Route, Show};
 use super::streams::{self, Target};
 use super::terminal::PseudoTerminal;
 use super::words::{Said, Words};
-use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{self as channel, Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs::File;

@@ -14,7 +14,7 @@ use crate::bootstrap::{address::host_name, settings};
 use crate::control::descriptors;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
-use crossbeam::channel;
+use crossbeam_channel as channel;
 use std::env;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};

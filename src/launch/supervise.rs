@@ -17,7 +17,7 @@ use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
 use crate::limits::START_TOLD_AFTER;
 use crate::sys::process::{Watchdog, is_ignored, suspend};
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};

@@ -14,16 +14,17 @@
 
 use super::Runtime;
 use super::foreign::Foreign;
-use super::process::Shared;
+use crate::control::ControlHandle;
 use crate::control::wait::wait;
 use crate::limits::PROGRAM_CODE_MAX;
+use crate::link::tcp::Reactor;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -31,9 +32,49 @@ const WAKER: Token = Token(0);
 /// The data sockets' epoll descriptor.
 const DATA: Token = Token(1);
 
+/// What the threads of the library reach of each other.
+pub(super) struct Reach {
+    pub(super) reactor: Arc<Reactor>,
+    control: OnceLock<ControlHandle>,
+    runtime: OnceLock<Weak<Runtime>>,
+}
+
+impl Reach {
+    pub(super) fn new(reactor: Arc<Reactor>) -> Self {
+        Self {
+            reactor,
+            control: OnceLock::new(),
+            runtime: OnceLock::new(),
+        }
+    }
+
+    /// Sets what the threads reach: called once, before any starts.
+    pub(super) fn connect(&self, control: ControlHandle, runtime: Weak<Runtime>) {
+        let _ = self.control.set(control);
+        let _ = self.runtime.set(runtime);
+    }
+
+    pub(super) fn control(&self) -> Option<&ControlHandle> {
+        self.control.get()
+    }
+
+    /// Does something with the runtime, unless that has ended.
+    pub(super) fn with_runtime<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
+        let runtime = self.runtime.get().and_then(Weak::upgrade);
+        runtime.map(|runtime| act(&runtime)).unwrap_or_default()
+    }
+
+    /// Makes the control thread look `after` that time whether it has to advance the operations.
+    fn poke_control_later(&self, after: Duration) {
+        if let Some(control) = self.control() {
+            control.poke_later(after);
+        }
+    }
+}
+
 /// Controls the background thread.
-#[derive(Default)]
 pub(super) struct Background {
+    reach: Arc<Reach>,
     state: Mutex<State>,
     /// Signalled when the thread begins to run code and when it ends.
     changed: Condvar,
@@ -58,6 +99,16 @@ struct State {
 }
 
 impl Background {
+    pub(super) fn new(reach: Arc<Reach>) -> Self {
+        Self {
+            reach,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            is_here: AtomicBool::new(false),
+            is_watching: AtomicBool::new(false),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Whole between any two statements: a panic of another holder leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -80,7 +131,7 @@ impl Background {
 
     /// For the control thread: like [`Background::is_here`], but looks how long the thread has run
     /// code.
-    pub(super) fn is_still_here(&self, shared: &Shared) -> bool {
+    pub(super) fn is_still_here(&self) -> bool {
         let mut state = self.lock();
         let left = state
             .code_since
@@ -88,7 +139,7 @@ impl Background {
         state.is_timed = left.is_some_and(|left| !left.is_zero());
         match left {
             Some(Duration::ZERO) => self.is_here.store(false, Ordering::SeqCst),
-            Some(left) => shared.poke_control_later(left),
+            Some(left) => self.reach.poke_control_later(left),
             None => {}
         }
         self.is_here()
@@ -107,9 +158,9 @@ impl Background {
     }
 
     /// Runs `code` on the thread.
-    pub(super) fn run(&self, shared: &Arc<Shared>, code: Foreign) {
+    pub(super) fn run(self: &Arc<Self>, code: Foreign) {
         let mut state = self.lock();
-        if self.start(&mut state, shared).is_err() {
+        if self.start(&mut state).is_err() {
             drop(state);
             // The code runs here although it delays this thread: a task that is not woken would
             // wait for ever.
@@ -122,7 +173,7 @@ impl Background {
     }
 
     /// Starts the thread unless it runs.
-    fn start(&self, state: &mut State, shared: &Arc<Shared>) -> io::Result<()> {
+    fn start(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         if state.thread.is_some() {
             return Ok(());
         }
@@ -130,9 +181,9 @@ impl Background {
         let waker = Waker::new(poll.registry(), WAKER)?;
         // It may have been stopped before it has started: then its first sleep is its last.
         waker.wake()?;
-        let shared = Arc::clone(shared);
+        let background = Arc::clone(self);
         let thread = thread::Builder::new().name("ringtree-background".into());
-        let thread = thread.spawn(move || live(&shared, poll))?;
+        let thread = thread.spawn(move || live(&background, poll))?;
         state.thread = Some((thread.thread().id(), Arc::new(waker)));
         self.is_here.store(true, Ordering::SeqCst);
         Ok(())
@@ -156,7 +207,7 @@ impl Background {
     }
 
     /// For the thread: the code to run next. Without any, the thread goes on to sleep.
-    fn next(&self, shared: &Shared) -> Option<Foreign> {
+    fn next(&self) -> Option<Foreign> {
         let mut state = self.lock();
         let code = state.code.pop_front();
         state.is_asleep = code.is_none();
@@ -166,7 +217,7 @@ impl Background {
         } else if state.code_since.is_none() {
             state.code_since = Some(Instant::now());
             if !std::mem::replace(&mut state.is_timed, true) {
-                shared.poke_control_later(PROGRAM_CODE_MAX);
+                self.reach.poke_control_later(PROGRAM_CODE_MAX);
             }
             self.changed.notify_all();
         }
@@ -188,33 +239,32 @@ impl Background {
 }
 
 /// The thread's body.
-fn live(shared: &Shared, mut poll: Poll) {
-    let background = &shared.background;
+fn live(background: &Background, mut poll: Poll) {
     let mut events = Events::with_capacity(2);
     let mut is_registered = false;
     loop {
-        while let Some(code) = background.next(shared) {
+        while let Some(code) = background.next() {
             drop(code);
         }
-        let asked = watch(shared, &poll, &mut is_registered);
+        let asked = watch(background, &poll, &mut is_registered);
         let until = asked.map(|asked| Instant::now() + asked);
         let is_broken = wait(&mut poll, &mut events, until).is_err();
         if background.ends(is_broken) {
             return;
         }
-        shared.with_runtime(Runtime::poll_in_background);
+        background.reach.with_runtime(Runtime::poll_in_background);
     }
 }
 
 /// Watches the data sockets while operations are under way that no thread polls, and only then;
 /// returns how long the thread may sleep. In one order with what [`Background::take_over`] does:
 /// the thread says that it does not watch, and then looks at what is under way.
-fn watch(shared: &Shared, poll: &Poll, is_registered: &mut bool) -> Option<Duration> {
-    let is_watching = &shared.background.is_watching;
+fn watch(background: &Background, poll: &Poll, is_registered: &mut bool) -> Option<Duration> {
+    let is_watching = &background.is_watching;
     is_watching.store(false, Ordering::SeqCst);
-    let asked = shared.with_runtime(Runtime::wants_poller_within);
+    let asked = background.reach.with_runtime(Runtime::wants_poller_within);
     if asked.is_some() != *is_registered {
-        let descriptor: RawFd = shared.data_events();
+        let descriptor = background.reach.reactor.as_raw_fd();
         let mut source = SourceFd(&descriptor);
         let registry = poll.registry();
         let done = match asked.is_some() {

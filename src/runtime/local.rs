@@ -1,6 +1,6 @@
 //! The ranks that share this one's memory.
 
-use super::process::{Known, channel_number, group_of};
+use super::channels::{Known, channel_number, group_of};
 use crate::control::LocalPeers;
 use crate::error::{Error, Result};
 use crate::link::shm::lanes::{Lanes, LaterLink};

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod channels;
 mod foreign;
 mod groups;
 pub(crate) mod host;

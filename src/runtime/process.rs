@@ -1,7 +1,8 @@
 //! A rank that is a process: real clock, real sockets, one control thread.
 
 use super::Runtime;
-use super::background::Background;
+use super::background::{Background, Reach};
+use super::channels::{Known, channel_number, group_of};
 use super::foreign::Foreign;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
@@ -18,52 +19,10 @@ use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// The number of one of the things that a group has between each two ranks: 0 and 1 are its
-/// channels, for collectives and for pairs, and above are what it hands around.
-pub(super) const fn channel_number(group: u32, kind: u32) -> u32 {
-    group << KIND_BITS | kind
-}
-
-/// The group of a channel.
-pub(super) const fn group_of(channel: u32) -> u32 {
-    channel >> KIND_BITS
-}
-
-const KIND_BITS: u32 = 3;
-
-/// The groups that this process has, and whether there may be others in a moment.
-#[derive(Default)]
-pub(super) struct Known {
-    groups: BTreeSet<u32>,
-    awaited: usize,
-}
-
-impl Known {
-    pub(super) fn add(&mut self, group: u32) {
-        self.groups.insert(group);
-    }
-
-    pub(super) fn forget(&mut self, group: u32) {
-        self.groups.remove(&group);
-    }
-
-    pub(super) fn await_group(&mut self, awaits: bool) {
-        match awaits {
-            true => self.awaited += 1,
-            false => self.awaited -= 1,
-        }
-    }
-
-    /// Whether what comes for the channel is of use: a peer may know a group before this rank.
-    pub(super) fn wants(&self, channel: u32) -> bool {
-        self.awaited > 0 || self.groups.contains(&group_of(channel))
-    }
-}
 
 /// Data connections on their way to their links.
 #[derive(Default)]
@@ -116,48 +75,26 @@ impl Arrivals {
 
 /// What the threads of the process share.
 pub(crate) struct Shared {
-    reactor: Arc<Reactor>,
+    pub(super) reach: Arc<Reach>,
     arrivals: Mutex<Arrivals>,
-    control: OnceLock<ControlHandle>,
-    runtime: OnceLock<Weak<Runtime>>,
-    pub(super) background: Background,
+    background: Arc<Background>,
     local: Option<Arc<LocalRanks>>,
 }
 
 impl Shared {
     pub(crate) fn new(reactor: Arc<Reactor>, local: Option<LocalRanks>) -> Self {
+        let reach = Arc::new(Reach::new(reactor));
         Self {
             local: local.map(Arc::new),
-            reactor,
             arrivals: Mutex::default(),
-            control: OnceLock::new(),
-            runtime: OnceLock::new(),
-            background: Background::default(),
+            background: Arc::new(Background::new(Arc::clone(&reach))),
+            reach,
         }
     }
 
     /// Sets what the threads of the library reach: called once, before any starts.
     pub(crate) fn connect(&self, control: ControlHandle, runtime: Weak<Runtime>) {
-        let _ = self.control.set(control);
-        let _ = self.runtime.set(runtime);
-    }
-
-    /// Does something with the runtime, unless that has ended.
-    pub(super) fn with_runtime<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
-        let runtime = self.runtime.get().and_then(Weak::upgrade);
-        runtime.map(|runtime| act(&runtime)).unwrap_or_default()
-    }
-
-    /// The epoll descriptor of the data sockets.
-    pub(super) fn data_events(&self) -> RawFd {
-        self.reactor.as_raw_fd()
-    }
-
-    /// Makes the control thread look `after` that time whether it has to advance the operations.
-    pub(super) fn poke_control_later(&self, after: Duration) {
-        if let Some(control) = self.control.get() {
-            control.poke_later(after);
-        }
+        self.reach.connect(control, runtime);
     }
 
     fn arm(&self) -> bool {
@@ -185,8 +122,11 @@ impl Shared {
         members: &Members,
         at_most: Duration,
     ) -> Result<Links> {
-        let control = self.control.get().cloned();
-        let (reactor, inbox) = (Arc::clone(&self.reactor), self.arrivals().inbox(channel));
+        let control = self.reach.control().cloned();
+        let (reactor, inbox) = (
+            Arc::clone(&self.reach.reactor),
+            self.arrivals().inbox(channel),
+        );
         let world = members.clone();
         let over_tcp = move |peer| -> Box<dyn Link> {
             let peer = world.world_rank(peer);
@@ -255,7 +195,7 @@ impl Host for ProcessHost {
             // One more look, now that the doorbell is armed.
             Waited::Briefly
         } else {
-            self.shared.reactor.sleep(at_most);
+            self.shared.reach.reactor.sleep(at_most);
             self.shared.disarm();
             self.find_cuts();
             Waited::Asleep
@@ -280,14 +220,14 @@ impl Host for ProcessHost {
     }
 
     fn wake(&self) {
-        self.shared.reactor.wake();
+        self.shared.reach.reactor.wake();
     }
 
     fn background_work(&self, at_once: bool) {
         let is_armed = self.shared.local.as_ref().is_none_or(|one| one.is_armed());
         let at_once = at_once || !is_armed;
         if !self.shared.background.take_over(at_once)
-            && let Some(control) = self.shared.control.get()
+            && let Some(control) = self.shared.reach.control()
             && (at_once || !control.is_watching())
         {
             control.poke();
@@ -295,11 +235,11 @@ impl Host for ProcessHost {
     }
 
     fn find_cuts(&self) {
-        self.shared.reactor.find_cuts();
+        self.shared.reach.reactor.find_cuts();
     }
 
     fn run_apart(&self, code: Foreign) {
-        self.shared.background.run(&self.shared, code);
+        self.shared.background.run(code);
     }
 
     fn links(
@@ -331,7 +271,7 @@ impl Host for ProcessHost {
         if let Some(local) = &self.shared.local {
             local.forget(group);
         }
-        if let Some(control) = self.shared.control.get() {
+        if let Some(control) = self.shared.reach.control() {
             for kind in 0..2 {
                 control.forget(channel_number(group, kind));
             }
@@ -383,7 +323,7 @@ impl Host for ProcessHost {
     }
 
     fn send_control(&self, to: To, group: u32, payload: &[u8]) {
-        let Some(control) = self.shared.control.get() else {
+        let Some(control) = self.shared.reach.control() else {
             return;
         };
         match to {
@@ -393,7 +333,7 @@ impl Host for ProcessHost {
     }
 
     fn close(&self) {
-        if let Some(control) = self.shared.control.get() {
+        if let Some(control) = self.shared.reach.control() {
             control.shutdown();
         }
         self.shared.background.stop();
@@ -412,45 +352,50 @@ pub(crate) struct Callbacks(pub(crate) Arc<Shared>);
 
 impl Handler for Callbacks {
     fn control(&self, from: usize, group: u32, payload: &[u8]) {
-        self.0.with_runtime(|one| one.control(group, from, payload));
+        self.0
+            .reach
+            .with_runtime(|one| one.control(group, from, payload));
     }
 
     fn control_lost(&self, rank: usize, why: String) {
-        self.0.with_runtime(|one| one.control_lost(rank, &why));
+        self.0
+            .reach
+            .with_runtime(|one| one.control_lost(rank, &why));
     }
 
     fn process_ended(&self, rank: usize) {
-        self.0.with_runtime(|one| one.process_ended(rank));
+        self.0.reach.with_runtime(|one| one.process_ended(rank));
     }
 
     fn stream(&self, channel: u32, stream: DataStream) {
         self.0.arrivals().take(channel, stream);
-        self.0.reactor.wake();
+        self.0.reach.reactor.wake();
     }
 
     fn stream_failed(&self, channel: u32, peer: usize, why: String) {
         let group = group_of(channel);
         self.0
+            .reach
             .with_runtime(|one| one.link_failed(group, peer, &why));
     }
 
     fn cannot_go_on(&self, cause: Error) {
-        self.0.with_runtime(|one| one.give_up(&cause));
+        self.0.reach.with_runtime(|one| one.give_up(&cause));
     }
 
     fn wake_after(&self) -> Option<Duration> {
         match self.0.background.is_here() {
             true => None,
-            false => self.0.with_runtime(Runtime::wants_poller_within),
+            false => self.0.reach.with_runtime(Runtime::wants_poller_within),
         }
     }
 
     fn awake(&self) {
-        if !self.0.background.is_still_here(&self.0) {
-            self.0.with_runtime(Runtime::poll_in_background);
+        if !self.0.background.is_still_here() {
+            self.0.reach.with_runtime(Runtime::poll_in_background);
         }
         // The background thread may have come back, and found the token taken.
-        self.0.with_runtime(Runtime::leave_to_background);
+        self.0.reach.with_runtime(Runtime::leave_to_background);
     }
 }
 

@@ -10,8 +10,7 @@
 //! order, no race decides anything. Time moves only when the driver moves it, never backwards.
 //! Bytes of a connection arrive in order, each once, also under faults.
 //!
-//! *May import* `comm`, `runtime`, `engine`, `link`, `reduce`, `sys`, `plan`, `protocol` and the
-//! base files.
+//! *May import* `comm`, `runtime`, `engine`, `link`, `sys`, `plan`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

@@ -150,3 +150,78 @@ fn real_ranks_agree_and_choose_by_what_they_agreed() {
     assert_eq!(first.0, first.1);
     assert!(ends.iter().all(|end| *end == Ok(first)), "{ends:?}");
 }
+
+#[test]
+fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
+    let kept = |world: &World| world.run(|comm| comm.tuning_record()).remove(0);
+    let mut slow = World::new(5);
+    slow.hosts = Hosts::of_sizes(&[3, 2]);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let record = kept(&slow);
+    let adopted = |world: &World, record: &TuningRecord| {
+        let ends = world.run(|comm| {
+            let adoption = comm.with_tuning(record)?;
+            let Adoption::Adopted(new) = adoption else {
+                return Ok(Err(format!("{adoption:?}")));
+            };
+            let mut sum = [1u64];
+            new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
+            // The table is the group's too, and never the old one's.
+            let part = new.split(0, 0)?.unwrap();
+            assert_ne!(comm.tuning(), new.tuning());
+            Ok::<_, ringtree::Error>(Ok((new.tuning(), part.tuning(), sum[0])))
+        });
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        ends[0].clone().unwrap()
+    };
+    let mut plain = World::new(5);
+    plain.hosts = Hosts::of_sizes(&[3, 2]);
+    assert_eq!(adopted(&plain, &record), Ok((slow.tuning, slow.tuning, 5)));
+    plain.hosts = Hosts::of_sizes(&[2, 3]);
+    let why = adopted(&plain, &record).unwrap_err();
+    assert!(why.contains("Placement { kept: 2, own: 2 }"), "{why}");
+    let why = adopted(&World::new(4), &record).unwrap_err();
+    assert!(why.contains("Ranks { kept: 5, own: 4 }"), "{why}");
+}
+
+#[test]
+fn ranks_that_adopt_different_tables_are_told() {
+    let mut slow = World::new(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let other = slow.run(|comm| comm.tuning_record()).remove(0);
+    let ends = World::new(2).run(|comm| {
+        let own = comm.tuning_record();
+        let record = if comm.rank() == 0 { &own } else { &other };
+        comm.with_tuning(record).map(|_| ())
+    });
+    for end in ends {
+        let error = end.unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains("rank 1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_goes_before_a_kept_table() {
+    let mut slow = World::new(2);
+    slow.hosts = Hosts::each(2);
+    slow.tuning.tcp.alpha_s = 1e-2;
+    let kept = slow.run(|comm| comm.tuning_record()).remove(0);
+    let rendezvous = own_address();
+    let rank = |rank| {
+        let builder = Communicator::builder().rank(rank).world_size(2);
+        let builder = builder.tuning(&TuningTable::default());
+        let comm = builder.rendezvous(&rendezvous).connect().unwrap();
+        let refused = comm.with_tuning(&kept).unwrap();
+        let same = comm.with_tuning(&comm.tuning_record()).unwrap();
+        (format!("{refused:?}"), matches!(same, Adoption::Adopted(_)))
+    };
+    let end = std::thread::scope(|scope| {
+        let other = scope.spawn(|| rank(1));
+        (rank(0), other.join().unwrap())
+    });
+    assert_eq!(end.0, ("Refused(Setting)".to_owned(), true));
+    assert_eq!(end.0, end.1);
+}

@@ -4,7 +4,7 @@ use crate::buckets::Buckets;
 use crate::builder::{Hooked, Hooks};
 use crate::elements::{dtype, for_element, with_slice};
 use crate::error::{Error, Result};
-use crate::lane::{self, Lane};
+use crate::lane::Lane;
 use crate::report::Pass;
 use crate::weights::Weights;
 use candle_core::backprop::GradStore;
@@ -65,7 +65,7 @@ impl Replica {
     /// `options` where gradients are averaged on their device; [`Error::Ringtree`] if the ranks
     /// have different models, with the first parameter that differs, or if a rank is gone.
     pub fn new(comm: &Communicator, hooks: Hooks, options: Options) -> Result<Self> {
-        let lane = lane::of_model(&hooks.parameters())?;
+        let lane = lane_of_model(&hooks.parameters())?;
         Self::on_lane(comm, hooks, options, lane)
     }
 
@@ -421,5 +421,36 @@ fn listed(names: &[&str]) -> String {
     match names.len().saturating_sub(NAMES_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
+    }
+}
+
+/// The one device of all `parameters`, and its lane if collectives are done on it: gradients on
+/// other devices go through host memory.
+///
+/// # Errors
+/// [`Error::Usage`] if they do not lie on one device; what the device has against it.
+fn lane_of_model(parameters: &[Hooked]) -> Result<Option<(Device, Box<dyn Lane>)>> {
+    let Some(first) = parameters.first() else {
+        return Ok(None);
+    };
+    let device = first.var.device();
+    let is_elsewhere = |each: &&Hooked| !each.var.device().same_device(device);
+    if let Some(other) = parameters.iter().find(is_elsewhere) {
+        return Err(Error::Usage(format!(
+            "{} lies on {:?}, but {} on {:?}: build the whole model with one `Device`, and clones \
+             of it",
+            first.name,
+            device.location(),
+            other.name,
+            other.var.device().location()
+        )));
+    }
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => {
+            let lane = crate::cuda::CudaLane::new(cuda)?;
+            Ok(Some((device.clone(), Box::new(lane))))
+        }
+        _ => Ok(None),
     }
 }

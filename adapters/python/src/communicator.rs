@@ -6,7 +6,7 @@ use crate::error;
 use crate::fork::Home;
 use crate::interrupt;
 use crate::lane::{Lane, Ran};
-use crate::start;
+use crate::start::{self, Told};
 use crate::sys::{Memory, Tensors};
 use crate::work::{Work, duration};
 use pyo3::prelude::*;
@@ -127,19 +127,35 @@ impl Communicator {
     }
 }
 
+/// Starts as `told`.
+#[pyfunction]
+pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Py<Communicator>> {
+    Communicator::made(py, start::connect(py, told)?)
+}
+
+/// Starts as the environment says; alone, if it `may_be_alone` and the environment says nothing.
+#[pyfunction]
+pub(crate) fn connect_from_env(
+    py: Python<'_>,
+    may_be_alone: bool,
+    timeout: Option<f64>,
+) -> PyResult<Py<Communicator>> {
+    Communicator::made(py, start::connect_from_env(py, may_be_alone, timeout)?)
+}
+
 #[pymethods]
 impl Communicator {
     /// The communicator of all ranks, by the variables that `ringtree run` and torchrun set. Waits
     /// until all ranks have come.
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Py<Self>> {
-        start::connect_from_env(py, false, None)
+        connect_from_env(py, false, None)
     }
 
     /// The same; or, in a program that no launcher has started, one rank alone.
     #[staticmethod]
     fn from_env_or_alone(py: Python<'_>) -> PyResult<Py<Self>> {
-        start::connect_from_env(py, true, None)
+        connect_from_env(py, true, None)
     }
 
     /// This process's number in the group, from 0.

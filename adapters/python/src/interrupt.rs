@@ -6,6 +6,10 @@
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Between two looks at whether the user has interrupted a thread that waits.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
 /// Whether there is one: what a call asks that has ended well.

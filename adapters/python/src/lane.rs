@@ -6,47 +6,21 @@
 //! code and never takes the interpreter's lock.
 
 use crate::call::Call;
-use crate::interrupt::is_interrupted;
-use crate::work::{LOOK, Work};
+use crate::interrupt::{LOOK, is_interrupted};
+use crate::queue::{Act, Job, Queue};
+use crate::work::Work;
 use ringtree::{Communicator, Error, Result};
-use ringtree_foreign::{Operation, Outcome, Pending, unpanicked};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use ringtree_foreign::{Operation, Outcome, Pending};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// What is queued: it holds nothing of the program's any more when it returns.
-type Act = Box<dyn FnOnce(&Communicator) -> Result<()> + Send>;
-
-struct Job {
-    act: Act,
-    timeout: Duration,
-    outcome: Arc<Outcome>,
-}
 
 /// How far it is with what the caller waits for.
 pub(crate) enum Ran<R> {
     Ended(R),
     /// Other calls come first; the result is there when the work has ended well.
     Queued(Work, Arc<Mutex<Option<R>>>),
-}
-
-#[derive(Default)]
-struct Jobs {
-    waiting: VecDeque<Job>,
-    is_closed: bool,
-    /// The thread has carried out all of them, and takes no more.
-    have_ended: bool,
-}
-
-/// What the callers and the thread share.
-pub(crate) struct Queue {
-    comm: Communicator,
-    /// Jobs that are queued or under way: what a call asks that finds none.
-    unfinished: AtomicUsize,
-    jobs: Mutex<Jobs>,
-    changed: Condvar,
 }
 
 /// A communicator with its order of calls.
@@ -57,14 +31,8 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(comm: Communicator) -> Self {
-        let shared = Queue {
-            comm,
-            unfinished: AtomicUsize::new(0),
-            jobs: Mutex::default(),
-            changed: Condvar::new(),
-        };
         Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(Queue::new(comm)),
             thread: Mutex::default(),
         }
     }
@@ -178,48 +146,6 @@ impl Drop for Lane {
         drop(jobs);
         // It has panicked if this fails; its calls say so.
         let _ = thread.join();
-    }
-}
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The user has interrupted the thread that waits for what is queued: no rank waits for it any
-    /// more. The library does the same where its caller waits in a call.
-    pub(crate) fn interrupted(&self) {
-        let rank = self.comm.rank();
-        let line = format!("rank {rank} was interrupted by its user while it waited");
-        self.comm
-            .fail(&Error::peer_lost(rank, line).with_rank(rank));
-    }
-
-    fn work(&self) {
-        while let Some(job) = self.next() {
-            let comm = self.comm.with_timeout(job.timeout);
-            let end = unpanicked(|| (job.act)(&comm));
-            self.unfinished.fetch_sub(1, Ordering::Release);
-            job.outcome.set(end);
-        }
-        self.lock().have_ended = true;
-        self.changed.notify_all();
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut jobs = self.lock();
-        loop {
-            if let Some(job) = jobs.waiting.pop_front() {
-                return Some(job);
-            }
-            if jobs.is_closed {
-                return None;
-            }
-            jobs = self
-                .changed
-                .wait(jobs)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
     }
 }
 

@@ -33,6 +33,7 @@ mod fork;
 mod interrupt;
 mod lane;
 mod message;
+mod queue;
 mod start;
 mod sys;
 mod work;
@@ -44,9 +45,9 @@ mod _ringtree {
     #[pymodule_export]
     use crate::communicator::Communicator;
     #[pymodule_export]
-    use crate::fork::forked;
+    use crate::communicator::{connect, connect_from_env};
     #[pymodule_export]
-    use crate::start::{connect, connect_from_env};
+    use crate::fork::forked;
     #[pymodule_export]
     use crate::work::Work;
 }

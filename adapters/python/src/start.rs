@@ -1,12 +1,11 @@
 //! The ways to get a communicator.
 
 use crate::arguments::{Number, named};
-use crate::communicator::Communicator;
 use crate::error;
 use crate::interrupt;
 use crate::work::duration;
 use pyo3::prelude::*;
-use ringtree::{Builder, Secret, Store, StoreError};
+use ringtree::{Builder, Communicator, Secret, Store, StoreError};
 use std::time::Duration;
 
 /// Between two looks at whether the ranks have met.
@@ -92,18 +91,16 @@ impl Store for PythonStore {
 }
 
 /// Starts as `told`.
-#[pyfunction]
-pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Py<Communicator>> {
+pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Communicator> {
     join(py, told.builder(py)?)
 }
 
 /// Starts as the environment says; alone, if it `may_be_alone` and the environment says nothing.
-#[pyfunction]
 pub(crate) fn connect_from_env(
     py: Python<'_>,
     may_be_alone: bool,
     timeout: Option<f64>,
-) -> PyResult<Py<Communicator>> {
+) -> PyResult<Communicator> {
     let builder = match may_be_alone {
         true => Builder::from_env_or_alone(),
         false => Builder::from_env(),
@@ -116,7 +113,7 @@ pub(crate) fn connect_from_env(
 }
 
 /// Joins beside this thread, which looks whether the user has interrupted it.
-fn join(py: Python<'_>, builder: Builder) -> PyResult<Py<Communicator>> {
+fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
     let mut joining = builder.interrupt(interrupt::is_interrupted).connect_async();
     loop {
         let end = py.detach(|| {
@@ -127,8 +124,7 @@ fn join(py: Python<'_>, builder: Builder) -> PyResult<Py<Communicator>> {
             joining.poll()
         });
         if let Some(end) = end {
-            let comm = end.map_err(|error| error::raised(py, &error))?;
-            return Communicator::made(py, comm);
+            return end.map_err(|error| error::raised(py, &error));
         }
         if let Err(interrupted) = py.check_signals() {
             py.detach(|| drop(joining));

@@ -2,16 +2,13 @@
 
 use crate::error;
 use crate::fork::Home;
-use crate::interrupt;
-use crate::lane::Queue;
+use crate::interrupt::{self, LOOK};
+use crate::queue::Queue;
 use pyo3::prelude::*;
 use ringtree::{Error, Result};
 use ringtree_foreign::Pending;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// Between two looks at whether the user has interrupted a thread that waits.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// A call under way: `wait()` returns when it has ended, and raises its error.
 #[pyclass(frozen, module = "ringtree")]

@@ -12,12 +12,13 @@ mod parts;
 mod probe;
 mod rank;
 mod report;
+mod said;
 mod speeds;
 
 use crate::{FAILED, FINE, Invocation, MISUSED};
 use parts::Check;
-use rank::{Orders, Part};
 use report::Format;
+use said::{Orders, Part};
 use std::path::PathBuf;
 use std::time::Instant;
 

@@ -138,8 +138,8 @@ impl Cluster {
     /// Runs `script` until every rank has ended, or nothing can happen any more.
     ///
     /// # Errors
-    /// [`Error::usage`](ringtree::Error::usage) if the script does not fit the world. What goes wrong
-    /// in a call is in its record.
+    /// [`Error::usage`](ringtree::Error::usage) if the script does not fit the world. What goes
+    /// wrong in a call is in its record.
     pub fn run(&self, script: &Script) -> Result<Outcome> {
         let World {
             world_size,

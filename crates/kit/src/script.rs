@@ -39,7 +39,8 @@ impl Step {
 ///
 /// ```
 /// use ringtree::plan::Collective;
-/// use ringtree::sim::{cluster::Cluster, simulate::World};
+/// use ringtree::sim::simulate::World;
+/// use ringtree_kit::cluster::Cluster;
 /// use ringtree_kit::script::{Call, Script, Step};
 /// use std::time::Duration;
 ///

@@ -16,6 +16,9 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[macro_use]
+mod named;
+
 pub mod algorithms;
 pub mod calibration;
 pub mod cost;
@@ -24,7 +27,6 @@ pub mod export;
 pub mod ir;
 pub mod layout;
 pub mod limits;
-mod named;
 pub mod parts;
 pub mod price;
 pub mod record;
@@ -40,3 +42,8 @@ pub use algorithms::{REGISTRY, plan};
 pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
 pub use spec::{Algorithm, Collective};
 pub use topology::{Hosts, Topology};
+
+/// The program of the README is compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

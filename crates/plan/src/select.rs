@@ -8,7 +8,7 @@ use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
 use super::cost::{payload_bytes, reuse, shared, sites};
 use super::ir::Request;
 use super::parts::Parts;
-use super::price::Question;
+use super::price::{LinkCost, Question};
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Hosts, Sharing, Topology};
@@ -512,5 +512,73 @@ impl<'a> Offers<'a> {
         let chunks_of_one_piece = (entry.chunks)(request).max(1);
         let pieces_max = (elements / chunks_of_one_piece).clamp(1, PIECES_MAX);
         wanted.clamp(1, pieces_max)
+    }
+}
+
+/// By what share a number of the links is made larger and smaller, to see what hangs on it.
+const NUDGE: f64 = 1.0 / 64.0;
+/// The same where the order in which messages come to an uplink may change with it, and the time by
+/// a jump.
+const NUDGE_BETWEEN_SITES: f64 = 1.0 / 4.0;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Way,
+    Messages,
+    Bytes,
+    Folds,
+}
+
+/// The table with one of its numbers, of every class of link, times `factor`.
+fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
+    let times = |number: f64, of: Part| if of == part { number * factor } else { number };
+    let link = |link: LinkCost| LinkCost {
+        alpha_s: times(link.alpha_s, Part::Way),
+        overhead_s: times(link.overhead_s, Part::Messages),
+        beta_s_per_byte: times(link.beta_s_per_byte, Part::Bytes),
+        gamma_s_per_byte: times(link.gamma_s_per_byte, Part::Folds),
+    };
+    let mut uplink = table.between_sites();
+    uplink.alpha_s = times(uplink.alpha_s, Part::Way);
+    uplink.beta_s_per_byte = times(uplink.beta_s_per_byte, Part::Bytes);
+    TuningTable {
+        tcp: link(table.tcp),
+        shm: link(table.shm),
+        uplink: Some(uplink),
+    }
+}
+
+impl Parts {
+    /// Those of what [`predicted_s`] says.
+    ///
+    /// # Errors
+    /// Those of [`predicted_s`].
+    pub fn of(request: &Request, bytes: usize, table: &TuningTable) -> Result<Self, String> {
+        let nudge = match request.topology().site_count() {
+            1 => NUDGE,
+            _ => NUDGE_BETWEEN_SITES,
+        };
+        let hangs_on = |part: Part| {
+            let with = |factor| predicted_s(request, bytes, &nudged(table, part, factor));
+            let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
+            Ok::<_, String>(((more_s - less_s) / (2.0 * nudge)).max(0.0))
+        };
+        let parts = Self {
+            way_s: hangs_on(Part::Way)?,
+            messages_s: hangs_on(Part::Messages)?,
+            bytes_s: hangs_on(Part::Bytes)?,
+            folds_s: hangs_on(Part::Folds)?,
+        };
+        let sum_s = parts.sum_s();
+        let share = match sum_s > 0.0 {
+            true => predicted_s(request, bytes, table)? / sum_s,
+            false => 1.0,
+        };
+        Ok(Self {
+            way_s: parts.way_s * share,
+            messages_s: parts.messages_s * share,
+            bytes_s: parts.bytes_s * share,
+            folds_s: parts.folds_s * share,
+        })
     }
 }

@@ -1,10 +1,7 @@
 //! The collectives, and what each demands of the chunks of every rank.
 
-use super::algorithms::{Entry, own};
 use crate::limits::RADIX_MAX;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 
 macro_rules! names {
     ($(#[$meta:meta])* $type:ident, $what:literal, {
@@ -26,7 +23,7 @@ macro_rules! names {
             }
         }
 
-        crate::named!($type, $what);
+        named!($type, $what);
     };
 }
 
@@ -77,11 +74,11 @@ pub struct Algorithm {
 }
 
 /// The radix of an algorithm that is named without one.
-const RADIX_DEFAULT: u8 = 2;
+pub(crate) const RADIX_DEFAULT: u8 = 2;
 
 impl Algorithm {
     /// The one in this place of the registry, with the default radix.
-    pub(super) const fn numbered(number: u8) -> Self {
+    pub(crate) const fn numbered(number: u8) -> Self {
         Self {
             number,
             radix: RADIX_DEFAULT,
@@ -89,14 +86,8 @@ impl Algorithm {
     }
 
     /// The place in the registry.
-    pub(super) const fn number(self) -> usize {
+    pub(crate) const fn number(self) -> usize {
         self.number as usize
-    }
-
-    /// The name without the radix.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
     }
 
     /// The radix k; 2 where none was named.
@@ -105,66 +96,9 @@ impl Algorithm {
         self.radix as usize
     }
 
-    /// The same with the radix `radix`.
-    ///
-    /// # Errors
-    /// A sentence: the algorithm has none, or it must be another number.
-    pub fn with_radix(self, radix: usize) -> Result<Self, String> {
-        if !(2..=RADIX_MAX).contains(&radix) {
-            return Err(format!(
-                "a radix is a number from 2 to {RADIX_MAX}, not {radix}"
-            ));
-        }
-        let wanted = Self {
-            radix: radix as u8,
-            ..self
-        };
-        let has_radix = own::entry_of(self).is_some_and(Entry::has_any_radix);
-        if !has_radix && wanted != Self::numbered(self.number) {
-            return Err(format!("{} has no radix", self.name()));
-        }
-        Ok(wanted)
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())?;
-        match self.radix {
-            RADIX_DEFAULT => Ok(()),
-            radix => write!(formatter, "/{radix}"),
-        }
-    }
-}
-
-impl fmt::Debug for Algorithm {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, formatter)
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, radix) = match text.split_once('/') {
-            Some((name, radix)) => (name, Some(radix)),
-            None => (text, None),
-        };
-        let found = own::named(name).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
-            format!(
-                "no algorithm is called '{name}'; there are {}",
-                names.join(" ")
-            )
-        })?;
-        match radix.map(|radix| (radix, radix.parse())) {
-            None => Ok(found),
-            Some((_, Ok(radix))) => found.with_radix(radix),
-            Some((radix, Err(_))) => Err(format!(
-                "a radix is a number from 2 to {RADIX_MAX}, not '{radix}'"
-            )),
-        }
+    /// The place in the registry `number` with the radix `radix`.
+    pub(crate) const fn with(number: u8, radix: u8) -> Self {
+        Self { number, radix }
     }
 }
 

@@ -9,7 +9,8 @@
 //! others it reads only then, too.
 
 use super::super::channel::Channel;
-use super::super::handshake::{Failure, Proven};
+use super::super::failure::Failure;
+use super::super::handshake::Proven;
 use super::super::message::{Relay, TO_ALL};
 use super::{ControlThread, PLEASE_DIAL, number};
 use crate::error::Error;

@@ -2,13 +2,12 @@
 
 use super::{Broken, Medium, Moved, Operands, Part};
 use crate::engine::log::Log;
-use crate::engine::program::{Endpoint, Piece, Space, rest};
+use crate::engine::program::{Arithmetic, Endpoint, Piece, Space, rest};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::link::shm::exposed::Locator;
 use crate::link::shm::local::Local;
 use crate::link::shm::ring::INLINE_BYTES;
 use crate::link::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
-use crate::reduce::Kernel;
 
 /// Operands whose views need no allocation.
 const OPERANDS_AT_HAND: usize = 32;
@@ -223,17 +222,6 @@ impl Links {
 #[inline]
 fn broken_by(peer: usize, moved: Result<usize, LinkError>) -> Moved {
     moved.map_err(|error| Broken { peer, error })
-}
-
-/// What an operation does to elements: its kernel, their size and what `avg` divides by.
-#[derive(Clone, Copy, Debug)]
-pub struct Arithmetic {
-    /// The kernel, where the collective reduces.
-    pub kernel: Option<Kernel>,
-    /// Bytes per element.
-    pub element_bytes: usize,
-    /// What the complete result is divided by.
-    pub divisor: Option<usize>,
 }
 
 /// The memory of one operation. In place, `output` is the buffer and there is no input.

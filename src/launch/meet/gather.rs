@@ -4,7 +4,7 @@ use super::coordinator::{Coordinator, Node};
 use super::links::Links;
 use super::next_event;
 use crate::bootstrap::address::host_name;
-use crate::control::handshake::Failure;
+use crate::control::failure::Failure;
 use crate::control::notices::Notices;
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};

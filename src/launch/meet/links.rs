@@ -9,7 +9,7 @@ use crate::launch::event::{Event, Heard, spawn_thread};
 use crate::launch::message::{Join, Message, Start};
 use crate::limits::ERROR_BYTES_MAX;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
-use crossbeam::channel::Sender;
+use crossbeam_channel::Sender;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token, Waker};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,8 @@
 //! How measured points are printed.
 
-use super::case::{Case, Memory};
+use super::case::Case;
+#[cfg(feature = "cuda")]
+use super::case::Memory;
 use super::measure::Measurement;
 use ringtree::Communicator;
 use ringtree::plan::Collective;
@@ -146,6 +148,7 @@ pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement)
 impl Case {
     /// What the bytes travelled over.
     fn transport(&self, comm: &Communicator) -> String {
+        #[cfg_attr(not(feature = "cuda"), allow(clippy::match_single_binding))]
         match &self.memory {
             #[cfg(feature = "cuda")]
             Memory::Device(_) if self.collective != Collective::Barrier => {

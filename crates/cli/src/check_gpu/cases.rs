@@ -1,6 +1,6 @@
 //! Collectives on device buffers whose results are known exactly.
 
-use super::rank::{Rank, Said};
+use super::said::{Rank, Said};
 use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
 use ringtree::comm::device_buffer::DeviceBuffer;

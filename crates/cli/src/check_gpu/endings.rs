@@ -1,7 +1,7 @@
 //! How calls end that cannot end well: with a rank that is killed, or stands still, while the
 //! others' streams wait for it.
 
-use super::rank::{Orders, Part, Rank, Said};
+use super::said::{Orders, Part, Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::{ReduceOp, Result};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The processes of one part of the check: started, listened to, and ended, whatever they do.
 
-use super::rank::Said;
+use super::said::Said;
 use crate::Program;
 use ringtree::launch::bind_to_parent;
 use ringtree::{Error, Result, UniqueId};

@@ -2,7 +2,7 @@
 //! driver wait inside a call, with a lock held or without; and none may hold a collective up for
 //! ever, nor be held up by one.
 
-use super::rank::{Rank, Said};
+use super::said::{Rank, Said};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::Device;

@@ -6,7 +6,7 @@
 //! repetition writes a new value everywhere, and an element that is read too early once, with the
 //! value of the repetition before, stays wrong to the end: no later product makes it right.
 
-use super::rank::{Rank, Said};
+use super::said::{Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::{Duration, Instant};

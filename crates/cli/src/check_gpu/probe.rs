@@ -1,6 +1,6 @@
 //! What a machine with GPUs has.
 
-use super::rank::{Rank, Said};
+use super::said::{Rank, Said};
 use ringtree::Result;
 use ringtree::device::{self, Device};
 

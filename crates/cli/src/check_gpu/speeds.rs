@@ -1,6 +1,6 @@
 //! How long all-reduces of device buffers take, and what that consists of.
 
-use super::rank::{Rank, Said};
+use super::said::{Rank, Said};
 use crate::bench::case::{Case, Memory};
 use crate::bench::measure::measure as measured;
 use ringtree::ddp::Trace;

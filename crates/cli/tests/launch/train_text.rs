@@ -50,7 +50,7 @@ pub(crate) fn program(example: &str) -> PathBuf {
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile])
             .args(["--example", "train_text", "--example", "15_training"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .status()
             .unwrap();
         assert!(built.success(), "the examples build");

@@ -7,6 +7,7 @@
 //! Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`, `check-gpu` and
 //! the chooser iterate over the registry.
 
+mod algorithm;
 mod binomial;
 mod blocks;
 mod bruck;

@@ -30,7 +30,7 @@ pub mod shared;
 pub mod sites;
 
 pub use path::{longest_path_between_sites_s, longest_path_s};
-pub use schedule::{MessageTimes, Schedule, schedule};
+pub use schedule::schedule;
 
 use super::algorithms::{Entry, plan, required};
 use super::ir::{ChunkRange, Plan, Request, Step};
@@ -38,6 +38,32 @@ use super::layout::Division;
 use super::price::Cost;
 use super::spec::Collective;
 use crate::limits::TRAFFIC_STEPS_MAX;
+
+/// A message, and when it passes; times are seconds from the common start of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MessageTimes {
+    /// The plan's round, from 0. Two ranks send each other at most one message a round.
+    pub round: usize,
+    /// The sender.
+    pub from: usize,
+    /// The receiver.
+    pub to: usize,
+    /// How long it is.
+    pub bytes: usize,
+    /// From when to when it keeps its sender busy.
+    pub sends_s: [f64; 2],
+    /// From when to when it keeps its receiver busy.
+    pub receives_s: [f64; 2],
+}
+
+/// What a call is predicted to do when.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schedule {
+    /// Every message, also one without elements.
+    pub messages: Vec<MessageTimes>,
+    /// When the last rank is through.
+    pub end_s: f64,
+}
 
 /// The bytes of a call's buffer that travel: none in a barrier, whose messages are bare headers.
 #[must_use]

@@ -10,8 +10,7 @@
 //!
 //! *May import* what `cost` imports.
 
-use super::ChunkBytes;
-use super::schedule::{MessageTimes, Schedule};
+use super::{ChunkBytes, MessageTimes, Schedule};
 use crate::ir::{ChunkRange, Plan, Source, Step};
 use crate::price::{LinkCost, UplinkCost};
 use crate::tuning::TuningTable;

@@ -2,38 +2,12 @@
 //!
 //! *May import* what `cost` imports.
 
-use super::{Traffic, path, shared};
+use super::{Schedule, Traffic, path, shared};
 use crate::algorithms::{plans, required};
 use crate::ir::Request;
 use crate::limits::TRACE_SPANS_MAX;
 use crate::topology::Sharing;
 use crate::tuning::TuningTable;
-
-/// A message, and when it passes; times are seconds from the common start of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MessageTimes {
-    /// The plan's round, from 0. Two ranks send each other at most one message a round.
-    pub round: usize,
-    /// The sender.
-    pub from: usize,
-    /// The receiver.
-    pub to: usize,
-    /// How long it is.
-    pub bytes: usize,
-    /// From when to when it keeps its sender busy.
-    pub sends_s: [f64; 2],
-    /// From when to when it keeps its receiver busy.
-    pub receives_s: [f64; 2],
-}
-
-/// What a call is predicted to do when.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Schedule {
-    /// Every message, also one without elements.
-    pub messages: Vec<MessageTimes>,
-    /// When the last rank is through.
-    pub end_s: f64,
-}
 
 /// When each message passes in a call on `count` elements of `element_bytes` bytes each, whatever
 /// the rank of `request`.

@@ -12,8 +12,7 @@
 //! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
 //! counted from the plans themselves: one host has few ranks, so its plans are small.
 
-use super::schedule::{MessageTimes, Schedule};
-use super::{ChunkBytes, few_pieces};
+use super::{ChunkBytes, MessageTimes, Schedule, few_pieces};
 use crate::algorithms::{Entry, plan, required};
 use crate::ir::{Plan, Request, Round, Source, Step};
 use crate::limits::SHARED_SEGMENT_BYTES;

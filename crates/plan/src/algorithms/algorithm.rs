@@ -1,0 +1,75 @@
+//! The names of algorithms, as the registry and the program's own entries give them.
+
+use super::{Entry, own};
+use crate::limits::RADIX_MAX;
+use crate::spec::{Algorithm, RADIX_DEFAULT};
+use std::fmt;
+use std::str::FromStr;
+
+impl Algorithm {
+    /// The name without the radix.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
+    }
+
+    /// The same with the radix `radix`.
+    ///
+    /// # Errors
+    /// A sentence: the algorithm has none, or it must be another number.
+    pub fn with_radix(self, radix: usize) -> Result<Self, String> {
+        if !(2..=RADIX_MAX).contains(&radix) {
+            return Err(format!(
+                "a radix is a number from 2 to {RADIX_MAX}, not {radix}"
+            ));
+        }
+        let number = self.number() as u8;
+        let wanted = Self::with(number, radix as u8);
+        let has_radix = own::entry_of(self).is_some_and(Entry::has_any_radix);
+        if !has_radix && wanted != Self::numbered(number) {
+            return Err(format!("{} has no radix", self.name()));
+        }
+        Ok(wanted)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())?;
+        match self.radix() as u8 {
+            RADIX_DEFAULT => Ok(()),
+            radix => write!(formatter, "/{radix}"),
+        }
+    }
+}
+
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, radix) = match text.split_once('/') {
+            Some((name, radix)) => (name, Some(radix)),
+            None => (text, None),
+        };
+        let found = own::named(name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
+            format!(
+                "no algorithm is called '{name}'; there are {}",
+                names.join(" ")
+            )
+        })?;
+        match radix.map(|radix| (radix, radix.parse())) {
+            None => Ok(found),
+            Some((_, Ok(radix))) => found.with_radix(radix),
+            Some((radix, Err(_))) => Err(format!(
+                "a radix is a number from 2 to {RADIX_MAX}, not '{radix}'"
+            )),
+        }
+    }
+}

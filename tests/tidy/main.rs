@@ -1,0 +1,430 @@
+//! The house rules, checked on the sources: sizes, rooms and who may import whom, where unsafe
+//! code may stand, and what files may be called.
+
+#![allow(clippy::unwrap_used)]
+
+mod circles;
+mod map;
+mod source;
+
+use circles::circles;
+use map::{Module, map};
+use source::{Source, closing, name_of, paths, sources, words};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+const LINE_COLUMNS_MAX: usize = 100;
+
+/// Modules without clock, I/O or threads.
+const PURE: &[&str] = &["crates/plan", "src/protocol"];
+/// The one circle that is left: it waits for a GPU to be tested on.
+const CIRCLES: &[&str] = &["sys::cuda::gpu, sys::cuda::kernels, sys::cuda::memory, \
+                            sys::cuda::stream, sys::cuda::words"];
+/// Where the code of the crates is.
+const ROOTS: &[&str] = &[
+    "src",
+    "crates/cli/src",
+    "crates/kit/src",
+    "crates/plan/src",
+    "adapters/c/src",
+    "adapters/candle/src",
+    "adapters/foreign/src",
+    "adapters/object-store/src",
+    "adapters/python/src",
+];
+/// The map of DESIGN.md.
+static MAP: LazyLock<Vec<Module>> = LazyLock::new(map);
+
+/// Names that say nothing.
+const EMPTY_NAMES: &[&str] = &[
+    "utils", "util", "common", "manager", "base", "helper", "helpers", "misc",
+];
+
+fn too_long(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let lines = source.text.lines().count();
+    if lines > FILE_LINES_MAX {
+        complaints.push(source.complaint(0, &format!("{lines} lines in a file")));
+    }
+    for (index, line) in source.text.lines().enumerate() {
+        let columns = line.chars().count();
+        if columns > LINE_COLUMNS_MAX {
+            let place = format!("{}:{}", source.path.display(), index + 1);
+            complaints.push(format!("{place}: {columns} columns in a line"));
+        }
+    }
+    complaints
+}
+
+fn long_functions(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let code = &source.code;
+    // What has no name is a type.
+    let named = words(code, "fn").filter(|at| !code[at + 2..].starts_with('('));
+    for at in named {
+        let Some(signature) = code[at..].find(['{', ';']).map(|offset| at + offset) else {
+            continue;
+        };
+        let lines = code[at..closing(code, signature)].matches('\n').count() + 1;
+        if code.as_bytes()[signature] == b'{' && lines > FUNCTION_LINES_MAX {
+            complaints.push(source.complaint(at, &format!("{lines} lines in a function")));
+        }
+    }
+    complaints
+}
+
+fn unsafe_outside_sys(source: &Source) -> Vec<String> {
+    let mut parts = source.path.iter().map(|part| part.to_str().unwrap());
+    if parts.any(|part| ["sys", "tests"].contains(&part)) {
+        return Vec::new();
+    }
+    let found = words(&source.code, "unsafe");
+    found
+        .map(|at| source.complaint(at, "unsafe code outside src/sys"))
+        .collect()
+}
+
+/// Returns the row of a module.
+fn row(name: &str) -> Option<&'static Module> {
+    MAP.iter().find(|module| module.name == name)
+}
+
+/// Returns the modules of `src` that `source` names, with the place of each.
+fn imports(source: &Source) -> Vec<(usize, String)> {
+    let is_module = |name: &str| name == "plan" || row(&format!("src/{name}")).is_some();
+    let found = paths(&name_of(source, "src"), &source.code).into_iter();
+    found
+        .filter_map(|(at, path)| Some((at, path.into_iter().next()?)))
+        .filter(|(_, name)| is_module(name) && source.room().as_ref() != Some(name))
+        .collect()
+}
+
+fn forbidden_imports(source: &Source) -> Vec<String> {
+    let Some(module) = source
+        .module()
+        .filter(|_| !source.path.ends_with("src/lib.rs"))
+    else {
+        return Vec::new();
+    };
+    let allowed = row(&module).map_or(&[][..], |row| &row.may_import);
+    imports(source)
+        .into_iter()
+        .filter(|(_, name)| !allowed.contains(name))
+        .map(|(at, name)| source.complaint(at, &format!("may not import {name}")))
+        .collect()
+}
+
+/// What a row of `modules` allows and no file of that module imports.
+fn unused_permissions(sources: &[Source], modules: &[Module]) -> Vec<String> {
+    let mut unused = Vec::new();
+    for Module {
+        name: module,
+        may_import,
+        ..
+    } in modules
+    {
+        let files = sources
+            .iter()
+            .filter(|source| source.module().as_ref() == Some(module));
+        let used: BTreeSet<String> = files.flat_map(imports).map(|(_, name)| name).collect();
+        let idle = may_import.iter().filter(|name| !used.contains(*name));
+        unused.extend(idle.map(|name| format!("{module} may import {name}, and does not")));
+    }
+    unused
+}
+
+/// Modules that have more lines of code than their row allows.
+fn over_budget(sources: &[Source], modules: &[Module]) -> Vec<String> {
+    let over = modules.iter().filter_map(
+        |Module {
+             name, lines_max, ..
+         }| {
+            let files = sources
+                .iter()
+                .filter(|source| source.module().as_ref() == Some(name));
+            let lines: usize = files.map(Source::code_lines).sum();
+            (lines > *lines_max).then(|| {
+            format!(
+                "{name} has {lines} lines of code, and DESIGN.md's map allows {lines_max}: make it \
+                 smaller, or change the map"
+            )
+        })
+        },
+    );
+    over.collect()
+}
+
+fn impure(source: &Source) -> Vec<String> {
+    let is_pure = source
+        .module()
+        .is_some_and(|module| PURE.contains(&module.as_str()));
+    if !is_pure || source.is_test() {
+        return Vec::new();
+    }
+    let code = source.untested();
+    let effects = [
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::process",
+        "std::env",
+        "Instant::now",
+    ];
+    let found = effects
+        .iter()
+        .filter_map(|effect| Some((code.find(effect)?, effect)));
+    found
+        .map(|(at, effect)| source.complaint(at, &format!("{effect} in a pure module")))
+        .collect()
+}
+
+fn ill_introduced(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let name = source.path.file_stem().unwrap().to_str().unwrap();
+    let folder = source
+        .path
+        .parent()
+        .and_then(Path::file_name)
+        .unwrap()
+        .to_str()
+        .unwrap();
+    if EMPTY_NAMES.contains(&name) || EMPTY_NAMES.contains(&folder) {
+        complaints.push(source.complaint(0, "a name that says nothing"));
+    }
+    if name == "mod" && !source.text.starts_with("//! ") {
+        complaints.push(source.complaint(0, "a mod.rs opens with what it is for"));
+    }
+    let module = source.module().unwrap_or_default();
+    let is_head = source.path == Path::new(&module).join("mod.rs")
+        || source.path == Path::new(&module).join("src/lib.rs");
+    if is_head {
+        let allowed = row(&module).map(|row| row.may_import.iter().cloned().collect());
+        // What a crate may import stands in its manifest.
+        if name == "mod" && allowed != said_importable(&source.text) {
+            complaints
+                .push(source.complaint(0, "a module says what it may import, as the map does"));
+        }
+        if PURE.contains(&module.as_str()) && !source.code.contains("#![forbid(unsafe_code)]") {
+            complaints.push(source.complaint(0, "a pure module forbids unsafe code"));
+        }
+    }
+    complaints
+}
+
+/// Returns the modules that a module's opening text says it may import.
+fn said_importable(text: &str) -> Option<BTreeSet<String>> {
+    let (_, after) = text.split_once("*May import* ")?;
+    let (list, _) = after.split_once("base")?;
+    let names = list.split('`').skip(1).step_by(2);
+    Some(names.map(str::to_owned).collect())
+}
+
+fn assert_tidy(folders: &[&str], rule: fn(&Source) -> Vec<String>) {
+    let sources = sources(folders);
+    assert!(!sources.is_empty());
+    let mut complaints: Vec<_> = sources.iter().flat_map(rule).collect();
+    complaints.sort();
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn files_and_lines_are_short() {
+    assert_tidy(&["src", "crates", "tests", "examples", "benches"], too_long);
+}
+
+#[test]
+fn functions_are_short() {
+    // A test may hold a long table of cases.
+    assert_tidy(&["src", "crates", "examples", "benches"], long_functions);
+}
+
+#[test]
+fn unsafe_code_stands_in_sys_alone() {
+    assert_tidy(
+        &["src", "crates", "examples", "benches"],
+        unsafe_outside_sys,
+    );
+}
+
+#[test]
+fn imports_point_one_way() {
+    assert_tidy(&["src"], forbidden_imports);
+}
+
+#[test]
+fn every_permission_to_import_is_used() {
+    let unused = unused_permissions(&sources(&["src"]), &MAP);
+    assert!(unused.is_empty(), "\n{}\n", unused.join("\n"));
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let found: Vec<String> = ROOTS
+        .iter()
+        .flat_map(|root| circles(&sources(&[root]), root))
+        .map(|circle| circle.join(", "))
+        .collect();
+    assert_eq!(found, CIRCLES);
+}
+
+#[test]
+fn no_module_is_larger_than_the_map_allows() {
+    let over = over_budget(&sources(&["src", "crates", "adapters"]), &MAP);
+    assert!(over.is_empty(), "\n{}\n", over.join("\n"));
+}
+
+#[test]
+fn pure_rooms_have_no_effects() {
+    assert_tidy(&["src", "crates"], impure);
+}
+
+#[test]
+fn every_room_introduces_itself() {
+    assert_tidy(&["src", "crates"], ill_introduced);
+}
+
+#[test]
+fn every_module_has_a_row_in_the_map() {
+    let found = sources(&["src", "crates", "adapters"]);
+    let found: BTreeSet<String> = found.iter().filter_map(Source::module).collect();
+    let rows: BTreeSet<String> = MAP.iter().map(|module| module.name.clone()).collect();
+    assert_eq!(found, rows);
+}
+
+/// How many complaints `rule` has about a file of this path and text.
+fn complaints(rule: fn(&Source) -> Vec<String>, path: &str, text: &str) -> usize {
+    rule(&Source::new(path.into(), text.to_owned())).len()
+}
+
+#[test]
+fn what_is_too_long_is_found() {
+    let path = "src/link/x.rs";
+    let lines = "\n".repeat(FUNCTION_LINES_MAX);
+    let long = format!("fn long() {{{lines}}}\nfn short() {{}}\n");
+    assert_eq!(complaints(long_functions, path, &long), 1);
+    let wide = "/".repeat(LINE_COLUMNS_MAX + 1);
+    assert_eq!(complaints(too_long, path, &wide), 1);
+    let high = "\n".repeat(FILE_LINES_MAX + 1);
+    assert_eq!(complaints(too_long, path, &high), 1);
+}
+
+#[test]
+fn unsafe_code_is_told_from_its_mention() {
+    let hidden = "// unsafe\nconst A: &str = \"unsafe \\\" unsafe\"; /* unsafe */ 'x: loop {}\n\
+                  const B: &str = r#\"unsafe\"#; const C: char = '\"'; #![forbid(unsafe_code)]";
+    let shown = format!("{hidden} fn f() {{ unsafe {{}} }}");
+    assert_eq!(complaints(unsafe_outside_sys, "src/link/x.rs", hidden), 0);
+    assert_eq!(complaints(unsafe_outside_sys, "src/link/x.rs", &shown), 1);
+    assert_eq!(complaints(unsafe_outside_sys, "src/sys/x.rs", &shown), 0);
+}
+
+#[test]
+fn an_import_is_found_in_every_spelling() {
+    let groups = "use crate::{error::Error, protocol::{Frame, sys}, sys};";
+    let cases = [
+        ("src/link/x.rs", "use crate::op; use super::tcp;", 0),
+        ("src/protocol/x.rs", "use crate::engine::Engine;", 1),
+        ("src/reduce/x.rs", groups, 2),
+        (
+            "src/protocol/x.rs",
+            "fn f() { super::super::engine::run() }",
+            1,
+        ),
+        ("src/protocol/mod.rs", "use super::engine;", 1),
+        ("src/engine/x.rs", "use super::plan; use crate::plan;", 0),
+        ("src/dtype.rs", "use crate::sys::memory;", 1),
+    ];
+    for (path, text, expected) in cases {
+        let found = complaints(forbidden_imports, path, text);
+        assert_eq!(found, expected, "{path} {text}");
+    }
+}
+
+#[test]
+fn a_permission_that_no_file_uses_is_found() {
+    let files = [
+        ("src/engine/x.rs", "use crate::plan::ir; // crate::reduce"),
+        ("src/protocol/x.rs", "use crate::reduce::Kernel;"),
+    ];
+    let files = files.map(|(path, text)| Source::new(path.into(), text.to_owned()));
+    let engine = Module {
+        name: "src/engine".to_owned(),
+        may_import: vec!["plan".to_owned(), "reduce".to_owned()],
+        lines_max: 1,
+    };
+    let unused = unused_permissions(&files, &[engine]);
+    assert_eq!(unused, ["src/engine may import reduce, and does not"]);
+}
+
+#[test]
+fn effects_and_missing_introductions_are_found() {
+    let network = "use std::net::TcpStream;";
+    assert_eq!(complaints(impure, "src/protocol/x.rs", network), 1);
+    assert_eq!(complaints(impure, "src/link/x.rs", network), 0);
+    assert_eq!(
+        complaints(ill_introduced, "src/protocol/mod.rs", "mod x;"),
+        3
+    );
+    assert_eq!(complaints(ill_introduced, "src/comm/utils.rs", ""), 1);
+    for (said, expected) in [
+        ("`sys` and the base", 0),
+        ("the base", 1),
+        ("`protocol`, `sys`, base", 1),
+    ] {
+        let text = format!("//! *May import* {said} files.");
+        let found = complaints(ill_introduced, "src/reduce/mod.rs", &text);
+        assert_eq!(found, expected, "{said}");
+    }
+}
+
+#[test]
+fn code_is_counted_without_comments_and_tests() {
+    let text = "//! a\n\nuse b;\n#[cfg(test)]\nmod tests {\n    fn c() {}\n}\nfn d() { /* e */ }\n";
+    let source = Source::new("src/link/x.rs".into(), text.to_owned());
+    assert_eq!(source.code_lines(), 2);
+    let module = |lines_max| Module {
+        name: "src/link".to_owned(),
+        may_import: Vec::new(),
+        lines_max,
+    };
+    assert_eq!(over_budget(&[source], &[module(1)]).len(), 1);
+    let source = Source::new("src/link/x.rs".into(), text.to_owned());
+    assert!(over_budget(&[source], &[module(2)]).is_empty());
+}
+
+#[test]
+fn a_circle_is_found_and_a_module_may_name_its_parent() {
+    let files = [
+        ("src/a/mod.rs", "use b::B; use self::c::C; mod c;"),
+        ("src/a/c.rs", "use super::{d, e::E}; use super::Above;"),
+        ("src/a/d.rs", "fn f() { crate::a::e::g() }"),
+        (
+            "src/a/e.rs",
+            "use crate::a::{self, c::C};\n#[cfg(test)]\nmod t { use super::super::d; }",
+        ),
+    ];
+    let files = files.map(|(path, text)| Source::new(path.into(), text.to_owned()));
+    assert_eq!(circles(&files, "src"), [["a::c", "a::d", "a::e"]]);
+    assert!(circles(&files[..3], "src").is_empty());
+}
+
+/// What rests on contracts that the compiler does not check is out of users' reach.
+#[test]
+fn rooms_with_contracts_are_not_public() {
+    let library = fs::read_to_string("src/lib.rs").unwrap();
+    for room in ["engine", "link", "sys"] {
+        let public = format!("#[cfg(feature = \"internals\")]\n#[doc(hidden)]\npub mod {room};");
+        assert!(library.contains(&public), "{room}");
+        assert_eq!(
+            library.matches(&format!("pub mod {room};")).count(),
+            1,
+            "{room}"
+        );
+    }
+    let manifest = fs::read_to_string("Cargo.toml").unwrap();
+    assert!(manifest.contains("\ndefault = [\"ddp\", \"checkpoint\", \"launch\"]\n"));
+}
