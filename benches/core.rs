@@ -9,10 +9,10 @@
 //! `cargo bench --bench core` takes ten seconds.
 
 use mio::net::TcpStream;
-use ringtree::link::stream::StreamLink;
-use ringtree::link::tcp::{DataStream, Inbox, Reactor, TcpLink, set_options};
-use ringtree::link::{Link, Message, Payload};
-use ringtree::reduce::Kernel;
+use ringtree::internal::compute::Kernel;
+use ringtree::internal::link::{
+    DataStream, Inbox, Link, Message, Payload, Reactor, StreamLink, TcpLink, set_options,
+};
 use ringtree::{Dtype, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use std::net::TcpListener;

@@ -2,18 +2,14 @@
 //! are plain memory.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ringtree::engine::Engine;
-use ringtree::engine::bind::Placement;
-use ringtree::engine::cache::{Cache, Key};
-use ringtree::engine::group::{Group, Memory, Order, Start};
-use ringtree::engine::medium::host::Links;
-use ringtree::engine::program::Program;
-use ringtree::link::Link;
-use ringtree::link::stream::StreamLink;
+use ringtree::internal::compute::Region;
+use ringtree::internal::engine::{
+    Cache, Engine, Group, Key, Links, Memory, Order, Placement, Program, Start,
+};
+use ringtree::internal::link::{Link, StreamLink};
+use ringtree::internal::protocol::call::Call;
 use ringtree::plan::select::{TuningTable, choose};
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, plan};
-use ringtree::protocol::call::Call;
-use ringtree::sys::memory::Region;
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io::{Error, ErrorKind, Read, Result, Write};

@@ -1,7 +1,7 @@
 //! The reduction kernels in cache and in memory.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ringtree::reduce::Kernel;
+use ringtree::internal::compute::Kernel;
 use ringtree::{Dtype, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
 

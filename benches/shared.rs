@@ -2,15 +2,13 @@
 //! an engine and a region of its own.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ringtree::engine::bind::Placement;
-use ringtree::engine::cache::{Cache, Key, Prepared};
-use ringtree::engine::group::{Group, Memory, Start};
-use ringtree::engine::medium::host::Links;
-use ringtree::link::shm::{Wake, links, peer_region, region};
+use ringtree::internal::compute::lend;
+use ringtree::internal::engine::{Cache, Group, Key, Links, Memory, Placement, Prepared, Start};
+use ringtree::internal::link::shm::{Wake, links};
+use ringtree::internal::protocol::call::Call;
+use ringtree::internal::unchecked::{peer_region, region};
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Algorithm, Collective, Topology};
-use ringtree::protocol::call::Call;
-use ringtree::sys::memory::lend;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
@@ -62,12 +60,15 @@ fn ranks(algorithm: Algorithm, count: usize) -> Vec<Rank> {
 
 /// The links of both ranks.
 fn channel() -> Vec<Links> {
-    let made = (0..RANKS).map(|_| region(RANKS).expect("memory can be shared"));
+    // SAFETY: the links alone reach the region.
+    let own = || unsafe { region(RANKS) }.expect("memory can be shared");
+    let made = (0..RANKS).map(|_| own());
     let (regions, files): (Vec<_>, Vec<_>) = made.unzip();
     let wake: Wake = Arc::new(|_| {});
     let of_rank = |(rank, own)| {
         let peer = 1 - rank;
-        let theirs = peer_region(RANKS, &files[peer]).expect("it is one");
+        // SAFETY: the links alone reach the region.
+        let theirs = unsafe { peer_region(RANKS, &files[peer]) }.expect("it is one");
         let (links, local) = links((0, 0), &[0, 1], rank, own, vec![(peer, theirs)], &wake);
         let never = |peer| panic!("rank {peer} shares memory");
         Links::new(RANKS, Box::new(never)).with_local(links, local)

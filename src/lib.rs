@@ -47,9 +47,8 @@
 //! With the feature `cuda`, which is experimental, `device` has the memory and streams of NVIDIA
 //! GPUs.
 //!
-//! All other modules serve these. They are no part of the interface and may change in any version;
-//! `DESIGN.md` has the whole map. What every module may know: [`dtype`], [`op`], [`error`], and
-//! [`limits`], where every bound is a constant.
+//! All other modules are private. `DESIGN.md` has the whole map. What every module may know:
+//! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
 
 #![deny(unsafe_code)]
 // What only a feature uses is dead without it. The build with all features says what is dead.
@@ -65,62 +64,38 @@
 )))]
 compile_error!("ringtree is written for Linux on x86-64 and aarch64");
 
+mod bootstrap;
 pub mod comm;
+mod control;
 #[cfg(feature = "ddp")]
 pub mod ddp;
+#[cfg(all(any(test, fuzzing), feature = "checkpoint", feature = "launch"))]
+pub mod decoders;
 #[cfg(feature = "cuda")]
 pub mod device;
 pub mod dtype;
+mod engine;
 pub mod error;
+#[doc(hidden)]
+pub mod internal;
 #[cfg(feature = "launch")]
 pub mod launch;
 pub mod limits;
+mod link;
 pub mod op;
+mod protocol;
 mod random;
+mod reduce;
 mod runtime;
 pub mod sim;
+mod sys;
 mod whole_file;
 
-// Not for users. These rooms can be reached from outside only because the integration tests, the
-// benches and the command line are crates of their own.
-#[doc(hidden)]
-pub mod bootstrap;
-#[doc(hidden)]
-pub mod control;
-#[doc(hidden)]
-pub mod protocol;
-#[doc(hidden)]
-pub mod reduce;
-
-// These are reached from this crate alone: what they offer rests on contracts between rooms, such
-// as who writes memory that processes share. The tests and benches have the feature.
-#[cfg(all(feature = "internals", feature = "checkpoint", feature = "launch"))]
-#[doc(hidden)]
-pub mod decoders;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod engine;
-#[cfg(not(feature = "internals"))]
-#[allow(unreachable_pub, dead_code, unused_imports)]
-mod engine;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod link;
-#[cfg(not(feature = "internals"))]
-#[allow(unreachable_pub, dead_code, unused_imports)]
-mod link;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod sys;
-#[cfg(not(feature = "internals"))]
-#[allow(unreachable_pub, dead_code, unused_imports)]
-mod sys;
-
+pub use bootstrap::settings::{DevicePathChoice, TransportChoice};
 #[doc(inline)]
 pub use bootstrap::store::{Store, StoreError};
 #[doc(inline)]
 pub use bootstrap::unique_id::UniqueId;
-pub use bootstrap::{DevicePathChoice, TransportChoice};
 #[cfg(feature = "cuda")]
 #[doc(inline)]
 pub use comm::device_buffer::DeviceBuffer;

@@ -10,6 +10,7 @@ use address::own_address;
 use ringtree::{Communicator, ReduceOp, Result};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -72,8 +73,27 @@ fn work(role: &str) -> Result<u64> {
     Ok(sum[0])
 }
 
+/// Keeps descriptors that this process was started with from the ranks, which count theirs.
+fn keep_descriptors_from_ranks() {
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let number: i32 = entry
+            .unwrap()
+            .file_name()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        if number > 2 {
+            // SAFETY: only a flag of the descriptor changes. If it is closed by now, nothing does.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+            let _ = rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC);
+        }
+    }
+}
+
 /// Starts a rank for each of `roles`; what they say, when all have ended.
 fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
+    keep_descriptors_from_ranks();
     let rendezvous = own_address();
     let folder = tempfile::tempdir().unwrap();
     let full = folder.path().join("full");

@@ -13,8 +13,9 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
-use ringtree::link::shm::ring::{CELL_WORDS, Head, INLINE_BYTES, Receiver, Sender};
-use ringtree::sys::shared::{ReadWords, WriteWords};
+use ringtree::internal::link::shm::{
+    CELL_WORDS, Head, INLINE_BYTES, ReadWords, Receiver, Sender, WriteWords,
+};
 
 /// Cells of a modelled ring; a receiver says after every cell that it is through.
 const SHORT: usize = 2;

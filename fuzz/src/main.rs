@@ -4,12 +4,13 @@
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};
-use ringtree::decoders::{DECODERS, Decoder, find};
+use ringtree::decoders::{DECODERS, Decoder};
 use std::sync::LazyLock;
 
 static CHOSEN: LazyLock<&Decoder> = LazyLock::new(|| {
     let name = std::env::var("DECODER").unwrap_or_default();
-    let chosen = find(&name).unwrap_or_else(|| {
+    let found = DECODERS.iter().find(|decoder| decoder.name == name);
+    let chosen = found.unwrap_or_else(|| {
         let names: Vec<_> = DECODERS.iter().map(|decoder| decoder.name).collect();
         eprintln!("DECODER must be one of {}", names.join(", "));
         std::process::exit(2);

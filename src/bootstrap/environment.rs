@@ -17,7 +17,7 @@ pub(super) const NOT_BUILT_YET: &str = "not built yet";
 
 /// A variable, what holds where it is not set, and what it says.
 #[derive(Clone, Copy, Debug)]
-pub struct Variable {
+pub(crate) struct Variable {
     /// Its name.
     pub name: &'static str,
     /// What holds where it is not set, or empty.
@@ -35,7 +35,7 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
 }
 
 /// Every variable that a rank or the launcher reads.
-pub const VARIABLES: &[Variable] = &[
+pub(crate) const VARIABLES: &[Variable] = &[
     variable("RANK", "", "this process's number among all, from 0"),
     variable("WORLD_SIZE", "", "the number of processes"),
     variable(
@@ -155,7 +155,7 @@ pub const VARIABLES: &[Variable] = &[
 /// [`Error::configuration`] names it, and the nearest that there is.
 ///
 /// ```
-/// use ringtree::bootstrap::environment::check_names;
+/// use ringtree::internal::bootstrap::check_names;
 /// assert!(check_names(["PATH", "RINGTREE_TIMEOUT_MS"].map(Into::into)).is_ok());
 /// let error = check_names(["RINGTREE_TRANSPROT".into()]).unwrap_err();
 /// assert!(error.to_string().contains("the nearest is RINGTREE_TRANSPORT"));

@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// A rank that has met all others and whose control thread does not run yet.
-pub struct Joined {
+pub(crate) struct Joined {
     membership: Membership,
     parts: Parts,
     /// For data connections; it does not listen yet.
@@ -29,18 +29,10 @@ pub struct Joined {
 
 /// Meets all other ranks.
 ///
-/// ```no_run
-/// use ringtree::bootstrap::{Settings, join};
-/// let joined = join(&Settings::from_env(|name| std::env::var(name).ok())?)?;
-/// let here = joined.membership();
-/// println!("rank {} of {}", here.rank, here.world_size);
-/// # Ok::<(), ringtree::Error>(())
-/// ```
-///
 /// # Errors
 /// [`Error::join`] or [`Error::configuration`], one line that says what is wrong and where; within
 /// the settings' timeout.
-pub fn join(settings: &Settings) -> Result<Joined> {
+pub(crate) fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
     let settings = &mut settings.clone();
     descriptors::raise_limit();
@@ -103,7 +95,7 @@ pub fn join(settings: &Settings) -> Result<Joined> {
 impl Joined {
     /// This rank and all others.
     #[must_use]
-    pub fn membership(&self) -> &Membership {
+    pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
 
@@ -113,7 +105,7 @@ impl Joined {
     ///
     /// # Errors
     /// The system's.
-    pub fn start(
+    pub(crate) fn start(
         self,
         handler: Arc<dyn Handler>,
         data_events: Option<RawFd>,

@@ -16,20 +16,18 @@
 pub(crate) mod address;
 mod by_id;
 mod client;
-pub mod environment;
-pub mod join;
+pub(crate) mod environment;
+pub(crate) mod join;
 mod listen;
 pub(crate) mod messages;
 mod rendezvous;
-pub mod settings;
-pub mod sharing;
-pub mod start;
-pub mod store;
+pub(crate) mod settings;
+pub(crate) mod sharing;
+pub(crate) mod start;
+pub(crate) mod store;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tuning;
-pub mod unique_id;
+pub(crate) mod unique_id;
 
-pub use join::{Joined, join};
-pub use settings::{DevicePathChoice, Settings, TransportChoice};
 pub use tuning::TuningSource;

@@ -120,7 +120,7 @@ ringtree_plan::named!(DevicePathChoice, "device path");
 
 /// What a rank must know before it can meet the others.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// This process among all, from 0.
     pub rank: usize,
     /// How many processes there are.
@@ -175,14 +175,8 @@ pub struct Settings {
 
 impl Settings {
     /// The settings of one rank that takes all else from the defaults.
-    ///
-    /// ```
-    /// use ringtree::bootstrap::settings::Settings;
-    /// let settings = Settings::new(0, 2, "127.0.0.1:29500");
-    /// assert_eq!((settings.world_size, settings.local_rank), (2, None));
-    /// ```
     #[must_use]
-    pub fn new(rank: usize, world_size: usize, rendezvous: &str) -> Self {
+    pub(crate) fn new(rank: usize, world_size: usize, rendezvous: &str) -> Self {
         Self {
             rank,
             world_size,
@@ -214,20 +208,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`Error::configuration`] names the variable and what it should be.
-    ///
-    /// ```
-    /// use ringtree::bootstrap::settings::Settings;
-    /// let settings = Settings::from_env(|name| match name {
-    ///     "RANK" => Some("1".into()),
-    ///     "WORLD_SIZE" => Some("2".into()),
-    ///     "MASTER_ADDR" => Some("127.0.0.1".into()),
-    ///     "MASTER_PORT" => Some("29500".into()),
-    ///     _ => None,
-    /// })?;
-    /// assert_eq!((settings.rank, settings.rendezvous.as_str()), (1, "127.0.0.1:29500"));
-    /// # Ok::<(), ringtree::Error>(())
-    /// ```
-    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         refuse_what_is_not_built(&set)?;
         if set("RANK").is_none() {
@@ -276,16 +257,7 @@ impl Settings {
     /// As [`from_env`](Self::from_env), also for an environment that says a part of it; and
     /// [`Error::configuration`] where a launcher whose variables are not understood has started
     /// several processes, each of which would be alone.
-    ///
-    /// ```
-    /// use ringtree::bootstrap::settings::Settings;
-    /// let settings = Settings::from_env_or_alone(|_| None)?;
-    /// assert_eq!((settings.rank, settings.world_size), (0, 1));
-    /// let half = |name: &str| (name == "RANK").then(|| "0".to_owned());
-    /// assert!(Settings::from_env_or_alone(half).is_err());
-    /// # Ok::<(), ringtree::Error>(())
-    /// ```
-    pub fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    pub(crate) fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         if PLACE.iter().any(|name| set(name).is_some()) {
             return Self::from_env(lookup);
@@ -302,18 +274,7 @@ impl Settings {
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env).
-    ///
-    /// ```
-    /// use ringtree::bootstrap::settings::Settings;
-    /// let settings = Settings::for_rank(1, 2, |name| match name {
-    ///     "RANK" => Some("7".into()),
-    ///     "RINGTREE_TIMEOUT_MS" => Some("5000".into()),
-    ///     _ => None,
-    /// })?;
-    /// assert_eq!((settings.rank, settings.timeout.as_secs()), (1, 5));
-    /// # Ok::<(), ringtree::Error>(())
-    /// ```
-    pub fn for_rank(
+    pub(crate) fn for_rank(
         rank: usize,
         world_size: usize,
         lookup: impl Fn(&str) -> Option<String>,
@@ -354,7 +315,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`Error::configuration`] names the one that does not.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Self {
             rank, world_size, ..
         } = *self;
@@ -418,7 +379,7 @@ fn required<T: FromStr>(
 /// [`Error::configuration`] names the setting.
 ///
 /// ```
-/// use ringtree::bootstrap::settings::check_environment;
+/// use ringtree::internal::bootstrap::check_environment;
 /// assert!(check_environment(|_| None).is_ok());
 /// let encrypted = |name: &str| (name == "RINGTREE_ENCRYPT").then(|| "1".to_owned());
 /// assert!(check_environment(encrypted).is_err());

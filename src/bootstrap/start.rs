@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a program brings to its start: nothing by default.
 #[derive(Clone, Default)]
-pub struct Start {
+pub(crate) struct Start {
     /// Where the ranks find the id.
     pub(crate) store: Option<Arc<dyn Store>>,
     /// Where rank 0 waits for the others, until a join has taken it.

@@ -43,7 +43,7 @@ impl TuningSource {
     /// [`Error::configuration`] if the file cannot be read.
     ///
     /// ```
-    /// use ringtree::bootstrap::TuningSource;
+    /// use ringtree::internal::bootstrap::TuningSource;
     /// assert_eq!(TuningSource::of_setting("built-in")?, TuningSource::BuiltIn);
     /// # Ok::<(), ringtree::Error>(())
     /// ```

@@ -12,7 +12,7 @@ type Act = Box<dyn FnOnce() + Send>;
 
 /// Whether something was cancelled; all clones are one. By default it never is.
 #[derive(Clone, Default)]
-pub struct Cancel(Option<Arc<Inner>>);
+pub(crate) struct Cancel(Option<Arc<Inner>>);
 
 #[derive(Default)]
 struct Inner {
@@ -30,12 +30,12 @@ impl Inner {
 impl Cancel {
     /// One that can be cancelled.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Some(Arc::default()))
     }
 
     /// Cancels, for ever.
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         let Some(inner) = &self.0 else {
             return;
         };
@@ -48,14 +48,14 @@ impl Cancel {
 
     /// Whether it was cancelled.
     #[must_use]
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         let inner = self.0.as_ref();
         inner.is_some_and(|inner| inner.is_cancelled.load(Ordering::Relaxed))
     }
 
     /// When a wait that ends at `until` must look here: by then, and soon if it can be cancelled.
     #[must_use]
-    pub fn look_by(&self, until: Instant) -> Instant {
+    pub(crate) fn look_by(&self, until: Instant) -> Instant {
         match self.0 {
             Some(_) => until.min(Instant::now() + LOOK_EVERY),
             None => until,
@@ -63,7 +63,7 @@ impl Cancel {
     }
 
     /// From now on cancelling also runs `act`, once; at once if it was cancelled before.
-    pub fn on_cancel(&self, act: impl FnOnce() + Send + 'static) {
+    pub(crate) fn on_cancel(&self, act: impl FnOnce() + Send + 'static) {
         let Some(inner) = &self.0 else {
             return;
         };
@@ -76,7 +76,7 @@ impl Cancel {
 
     /// Forgets what cancelling was to run; whether it was cancelled before.
     #[must_use]
-    pub fn disarm(&self) -> bool {
+    pub(crate) fn disarm(&self) -> bool {
         if let Some(inner) = &self.0 {
             inner.lock().take();
         }

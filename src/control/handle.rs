@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// What the control thread calls. All methods are called on that thread, one at a time, and must
 /// not block for long: no control message moves meanwhile.
-pub trait Handler: Send + Sync {
+pub(crate) trait Handler: Send + Sync {
     /// A control message from rank `from`, perhaps this one.
     fn control(&self, from: usize, group: u32, payload: &[u8]);
     /// The connection to `rank` closed or broke, or none can be made because no process listens
@@ -129,7 +129,7 @@ impl Shared {
 
 /// Speaks to the control thread; clones speak to the same.
 #[derive(Clone)]
-pub struct ControlHandle {
+pub(crate) struct ControlHandle {
     pub(super) shared: Arc<Shared>,
 }
 
@@ -164,14 +164,14 @@ impl ControlHandle {
     /// of rank 0 while that is there; to this rank itself it is delivered too. Messages between two
     /// ranks stay in order. What cannot be sent any more is dropped: [`Handler::control_lost`] has
     /// said so.
-    pub fn send(&self, to: usize, group: u32, payload: &[u8]) {
+    pub(crate) fn send(&self, to: usize, group: u32, payload: &[u8]) {
         if let Ok(to) = u32::try_from(to) {
             self.push_send(to, group, payload);
         }
     }
 
     /// Sends a control message to every rank but this one.
-    pub fn send_all(&self, group: u32, payload: &[u8]) {
+    pub(crate) fn send_all(&self, group: u32, payload: &[u8]) {
         self.push_send(TO_ALL, group, payload);
     }
 
@@ -182,12 +182,12 @@ impl ControlHandle {
 
     /// Asks for a data connection to `peer`. The lower rank dials, and the higher one asks it to;
     /// the call is fine on either side, and again while one is being dialed.
-    pub fn dial(&self, group: u32, peer: usize) {
+    pub(crate) fn dial(&self, group: u32, peer: usize) {
         self.shared.push(Command::Dial { group, peer });
     }
 
     /// There is no such group any more: its connections that are not established are given up.
-    pub fn forget(&self, group: u32) {
+    pub(crate) fn forget(&self, group: u32) {
         self.shared.push(Command::Forget { group });
     }
 
@@ -195,17 +195,17 @@ impl ControlHandle {
     /// thread does before it sleeps: it says that it no longer watches, and then asks
     /// [`Handler::wake_after`].
     #[must_use]
-    pub fn is_watching(&self) -> bool {
+    pub(crate) fn is_watching(&self) -> bool {
         self.shared.watches_data.load(Ordering::SeqCst)
     }
 
     /// Wakes the control thread, which then calls [`Handler::awake`].
-    pub fn poke(&self) {
+    pub(crate) fn poke(&self) {
         self.shared.wake();
     }
 
     /// Like [`ControlHandle::poke`], but `after` a time above zero. It replaces an earlier request.
-    pub fn poke_later(&self, after: Duration) {
+    pub(crate) fn poke_later(&self, after: Duration) {
         let time = Itimerspec {
             it_interval: Timespec::default(),
             it_value: Timespec::try_from(after).unwrap_or_default(),
@@ -218,7 +218,7 @@ impl ControlHandle {
     /// Sends what was queued before, closes every connection of the control thread, and ends it;
     /// within about a second. The handler is not called any more once this returns. On the
     /// control thread itself it only asks for that.
-    pub fn shutdown(&self) {
+    pub(crate) fn shutdown(&self) {
         self.shared.push(Command::Stop);
         let thread = lock(&self.shared.thread).take();
         if let Some(thread) = thread {

@@ -122,7 +122,7 @@ fn only_behind(word: Word) -> [SockFilter; 6] {
 type Stash = BTreeMap<u32, BTreeMap<usize, Option<OwnedFd>>>;
 
 /// Speaks to the other ranks that share memory with this one.
-pub struct LocalPeers {
+pub(crate) struct LocalPeers {
     rank: usize,
     attempt: u16,
     secret: Secret,
@@ -148,7 +148,7 @@ impl LocalPeers {
     ///
     /// # Errors
     /// [`Error::join`]: a local rank's entry is malformed.
-    pub fn new(
+    pub(crate) fn new(
         socket: LocalSocket,
         (rank, attempt): (usize, u16),
         secret: Option<Secret>,
@@ -183,7 +183,7 @@ impl LocalPeers {
 
     /// Whether another rank shares memory with this one.
     #[must_use]
-    pub fn has_peers(&self) -> bool {
+    pub(crate) fn has_peers(&self) -> bool {
         !self.addresses.is_empty()
     }
 
@@ -193,7 +193,7 @@ impl LocalPeers {
     ///
     /// # Errors
     /// The system's.
-    pub fn end_sleeps_of(&self, reactor: &Arc<Reactor>) -> io::Result<()> {
+    pub(crate) fn end_sleeps_of(&self, reactor: &Arc<Reactor>) -> io::Result<()> {
         if self.reactor.set(Arc::clone(reactor)).is_ok() {
             reactor.watch(&self.socket)?;
         }
@@ -202,7 +202,7 @@ impl LocalPeers {
 
     /// Ends the current or the next sleep of a local rank. Never blocks. A datagram that does not
     /// fit is dropped: a full queue wakes its owner anyway.
-    pub fn wake(&self, rank: usize) {
+    pub(crate) fn wake(&self, rank: usize) {
         if let Some((address, word)) = self.addresses.get(&rank) {
             // A full queue wakes its owner, and a rank that is gone needs no waking.
             let _ = rustix::net::sendto(&self.socket, word, send_flags(), address);
@@ -210,12 +210,12 @@ impl LocalPeers {
     }
 
     /// Takes what has arrived since the last call. For the thread that sleeps in the reactor.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.receive(&mut self.lock());
     }
 
     /// Likewise, for any other thread: what was meant for the sleeping one ends its sleep.
-    pub fn drain_beside_sleeper(&self) {
+    pub(crate) fn drain_beside_sleeper(&self) {
         if self.receive(&mut self.lock()) {
             self.wake_sleeper();
         }
@@ -229,7 +229,7 @@ impl LocalPeers {
     /// # Errors
     /// [`Error::peer_lost`] names a rank that is gone, [`Error::deadline`] the ranks that sent none
     /// in time, [`Error::protocol`] one that sent something else; or the system's.
-    pub fn exchange(
+    pub(crate) fn exchange(
         &self,
         channel: u32,
         own: &impl AsFd,
@@ -245,7 +245,7 @@ impl LocalPeers {
     ///
     /// # Errors
     /// Those of [`LocalPeers::exchange`].
-    pub fn exchange_among(
+    pub(crate) fn exchange_among(
         &self,
         others: &[usize],
         channel: u32,
@@ -264,7 +264,7 @@ impl LocalPeers {
 
     /// Takes the descriptors that have come for channels that are `wanted`: channel, sender, and
     /// the descriptor, unless this process had no number left for it.
-    pub fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
+    pub(crate) fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
         let mut stash = self.lock();
         let all = std::mem::take(&mut *stash).into_iter();
         let (taken, rest): (Stash, Stash) = all.partition(|(channel, _)| wanted(*channel));
@@ -277,7 +277,7 @@ impl LocalPeers {
     }
 
     /// Closes what has come for channels that are not `wanted`.
-    pub fn keep_only(&self, wanted: impl Fn(u32) -> bool) {
+    pub(crate) fn keep_only(&self, wanted: impl Fn(u32) -> bool) {
         self.lock().retain(|channel, _| wanted(*channel));
     }
 
@@ -285,7 +285,7 @@ impl LocalPeers {
     ///
     /// # Errors
     /// It is not, or this process had no number left for it.
-    pub fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
+    pub(crate) fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
         let refused =
             || Error::system(format!("its descriptor was refused here; {}", Room::here()));
         let file = file.ok_or_else(refused)?;
@@ -369,7 +369,7 @@ impl LocalPeers {
     ///
     /// # Errors
     /// [`Error::peer_lost`] if that rank is gone; or the system's.
-    pub fn hand_over(&self, channel: u32, own: impl AsFd, rank: usize) -> Result<bool> {
+    pub(crate) fn hand_over(&self, channel: u32, own: impl AsFd, rank: usize) -> Result<bool> {
         let own = own.as_fd();
         let Some((address, word)) = self.addresses.get(&rank) else {
             let why = format!("rank {rank} shares no memory with rank {}", self.rank);

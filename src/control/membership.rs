@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// This process among the others, after the join.
 #[derive(Clone, Debug)]
-pub struct Membership {
+pub(crate) struct Membership {
     /// This rank.
     pub rank: usize,
     /// How many ranks there are.
@@ -24,13 +24,13 @@ pub struct Membership {
 impl Membership {
     /// The ranks that can share memory with this one, itself included, ascending.
     #[must_use]
-    pub fn local_ranks(&self) -> Vec<usize> {
+    pub(crate) fn local_ranks(&self) -> Vec<usize> {
         peer::local_ranks(&self.peers, self.rank)
     }
 
     /// By rank, the lowest rank that it can share memory with. The same on every rank.
     #[must_use]
-    pub fn hosts(&self) -> Vec<usize> {
+    pub(crate) fn hosts(&self) -> Vec<usize> {
         peer::hosts(&self.peers)
     }
 
@@ -38,14 +38,14 @@ impl Membership {
     ///
     /// # Errors
     /// [`Error::configuration`]: the ranks of one host are given several sites.
-    pub fn sites(&self) -> Result<Vec<usize>> {
+    pub(crate) fn sites(&self) -> Result<Vec<usize>> {
         peer::sites(&self.peers).map_err(Error::configuration)
     }
 
     /// Whether nothing but one machine is between the ranks: all have one host id, and take
     /// connections at one address, or at addresses of loopback. The same on every rank.
     #[must_use]
-    pub fn are_of_one_machine(&self) -> bool {
+    pub(crate) fn are_of_one_machine(&self) -> bool {
         let first = &self.peers[0];
         self.peers.iter().all(|peer| {
             let (ip, is_near) = (peer.address.ip(), peer.address.ip().is_loopback());
@@ -57,7 +57,7 @@ impl Membership {
 
     /// This rank's number among those with its host id, from 0, and how many those are.
     #[must_use]
-    pub fn place_on_host(&self) -> (usize, usize) {
+    pub(crate) fn place_on_host(&self) -> (usize, usize) {
         let host_id = &self.peers[self.rank].host_id;
         let count = |of: &[Peer]| of.iter().filter(|peer| peer.host_id == *host_id).count();
         (count(&self.peers[..self.rank]), count(&self.peers))
@@ -65,7 +65,7 @@ impl Membership {
 
     /// Whether this is the lowest rank with its host id, which does what is done once per host.
     #[must_use]
-    pub fn is_first_of_host(&self) -> bool {
+    pub(crate) fn is_first_of_host(&self) -> bool {
         self.place_on_host().0 == 0
     }
 }

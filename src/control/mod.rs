@@ -18,25 +18,24 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
-pub mod cancel;
+pub(crate) mod cancel;
 pub(crate) mod channel;
 pub(crate) mod connections;
 pub(crate) mod descriptors;
 pub(crate) mod failure;
-pub mod handle;
+pub(crate) mod handle;
 pub(crate) mod handshake;
-pub mod local;
-pub mod membership;
+pub(crate) mod local;
+pub(crate) mod membership;
 pub(crate) mod message;
 pub(crate) mod notices;
-pub mod peer;
-pub mod process;
+pub(crate) mod peer;
+pub(crate) mod process;
 pub(crate) mod report;
 pub(crate) mod thread;
 mod user;
 pub(crate) mod wait;
 
-pub use handle::{ControlHandle, Handler};
-pub use local::LocalPeers;
-pub use membership::Membership;
-pub use peer::Peer;
+pub(crate) use handle::{ControlHandle, Handler};
+pub(crate) use local::LocalPeers;
+pub(crate) use membership::Membership;

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 /// A rank as the others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Where it takes data connections.
     pub address: SocketAddr,
     /// Its host's name, for messages to people; never resolved.
@@ -40,7 +40,7 @@ impl Peer {
     /// What must be the same for two ranks to share memory; `None` for one that shares with
     /// no rank.
     #[must_use]
-    pub fn sharing_key(&self) -> Option<SharingKey<'_>> {
+    pub(crate) fn sharing_key(&self) -> Option<SharingKey<'_>> {
         let place = self.place.as_ref().ok()?;
         Some(SharingKey {
             host_id: &self.host_id,
@@ -54,7 +54,7 @@ impl Peer {
 
 /// What tells a process from all others, together with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub(crate) struct Process {
     /// The kernel's boot and the process namespace, in which the number means something.
     #[serde(deserialize_with = "told_name")]
     pub space: String,
@@ -63,7 +63,7 @@ pub struct Process {
 }
 
 /// Where a rank can share memory, or why it shares with no rank.
-pub type Offer = Result<Place, String>;
+pub(crate) type Offer = Result<Place, String>;
 
 /// Where a rank can share memory, and how it is reached there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ pub struct Place {
 
 /// What must be the same for two ranks to share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SharingKey<'a> {
+pub(crate) struct SharingKey<'a> {
     /// `RINGTREE_HOST_ID`, or what was found.
     pub host_id: &'a str,
     /// The kernel's boot.

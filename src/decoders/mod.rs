@@ -1,8 +1,8 @@
 //! Every decoder of bytes that come from outside this process, as one list.
 //!
-//! *Purpose.* The fuzzer in `fuzz/` and the test that replays its corpus (`tests/decoders.rs`) run
-//! the same functions on the same list. A decoder that is not on it is not fuzzed: what reads a
-//! new kind of message or file adds a line.
+//! *Purpose.* The fuzzer in `fuzz/` and the test that replays its corpus (`replay`) run the same
+//! functions on the same list. Only they compile this module. A decoder that is not on the list is
+//! not fuzzed: what reads a new kind of message or file adds a line.
 //!
 //! *Invariants.* [`Decoder::run`] takes any bytes. It panics if the code under it does, or if it
 //! breaks a promise: what decodes is decoded again from its own encoding to an equal value; what
@@ -17,6 +17,8 @@ mod control;
 mod files;
 mod handshake;
 mod links;
+#[cfg(test)]
+mod replay;
 mod session;
 
 /// A decoder, the name of its corpus, and inputs that it accepts.
@@ -54,12 +56,6 @@ pub const DECODERS: &[Decoder] = &[
     files::NAMES,
     files::RECORDING,
 ];
-
-/// The decoder called `name`.
-#[must_use]
-pub fn find(name: &str) -> Option<&'static Decoder> {
-    DECODERS.iter().find(|decoder| decoder.name == name)
-}
 
 /// What is left of an input: its bytes as numbers, zeros once it is used up.
 struct Input<'a>(&'a [u8]);

@@ -45,8 +45,8 @@ impl Program {
     /// tells which ranks share this rank's host: what several of them are sent is written once.
     ///
     /// ```
-    /// use ringtree::engine::bind::Placement;
-    /// use ringtree::engine::program::{Action, Program};
+    /// use ringtree::internal::engine::Placement;
+    /// use ringtree::internal::engine::{Action, Program};
     /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
     ///
     /// let request = Request {

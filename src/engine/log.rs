@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads the time.
-pub type Clock = Box<dyn Fn() -> Duration + Send>;
+pub(crate) type Clock = Box<dyn Fn() -> Duration + Send>;
 
 /// The moments of a group's collectives, in the order in which they came.
 pub struct Log {

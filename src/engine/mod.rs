@@ -17,16 +17,16 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bind;
-pub mod cache;
+pub(crate) mod bind;
+pub(crate) mod cache;
 mod expose;
 mod founding;
-pub mod gate;
-pub mod group;
-pub mod log;
+pub(crate) mod gate;
+pub(crate) mod group;
+pub(crate) mod log;
 mod matching;
-pub mod medium;
-pub mod program;
+pub(crate) mod medium;
+pub(crate) mod program;
 mod queue;
 mod reservations;
 mod run;
@@ -80,15 +80,19 @@ pub struct Ticket {
 impl Engine {
     /// Adds a group under the number that all its ranks use for it.
     pub fn add_group(&mut self, number: u32, mut group: Group) {
+        self.waits.prepare(number, &mut group);
+        self.groups.push((number, group));
+        // What a rank said before it was gone comes first: it may have left in peace.
+        for (_, from, payload) in self.founding.take_early(number) {
+            self.control(number, from, &payload);
+        }
+        let Some((_, group)) = self.groups.last_mut() else {
+            return;
+        };
         for (rank, why) in &self.lost {
             if let Some(peer) = group.members().rank_of(*rank) {
                 group.control_lost(peer, why);
             }
-        }
-        self.waits.prepare(number, &mut group);
-        self.groups.push((number, group));
-        for (_, from, payload) in self.founding.take_early(number) {
-            self.control(number, from, &payload);
         }
     }
 
@@ -409,6 +413,11 @@ mod tests {
         }
     }
 
+    fn unconnected(rank: usize, world_size: usize) -> Group {
+        let links = || Links::new(world_size, Box::new(|_| Box::new(Unconnected)));
+        Group::new(rank, world_size, links(), links())
+    }
+
     /// Rank 1 of 3 in an all-gather of one byte a rank.
     fn waiting(timeout: Duration) -> (Engine, Ticket) {
         let topology = Topology::apart(3);
@@ -428,8 +437,7 @@ mod tests {
             timeout,
             gate: None,
         };
-        let links = || Links::new(3, Box::new(|_| Box::new(Unconnected)));
-        let mut group = Group::new(1, 3, links(), links());
+        let mut group = unconnected(1, 3);
         let order = Order::Collectives;
         let ticket = Ticket {
             group: 0,
@@ -499,5 +507,26 @@ mod tests {
         engine.tick(Duration::from_secs(1));
         engine.tick(Duration::from_secs(1 << 40));
         assert!(take(&mut engine, ticket).is_none());
+    }
+
+    /// Rank 1 has made its calls in a group before rank 0 knows that the group is made.
+    #[test]
+    fn a_rank_that_left_a_group_before_another_had_it_is_not_lost() {
+        for says_goodbye in [true, false] {
+            let mut engine = Engine::default();
+            engine.found(0, &Members::everyone(2));
+            if says_goodbye {
+                let goodbye = Message::Goodbye {
+                    calls: 1,
+                    failed_beside: None,
+                };
+                engine.control(1, 1, &goodbye.encode());
+            }
+            engine.control_lost(1, "it closed its control connection");
+            engine.add_group(1, unconnected(0, 2));
+            engine.tick(Duration::ZERO);
+            engine.poll();
+            assert_eq!(engine.next_failure().is_none(), says_goodbye);
+        }
     }
 }

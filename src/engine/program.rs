@@ -60,7 +60,7 @@ impl Piece {
 /// The piece that byte `at` of a stream falls in, from there on, at most `most` bytes of it.
 #[inline]
 #[must_use]
-pub fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
+pub(crate) fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
     if let [piece] = pieces {
         return Piece {
             space: piece.space,
@@ -205,7 +205,7 @@ pub struct Program {
     pub readers: usize,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
-    /// The steps in an order in which they can be run one after the other, see [`in_order`].
+    /// The steps in an order in which they can be run one after the other, see `in_order`.
     pub order: Vec<usize>,
     /// Bytes of the longest message, if every message and every step is one run of bytes.
     pub longest_bytes: Option<usize>,
@@ -269,7 +269,7 @@ impl Program {
 /// as far as they do not depend on them: then a rank that waits has its next contribution out
 /// already, and its peers wait less. `engine/progress.md` says why no rank waits for ever.
 #[must_use]
-pub fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
+pub(crate) fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
     let mut order = Vec::with_capacity(steps.len());
     let mut held_back: Vec<usize> = Vec::new();
     let mut first = 0;

@@ -7,10 +7,10 @@
 //! Numbers are little-endian. `crc32c` is reserved and 0 until checksums are negotiated.
 
 /// Bytes of an encoded header.
-pub const HEADER_BYTES: usize = 32;
+pub(crate) const HEADER_BYTES: usize = 32;
 
 /// The kind of frame that carries a segment of a message.
-pub const KIND_SEGMENT: u8 = 0xD1;
+pub(crate) const KIND_SEGMENT: u8 = 0xD1;
 
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Header {
     /// The header as bytes.
     ///
     /// ```
-    /// use ringtree::link::frame::Header;
+    /// use ringtree::internal::link::Header;
     /// let header = Header { epoch: 0, group: 1, sequence: 7, message: 2, bytes: 64, digest: 9 };
     /// assert_eq!(Header::decode(&header.encode()), Some(header));
     /// ```

@@ -12,10 +12,10 @@
 
 #![forbid(unsafe_code)]
 
-pub mod frame;
-pub mod shm;
-pub mod stream;
-pub mod tcp;
+pub(crate) mod frame;
+pub(crate) mod shm;
+pub(crate) mod stream;
+pub(crate) mod tcp;
 mod window;
 
 use crate::dtype::Dtype;
@@ -55,7 +55,7 @@ pub struct Message {
 }
 
 /// Parts of a message that lie apart and are offered at once, at most.
-pub const PARTS_AT_ONCE: usize = 32;
+pub(crate) const PARTS_AT_ONCE: usize = 32;
 
 /// What a link is given to send.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ pub enum LinkError {
 /// The non-blocking link to one peer. Every method returns at once.
 ///
 /// ```
-/// use ringtree::link::{Link, LinkError, Message};
+/// use ringtree::internal::link::{Link, LinkError, Message};
 ///
 /// /// Takes the next bytes of a message; says whether it is whole.
 /// fn go_on(

@@ -20,7 +20,7 @@ const READ_AHEAD_BYTES: usize = 512;
 /// Where a link's stream comes from: `None` as long as it has not been made. The stream is ordered,
 /// reliable and non-blocking: `WouldBlock` when nothing can move now, a read of 0 bytes when the
 /// peer has closed it.
-pub type Source<S> = Box<dyn FnMut() -> Option<S> + Send>;
+pub(crate) type Source<S> = Box<dyn FnMut() -> Option<S> + Send>;
 
 /// A [`Link`] over a byte stream.
 pub struct StreamLink<S> {

@@ -64,7 +64,7 @@ pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
 
 /// From now on no forked child of this process holds `socket`, which would hide this process's
 /// death from its peers.
-pub fn keep_from_children(socket: &impl AsFd) {
+pub(crate) fn keep_from_children(socket: &impl AsFd) {
     // If the system refuses, only such a death is noticed later.
     let _ = close_in_children(socket);
 }

@@ -113,7 +113,7 @@ impl Call {
     /// ```
     /// use ringtree::Dtype;
     /// use ringtree::plan::{Algorithm, Collective};
-    /// use ringtree::protocol::call::Call;
+    /// use ringtree::internal::protocol::call::Call;
     /// let call = Call::new(Collective::AllReduce, 1000).dtype(Dtype::F64).by(Algorithm::Ring);
     /// assert_eq!(call.numbered(2).to_string(), "all-reduce #2 of 1000 f64, sum, by ring");
     /// ```

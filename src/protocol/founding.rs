@@ -81,7 +81,7 @@ impl Notice {
     /// The notice in `bytes`; `None` if they are none.
     ///
     /// ```
-    /// use ringtree::protocol::founding::Notice;
+    /// use ringtree::internal::protocol::founding::Notice;
     /// let join = Notice::Join { serial: 3, parent: 0, members: vec![4, 1] };
     /// assert_eq!(Notice::decode(&join.encode()), Some(join));
     /// assert_eq!(Notice::decode(b"?"), None);
@@ -150,7 +150,7 @@ enum Absence {
 /// Rank 0's list of the groups that are being made.
 ///
 /// ```
-/// use ringtree::protocol::founding::{FIRST_MADE, Notice, Registrar};
+/// use ringtree::internal::protocol::founding::{FIRST_MADE, Notice, Registrar};
 /// let mut registrar = Registrar::default();
 /// let join = |serial| Notice::Join { serial, parent: 0, members: vec![2, 1] };
 /// assert!(registrar.receive(1, join(7)).is_empty());

@@ -85,8 +85,8 @@ impl HandOver {
     /// The message and its proof.
     ///
     /// ```
-    /// use ringtree::protocol::hand_over::{Claim, HandOver, Nonce, Token};
-    /// use ringtree::protocol::handshake::Secret;
+    /// use ringtree::internal::protocol::hand_over::{Claim, HandOver, Nonce, Token};
+    /// use ringtree::internal::protocol::handshake::Secret;
     /// let (secret, nonce) = (Secret::new([7; 32]), Nonce::new([&Token([1; 16])]));
     /// let hand_over = HandOver { attempt: 0, channel: 4, from: 0, to: 1 };
     /// let claim = Claim::decode(&hand_over.encode(&secret, &nonce)).expect("a message");

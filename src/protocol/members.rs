@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// The ranks of a group by their numbers in the world, in the order of their numbers in the group.
 ///
 /// ```
-/// use ringtree::protocol::members::Members;
+/// use ringtree::internal::protocol::members::Members;
 /// let members = Members::of(vec![5, 0, 2], 8);
 /// assert_eq!((members.count(), members.world_rank(0), members.rank_of(2)), (3, 5, Some(2)));
 /// assert_eq!(members.name(0).to_string(), "rank 0 (world rank 5)");

@@ -193,7 +193,7 @@ impl Message {
     /// The message in `bytes`; `None` if they are none.
     ///
     /// ```
-    /// use ringtree::protocol::message::{Message, Place};
+    /// use ringtree::internal::protocol::message::{Message, Place};
     /// let place = Place {
     ///     rank: 3,
     ///     calls: 1 << 40,

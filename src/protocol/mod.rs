@@ -21,5 +21,5 @@ pub mod hand_over;
 pub mod handshake;
 pub mod members;
 pub mod message;
-pub mod sealed;
+pub(crate) mod sealed;
 pub mod session;

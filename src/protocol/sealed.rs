@@ -10,14 +10,14 @@ use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use std::fmt;
 
 /// The longest message: a control message and its addresses.
-pub const SEALED_BYTES_MAX: usize = CONTROL_MESSAGE_BYTES_MAX + 64;
+pub(crate) const SEALED_BYTES_MAX: usize = CONTROL_MESSAGE_BYTES_MAX + 64;
 
 const LENGTH_BYTES: usize = 4;
 const MAC_BYTES: usize = 32;
 
 /// Which end of the connection sent a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// The end that opened the connection did.
     FromInitiator,
     /// The end that accepted it did.
@@ -34,7 +34,7 @@ fn tag(key: &ConnectionKey, direction: Direction, counter: u64, framed: &[u8]) -
 
 /// Why a stream cannot be read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub(crate) enum Broken {
     /// A length above [`SEALED_BYTES_MAX`].
     TooLong,
     /// A message that the other end did not send at this place.
@@ -52,7 +52,7 @@ impl fmt::Display for Broken {
 
 /// The sending half.
 #[derive(Debug)]
-pub struct Sealer {
+pub(crate) struct Sealer {
     key: ConnectionKey,
     direction: Direction,
     counter: u64,
@@ -61,7 +61,7 @@ pub struct Sealer {
 impl Sealer {
     /// Seals what this end sends in `direction`.
     #[must_use]
-    pub fn new(key: ConnectionKey, direction: Direction) -> Self {
+    pub(crate) fn new(key: ConnectionKey, direction: Direction) -> Self {
         Self {
             key,
             direction,
@@ -71,7 +71,7 @@ impl Sealer {
 
     /// Appends the sealed `message` to `out`; a message is at most [`SEALED_BYTES_MAX`] long, or
     /// the other end refuses it.
-    pub fn seal(&mut self, message: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn seal(&mut self, message: &[u8], out: &mut Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let start = out.len();
         out.extend_from_slice(&length.to_le_bytes());
@@ -84,7 +84,7 @@ impl Sealer {
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Opener {
+pub(crate) struct Opener {
     key: ConnectionKey,
     direction: Direction,
     counter: u64,
@@ -95,7 +95,7 @@ pub struct Opener {
 impl Opener {
     /// Opens what the other end sent in `direction`.
     #[must_use]
-    pub fn new(key: ConnectionKey, direction: Direction) -> Self {
+    pub(crate) fn new(key: ConnectionKey, direction: Direction) -> Self {
         Self {
             key,
             direction,
@@ -106,7 +106,7 @@ impl Opener {
     }
 
     /// Takes bytes that came. Call [`Opener::next_message`] until it has none before feeding more.
-    pub fn feed(&mut self, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.read);
         self.read = 0;
         self.buffer.extend_from_slice(bytes);
@@ -116,7 +116,7 @@ impl Opener {
     ///
     /// # Errors
     /// The stream is broken for good: close it.
-    pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+    pub(crate) fn next_message(&mut self) -> Result<Option<Vec<u8>>, Broken> {
         let bytes = &self.buffer[self.read..];
         let Some((head, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);

@@ -62,7 +62,7 @@ struct Departed {
 /// how far all ranks had come by then.
 ///
 /// ```
-/// use ringtree::protocol::session::{Session, To};
+/// use ringtree::internal::protocol::session::{Session, To};
 ///
 /// let (mut coordinator, mut other) = (Session::new(0, 3), Session::new(1, 3));
 /// coordinator.control_lost(2, "connection reset");

@@ -37,7 +37,8 @@ const FEW_BYTES: usize = 64;
 /// The kernel of one element type and one operator, chosen once per operation.
 ///
 /// ```
-/// use ringtree::{Dtype, ReduceOp, reduce::Kernel};
+/// use ringtree::{Dtype, ReduceOp};
+/// use ringtree::internal::compute::Kernel;
 ///
 /// let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum).expect("sums are defined for integers");
 /// let mut destination = [1, 2, 3];
@@ -144,7 +145,8 @@ impl Kernel {
 /// type; rounded once to nearest even, NaN canonical.
 ///
 /// ```
-/// use ringtree::{Dtype, reduce::scale};
+/// use ringtree::Dtype;
+/// use ringtree::internal::compute::scale;
 /// let mut bytes = [1.5f32.to_ne_bytes(), (-2.0f32).to_ne_bytes()].concat();
 /// scale(Dtype::F32, &mut bytes, 0.5);
 /// assert_eq!(bytes, [0.75f32.to_ne_bytes(), (-1.0f32).to_ne_bytes()].concat());

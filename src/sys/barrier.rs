@@ -22,7 +22,7 @@ fn membarrier(command: libc::c_int) -> bool {
 
 /// Whether this process's threads take part in the kernel's fences, and it may ask for them.
 #[must_use]
-pub fn is_kernel_fencing() -> bool {
+pub(crate) fn is_kernel_fencing() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED
         .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
@@ -30,7 +30,7 @@ pub fn is_kernel_fencing() -> bool {
 
 /// The sleeper's fence: after it the sleeper sees what any waker wrote before it, and a waker that
 /// looks later sees what the sleeper wrote before it.
-pub fn fence_of_sleeper() {
+pub(crate) fn fence_of_sleeper() {
     fence(Ordering::SeqCst);
     if is_kernel_fencing() {
         // It has worked before; if it fails now, a sleep lasts its full, bounded, time.
@@ -41,7 +41,7 @@ pub fn fence_of_sleeper() {
 
 /// The waker's fence; `by_kernel` where the sleeper and this process have [`is_kernel_fencing`].
 #[inline]
-pub fn fence_of_waker(by_kernel: bool) {
+pub(crate) fn fence_of_waker(by_kernel: bool) {
     if by_kernel {
         compiler_fence(Ordering::SeqCst);
     } else {

@@ -32,7 +32,7 @@ static NULL: AtomicI32 = AtomicI32::new(-1);
 ///
 /// # Errors
 /// The system's; then children hold it.
-pub fn close_in_children(file: &impl AsFd) -> io::Result<()> {
+pub(crate) fn close_in_children(file: &impl AsFd) -> io::Result<()> {
     prepare()?;
     let descriptor = file.as_fd().as_raw_fd();
     let at = usize::try_from(descriptor).unwrap_or(usize::MAX);

@@ -15,19 +15,19 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// A process, told from those that it was forked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generation(u64);
+pub(crate) struct Generation(u64);
 
 impl Generation {
     /// This process's.
     #[must_use]
-    pub fn current() -> Self {
+    pub(crate) fn current() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
     /// Whether this process is the one that had it, and no child of that.
     #[must_use]
     #[inline]
-    pub fn is_current(self) -> bool {
+    pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 }
@@ -36,7 +36,7 @@ impl Generation {
 ///
 /// # Errors
 /// The system's: there is no memory for that.
-pub fn count_forks() -> io::Result<()> {
+pub(crate) fn count_forks() -> io::Result<()> {
     static IS_COUNTED: AtomicBool = AtomicBool::new(false);
     // Miri has no processes. A handler that two threads register counts twice, which is as good.
     if cfg!(miri) || IS_COUNTED.load(Ordering::Relaxed) {

@@ -43,7 +43,7 @@ enum Access {
 }
 
 /// A buffer that cannot be held, and why.
-pub type Refused<B, E> = (E, B);
+pub(crate) type Refused<B, E> = (E, B);
 
 /// The way to a buffer that a region holds, for forked children: the operation is their parent's
 /// and does not end in a child, so no region comes back there.
@@ -255,7 +255,7 @@ impl Drop for MustReturn {
 ///
 /// ```
 /// let mut numbers = [1u8, 2, 3];
-/// let sum = ringtree::sys::memory::lend(&mut numbers, |mut region| {
+/// let sum = ringtree::internal::compute::lend(&mut numbers, |mut region| {
 ///     region.bytes_mut()[0] = 4;
 ///     let sum: u8 = region.bytes().iter().sum();
 ///     (Some(region), sum)
@@ -272,7 +272,7 @@ pub fn lend<T: Element, R>(
 
 /// As [`lend`], for reading only.
 #[inline]
-pub fn lend_shared<T: Element, R>(
+pub(crate) fn lend_shared<T: Element, R>(
     slice: &[T],
     operation: impl FnOnce(Region) -> (Option<Region>, R),
 ) -> R {
@@ -280,7 +280,7 @@ pub fn lend_shared<T: Element, R>(
     lend_region(region, operation)
 }
 
-/// [`lend_shared`] of `input` and [`lend`] of `output` at once.
+/// Lends `input` for reading and `output` for writing, both as [`lend`] does.
 #[inline]
 pub fn lend_both<T: Element, U: Element, R>(
     input: &[T],

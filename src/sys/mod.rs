@@ -11,16 +11,18 @@
 #![allow(unsafe_code)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
-pub mod barrier;
+pub(crate) mod barrier;
+#[cfg(test)]
+pub(crate) mod counting;
 #[cfg(feature = "cuda")]
-pub mod cuda;
-pub mod fork;
-pub mod generation;
+pub(crate) mod cuda;
+pub(crate) mod fork;
+pub(crate) mod generation;
 pub(crate) mod inherit;
-pub mod interfaces;
-pub mod memory;
+pub(crate) mod interfaces;
+pub(crate) mod memory;
 #[cfg(feature = "launch")]
-pub mod process;
-pub mod shared;
+pub(crate) mod process;
+pub(crate) mod shared;
 pub(crate) mod simd;
-pub mod tcp;
+pub(crate) mod tcp;

@@ -23,7 +23,7 @@ const CHILD_FAILED: i32 = i32::MIN;
 /// Whether this process was started with `signal` ignored, as `nohup` starts programs, or has set
 /// it so: then it must stay ignored, in children too.
 #[must_use]
-pub fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: with a null action the call changes nothing; it writes the present one to memory that
     // is valid for it, which is read only if it says that it did.
@@ -36,7 +36,7 @@ pub fn is_ignored(signal: i32) -> bool {
 /// Stops this process as SIGTSTP does by default, and returns when it goes on. The system does not
 /// stop a process that no shell could let go on: the first one of a container, and one whose group
 /// has no parent in its session.
-pub fn suspend() {
+pub(crate) fn suspend() {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a sigaction of zeros is the default action with an empty mask. The first call writes
     // the present action to memory that is valid for it, and only if it has done so is that put
@@ -97,7 +97,7 @@ fn bind(command: &mut Command, in_session: bool) {
 /// rank. It sleeps in one `read` and ends with the value that started it, which reaps it: where
 /// the first process of a container reaps nothing, an orphan would stay a zombie.
 #[derive(Debug)]
-pub struct Watchdog {
+pub(crate) struct Watchdog {
     telling: Option<PipeWriter>,
     process: libc::pid_t,
 }
@@ -107,7 +107,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// When the system refuses a pipe or a process.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let (listening, telling) = io::pipe()?;
         let arguments = argument_memory().unwrap_or(0..0);
         // SAFETY: the child makes only async-signal-safe calls, so it may follow a fork of many
@@ -133,7 +133,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// When the child cannot be made or its program cannot be run; nothing is left to guard then.
-    pub fn spawn(
+    pub(crate) fn spawn(
         &mut self,
         mut command: Command,
         inherited: &[BorrowedFd<'_>],
@@ -165,7 +165,7 @@ impl Watchdog {
     }
 
     /// Forgets `group`: called before its leader is reaped, since the number may then be reused.
-    pub fn release(&mut self, group: i32) {
+    pub(crate) fn release(&mut self, group: i32) {
         self.tell(-group);
     }
 

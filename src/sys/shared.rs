@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// Bytes of a word.
-pub const WORD_BYTES: usize = size_of::<u64>();
+pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 
 /// Words that another process may be writing.
 ///
@@ -111,7 +111,7 @@ impl Mapping {
 ///
 /// # Errors
 /// The system's: a limit of its address space (`ulimit -v`) is in the way.
-pub fn address_space_holds(bytes: usize) -> io::Result<()> {
+pub(crate) fn address_space_holds(bytes: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use; it
     // cannot be accessed, and it is unmapped below by the address and length it was made with.
@@ -280,7 +280,7 @@ impl OwnRegion {
     ///
     /// # Errors
     /// The system's: memfd refused, no memory, no descriptors.
-    pub fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
         Self::mapped(division, |mapping| mapping)
     }
 
@@ -288,7 +288,7 @@ impl OwnRegion {
     ///
     /// # Errors
     /// As [`OwnRegion::new`].
-    pub fn inherited(division: Division) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn inherited(division: Division) -> io::Result<(Self, OwnedFd)> {
         Self::mapped(division, Mapping::inherited)
     }
 
@@ -478,7 +478,7 @@ impl PeerRegion {
     /// # Errors
     /// The file is no sealed memfd of that size, so that reading it could end the process; or the
     /// system's error.
-    pub fn map(file: &OwnedFd, division: Division) -> io::Result<Self> {
+    pub(crate) fn map(file: &OwnedFd, division: Division) -> io::Result<Self> {
         let bytes = division.total_bytes();
         let seals = fcntl_get_seals(file)?;
         let size = fstat(file)?.st_size;

@@ -9,7 +9,7 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 /// What the other end's host has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledged {
+pub(crate) struct Acknowledged {
     /// Whether bytes or probes wait for an acknowledgement now.
     pub is_awaited: bool,
     /// The time since the last one came.
@@ -20,7 +20,7 @@ pub struct Acknowledged {
 ///
 /// # Errors
 /// The system's; `socket` may be no TCP connection.
-pub fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
+pub(crate) fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
     let info = info(socket)?;
     Ok(Acknowledged {
         is_awaited: info.tcpi_unacked > 0 || info.tcpi_probes > 0,
@@ -32,7 +32,7 @@ pub fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
 ///
 /// # Errors
 /// The system's; `socket` may be no TCP connection.
-pub fn round_trip(socket: &impl AsFd) -> io::Result<Duration> {
+pub(crate) fn round_trip(socket: &impl AsFd) -> io::Result<Duration> {
     info(socket).map(|info| Duration::from_micros(info.tcpi_rtt.into()))
 }
 
@@ -62,7 +62,7 @@ fn info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
 ///
 /// # Errors
 /// The system's: older kernels wait longer and longer, up to two minutes.
-pub fn try_again_within(socket: &impl AsFd, most: Duration) -> io::Result<()> {
+pub(crate) fn try_again_within(socket: &impl AsFd, most: Duration) -> io::Result<()> {
     let most = libc::c_int::try_from(most.as_millis()).unwrap_or(libc::c_int::MAX);
     // SAFETY: the descriptor is open, and the kernel reads the bytes of a live local.
     let failed = unsafe {

@@ -2,20 +2,17 @@
 
 use crate::links::{channel, channel_but, endpoints, receive, send};
 use crate::long::short_or_long;
+use crate::shares::{memory, peer_memory};
 use crate::world::{Case, PLAIN, Random, connected};
 use proptest::prelude::*;
-use ringtree::engine::Engine;
-use ringtree::engine::group::{Group, Memory, Start};
-use ringtree::engine::medium::host::Links;
+use ringtree::internal::compute::Region;
+use ringtree::internal::engine::{Engine, Group, Links, Memory, Start};
+use ringtree::internal::link::shm::{
+    Allocation, CELL_WORDS, CELLS, INLINE_BYTES, Layout, Own, OwnRegion, WriteWords,
+};
+use ringtree::internal::link::{Header, Link, LinkError, Message, Payload};
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::link::frame::Header;
-use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
-use ringtree::link::shm::layout::Layout;
-use ringtree::link::shm::ring::{CELL_WORDS, CELLS, INLINE_BYTES};
-use ringtree::link::{Link, LinkError, Message, Payload};
 use ringtree::plan::{Algorithm, Collective};
-use ringtree::sys::memory::Region;
-use ringtree::sys::shared::{OwnRegion, WriteWords};
 use ringtree::{Dtype, ReduceOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -163,13 +160,13 @@ fn an_exposed_payload_that_is_not_there_is_garbage() {
     ];
     for (number, start, is_there) in places {
         let (mut honest, lying) = beside_a_liar(2);
-        let (own, _) = memory(bytes).unwrap();
-        let (_theirs, file) = memory(bytes).unwrap();
+        let (own, _) = memory(bytes);
+        let (_theirs, file) = memory(bytes);
         let local = honest[0].local().expect("they share memory");
         local.admit(Allocation {
             number: 1,
             own: Own::new(&own),
-            theirs: vec![(1, peer_memory(bytes, &file).unwrap())],
+            theirs: vec![(1, peer_memory(bytes, &file))],
         });
         let beside = Layout::new(2).ring(0) + CELL_WORDS + 3;
         lying.store(beside, number);

@@ -3,7 +3,7 @@
 use crate::long::short_or_long;
 use crate::world::{Case, Rank, on_every_rank, pairs, stingy_world, world};
 use proptest::prelude::*;
-use ringtree::engine::bind::Placement;
+use ringtree::internal::engine::Placement;
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
 

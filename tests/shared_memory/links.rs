@@ -1,14 +1,11 @@
 //! What the engine relies on in links of shared memory.
 
+use crate::shares::{memory, peer_memory, peer_region, region};
 use crate::world::connected;
-use ringtree::engine::medium::host::Links;
-use ringtree::engine::program::Endpoint;
+use ringtree::internal::engine::{Endpoint, Links};
+use ringtree::internal::link::shm::{Allocation, Local, LocalLinks, Own, OwnRegion, links};
+use ringtree::internal::link::{Link, LinkError, Message, Payload};
 use ringtree::limits::SHARED_SEGMENT_BYTES;
-use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
-use ringtree::link::shm::local::Local;
-use ringtree::link::shm::{LocalLinks, links, peer_region, region};
-use ringtree::link::{Link, LinkError, Message, Payload};
-use ringtree::sys::shared::OwnRegion;
 use std::sync::Arc;
 
 /// The links of one rank, and what they have in common.
@@ -25,17 +22,17 @@ pub(crate) fn channel_but(
     world_size: usize,
     less: usize,
 ) -> (Vec<Channel>, Vec<OwnRegion>) {
-    let made = (0..world_size).map(|_| region(world_size).expect("memory can be shared"));
+    let made = (0..world_size).map(|_| region(world_size));
     let (mut regions, files): (Vec<_>, Vec<_>) = made.unzip();
     let others = regions.split_off(world_size - less);
     let ranks: Vec<_> = (0..world_size).collect();
     let one = |(rank, own)| {
         let peers = (0..world_size).filter(|peer| *peer != rank);
         let map = |peer: usize| {
-            let theirs = peer_region(world_size, &files[peer]).expect("it is one");
+            let theirs = peer_region(world_size, &files[peer]);
             (peer, theirs)
         };
-        let wake: ringtree::link::shm::Wake = Arc::new(|_| {});
+        let wake: ringtree::internal::link::shm::Wake = Arc::new(|_| {});
         links(name, &ranks, rank, own, peers.map(map).collect(), &wake)
     };
     let channels = regions.into_iter().enumerate().map(one).collect();
@@ -174,7 +171,7 @@ fn bytes_are_exposed_to_the_ranks_of_the_host_alone() {
     let (mut near, mut other) = (channels.next().unwrap(), channels.next().unwrap());
     near.0.push((2, Box::new(Far)));
     let mut links = connected(3, near);
-    let (mut own, file) = memory(BYTES).unwrap();
+    let (mut own, file) = memory(BYTES);
     let allocation = |own, theirs| Allocation {
         number: 1,
         own,
@@ -184,8 +181,8 @@ fn bytes_are_exposed_to_the_ranks_of_the_host_alone() {
         .local()
         .unwrap()
         .admit(allocation(Own::new(&own), vec![]));
-    let theirs = peer_memory(BYTES, &file).unwrap();
-    let (unused, _) = memory(BYTES).unwrap();
+    let theirs = peer_memory(BYTES, &file);
+    let (unused, _) = memory(BYTES);
     other
         .1
         .admit(allocation(Own::new(&unused), vec![(0, theirs)]));

@@ -9,6 +9,7 @@ mod links;
 #[path = "../support/long.rs"]
 mod long;
 mod order;
+mod shares;
 mod stingy;
 mod stress;
 mod world;

@@ -3,8 +3,7 @@
 use crate::long::short_or_long;
 use crate::world::{Case, pairs};
 use proptest::prelude::*;
-use ringtree::engine::bind::Placement;
-use ringtree::engine::program::{Action, Endpoint, Piece, Program, ProgramStep, Space};
+use ringtree::internal::engine::{Action, Endpoint, Piece, Placement, Program, ProgramStep, Space};
 use ringtree::plan::{Hosts, Request, Topology, plan};
 use ringtree::{Dtype, ReduceOp};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! A link that does as little as it may.
 
 use crate::world::Random;
-use ringtree::link::{Link, LinkError, Message, Payload};
+use ringtree::internal::link::{Link, LinkError, Message, Payload};
 
 /// Often takes nothing, gives whole elements but few at a time, and owns late that its peer has
 /// read. What it takes it takes whole, and what it has promised room for it takes, as shared memory

@@ -2,22 +2,17 @@
 //! results are known exactly.
 
 use crate::links::{Channel, channel};
+use crate::shares::{memory, peer_memory};
 use crate::stingy::Stingy;
-use ringtree::engine::Engine;
-use ringtree::engine::bind::Placement;
-use ringtree::engine::cache::Prepared;
-use ringtree::engine::group::{End, Group, Memory, Order, Start};
-use ringtree::engine::medium::host::Links;
-use ringtree::engine::program::Arithmetic;
-use ringtree::engine::program::Program;
-use ringtree::link::Link;
-use ringtree::link::shm::exposed::{Allocation, Own, memory, peer_memory};
+use ringtree::internal::compute::{Kernel, Region, lend, lend_both};
+use ringtree::internal::engine::{
+    Arithmetic, End, Engine, Group, Links, Memory, Order, Placement, Prepared, Program, Start,
+};
+use ringtree::internal::link::Link;
+use ringtree::internal::link::shm::{Allocation, Own, OwnRegion};
+use ringtree::internal::protocol::call::Call;
 use ringtree::plan::layout::part_start;
 use ringtree::plan::{Algorithm, Collective, Hosts, Request, algorithms, plan};
-use ringtree::protocol::call::Call;
-use ringtree::reduce::Kernel;
-use ringtree::sys::memory::{Region, lend, lend_both};
-use ringtree::sys::shared::OwnRegion;
 use ringtree::{Dtype, Error, Layout, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
@@ -241,7 +236,7 @@ fn world_over(
     over: impl Fn(Box<dyn Link>) -> Box<dyn Link>,
 ) -> Vec<Rank> {
     let [collectives, pairs] = [channel(world_size), channel(world_size)];
-    let made = (0..world_size).map(|_| memory(EXPOSABLE_BYTES).expect("memory can be shared"));
+    let made = (0..world_size).map(|_| memory(EXPOSABLE_BYTES));
     let (memories, files): (Vec<_>, Vec<_>) = made.unzip();
     let ranks = collectives.into_iter().zip(pairs).zip(memories);
     type Parts = ((Channel, Channel), OwnRegion);
@@ -251,7 +246,7 @@ fn world_over(
         let mut group = Group::new(rank, world_size, collectives, connected(world_size, pairs));
         let peers = (0..world_size).filter(|peer| *peer != rank);
         let map = |peer: usize| {
-            let theirs = peer_memory(EXPOSABLE_BYTES, &files[peer]).expect("it is some");
+            let theirs = peer_memory(EXPOSABLE_BYTES, &files[peer]);
             (peer, theirs)
         };
         group.admit(Allocation {

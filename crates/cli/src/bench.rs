@@ -12,7 +12,7 @@ use crate::{FAILED, FINE, Invocation, MISUSED};
 use case::{Case, Memory};
 use measure::Measurement;
 use report::Report;
-use ringtree::bootstrap::TransportChoice;
+use ringtree::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::ddp::Trace;
 use ringtree::plan::algorithms::required;

@@ -2,8 +2,8 @@
 
 use crate::gpu;
 use crate::{FAILED, FINE, MISUSED};
-use ringtree::bootstrap::sharing::Findings;
-use ringtree::bootstrap::{TransportChoice, TuningSource};
+use ringtree::TransportChoice;
+use ringtree::internal::bootstrap::{Findings, TuningSource};
 use ringtree::plan::select::TuningTable;
 use std::fmt::Display;
 use std::io::Write;

@@ -27,8 +27,7 @@ pub use invocation::{Invocation, Program};
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use ringtree::bootstrap::environment::{check_names, listed};
-use ringtree::bootstrap::settings::check_environment;
+use ringtree::internal::bootstrap::{check_environment, check_names, listed};
 use ringtree::launch::tell;
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! What scripted ranks do: calls, computation and waiting, as data.
 
 use ringtree::error::{Error, Result};
-pub use ringtree::protocol::call::Call;
+pub use ringtree::internal::protocol::call::Call;
 use std::sync::Arc;
 use std::time::Duration;
 

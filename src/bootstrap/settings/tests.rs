@@ -220,3 +220,14 @@ fn half_an_environment_makes_no_rank_alone() {
         assert_eq!(refusal(&[("RANK", ""), (name, "4")]), error.to_string());
     }
 }
+
+#[test]
+fn a_rank_that_its_program_numbers_takes_only_the_rest_from_the_environment() {
+    let settings = Settings::for_rank(1, 2, |name| match name {
+        "RANK" => Some("7".into()),
+        "RINGTREE_TIMEOUT_MS" => Some("5000".into()),
+        _ => None,
+    });
+    let settings = settings.unwrap();
+    assert_eq!((settings.rank, settings.timeout.as_secs()), (1, 5));
+}

@@ -6,6 +6,8 @@ mod sharing;
 mod strangers;
 
 use super::*;
+use crate::bootstrap::join::{Joined, join};
+use crate::bootstrap::settings::{Settings, TransportChoice};
 use crate::control::{Handler, Membership};
 use crate::error::{Error, Result};
 use crate::link::tcp::DataStream;

@@ -21,11 +21,11 @@ const ALIGNMENT: usize = 256;
 const VECTOR_BYTES: usize = 16;
 
 /// Where a byte of the program's buffer lies in the caller's.
-pub type Lies<'a> = &'a dyn Fn(usize) -> usize;
+pub(crate) type Lies<'a> = &'a dyn Fn(usize) -> usize;
 
 /// Which memory a place lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub(crate) enum Where {
     /// The caller's buffer.
     Buffer,
     /// This rank's frame.
@@ -36,7 +36,7 @@ pub enum Where {
 
 /// A place in one of an operation's memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// Which memory.
     pub memory: Where,
     /// The first byte.
@@ -45,7 +45,7 @@ pub struct Place {
 
 /// What a stream is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// Wait until message `number` of `peer` lies in its frame.
     Await {
         /// The sender.
@@ -85,7 +85,7 @@ pub enum Entry {
 impl Entry {
     /// The places that it reads or writes, and the bytes of each.
     #[must_use]
-    pub fn places(&self) -> (Vec<Place>, usize) {
+    pub(crate) fn places(&self) -> (Vec<Place>, usize) {
         match self {
             Self::Await { .. } | Self::Notify { .. } => (Vec::new(), 0),
             Self::Copy { from, to, bytes } => (vec![*from, *to], *bytes),
@@ -98,7 +98,7 @@ impl Entry {
 
 /// What one rank's stream is told for an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Script {
+pub(crate) struct Script {
     /// In this order.
     pub entries: Vec<Entry>,
     /// The ranks that read this rank's frame, and how many messages each gets.
@@ -111,7 +111,7 @@ pub struct Script {
 /// messages, and no reduction has more than `operands_max` operands. Where messages begin in a
 /// frame depends on `lies`, so the answer is for this `lies` alone.
 #[must_use]
-pub fn fits(
+pub(crate) fn fits(
     programs: &[Program],
     lies: Lies<'_>,
     frame_bytes: usize,
@@ -135,7 +135,7 @@ pub fn fits(
 
 /// Writes down what `rank`'s stream is told, given the programs of all ranks.
 #[must_use]
-pub fn script(programs: &[Program], lies: Lies<'_>, rank: usize) -> Script {
+pub(crate) fn script(programs: &[Program], lies: Lies<'_>, rank: usize) -> Script {
     let program = &programs[rank];
     let mut recorder = Recorder {
         program,

@@ -13,11 +13,11 @@ use crate::link::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
 const OPERANDS_AT_HAND: usize = 32;
 
 /// Makes the link to a peer.
-pub type Connect = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
+pub(crate) type Connect = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
 
 /// Makes what the links to the ranks of this host have in common; `None` where this process lacks
 /// what that needs, which its links then tell.
-pub type MakeLocal = Box<dyn FnMut() -> Option<Local> + Send>;
+pub(crate) type MakeLocal = Box<dyn FnMut() -> Option<Local> + Send>;
 
 /// One rank's links to the others of its group, for one order of calls.
 pub struct Links {
@@ -225,7 +225,7 @@ fn broken_by(peer: usize, moved: Result<usize, LinkError>) -> Moved {
 }
 
 /// The memory of one operation. In place, `output` is the buffer and there is no input.
-pub struct Buffers<'a> {
+pub(crate) struct Buffers<'a> {
     /// What is only read.
     pub input: &'a [u8],
     /// What is written.
@@ -308,7 +308,7 @@ impl<'a> Beside<'a> {
 }
 
 /// One operation on host bytes.
-pub struct HostMedium<'a> {
+pub(crate) struct HostMedium<'a> {
     /// The links.
     pub links: &'a mut Links,
     /// The memory.

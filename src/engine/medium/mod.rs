@@ -6,8 +6,8 @@
 //! told.
 
 #[cfg(feature = "cuda")]
-pub mod enqueued;
-pub mod host;
+pub(crate) mod enqueued;
+pub(crate) mod host;
 
 use super::program::{Endpoint, Piece, rest};
 use crate::link::LinkError;
@@ -22,11 +22,11 @@ pub struct Broken {
 }
 
 /// How many bytes moved; 0 when the link is full or nothing has arrived.
-pub type Moved = Result<usize, Broken>;
+pub(crate) type Moved = Result<usize, Broken>;
 
 /// Part of a message: how long the message is, and from which of its bytes on the part goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub(crate) struct Part {
     /// Bytes of the whole message.
     pub message_bytes: usize,
     /// Bytes of it that are done.
@@ -35,7 +35,7 @@ pub struct Part {
 
 /// How to reduce.
 #[derive(Clone, Copy, Debug)]
-pub struct Operands<'a> {
+pub(crate) struct Operands<'a> {
     /// The messages, in the order of the fold.
     pub from: &'a [Endpoint],
     /// The place of this rank's bytes among the operands.
@@ -45,7 +45,7 @@ pub struct Operands<'a> {
 }
 
 /// Carries out steps. No method blocks.
-pub trait Medium {
+pub(crate) trait Medium {
     /// Sends the bytes of `piece` to every peer of `to`, which all take the same number of them.
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved;
 

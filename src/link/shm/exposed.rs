@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Bytes of a page: the words take one, so that the plain bytes start with a page.
 const PAGE_BYTES: usize = 4096;
 /// The word that is 1 once the owner has dropped the memory.
-pub const GONE: usize = 0;
+pub(crate) const GONE: usize = 0;
 /// The word that is 1 once the owner has revoked what it exposed.
 const REVOKED: usize = 1;
 
@@ -71,13 +71,13 @@ fn division(bytes: usize) -> Division {
 ///
 /// # Errors
 /// The system's.
-pub fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+pub(crate) fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
     OwnRegion::inherited(division(bytes))
 }
 
 /// Bytes of such a file.
 #[must_use]
-pub fn memory_bytes(bytes: usize) -> usize {
+pub(crate) fn memory_bytes(bytes: usize) -> usize {
     division(bytes).total_bytes()
 }
 
@@ -85,7 +85,7 @@ pub fn memory_bytes(bytes: usize) -> usize {
 ///
 /// # Errors
 /// The file is no such memory; or the system's error.
-pub fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+pub(crate) fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
     PeerRegion::map(file, division(bytes))
 }
 

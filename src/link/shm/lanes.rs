@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What the links of a rank are made of, as far as they have not been made.
-pub struct Lanes {
+pub(crate) struct Lanes {
     layout: Layout,
     channel: (u32, u16),
     /// Ascending, this rank included.
@@ -33,7 +33,7 @@ impl Lanes {
     /// The lanes of `ranks[place]`, which owns `own`; `ranks` ascend. `(group, epoch)` name the
     /// channel.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         layout: Layout,
         channel: (u32, u16),
         (ranks, place): (&[usize], usize),
@@ -59,7 +59,7 @@ impl Lanes {
 
     /// The link to `peer`, whose region is `theirs`; `None` if there is no such rank, or if it has
     /// been made.
-    pub fn link(&mut self, peer: usize, theirs: PeerRegion) -> Option<SharedLink> {
+    pub(crate) fn link(&mut self, peer: usize, theirs: PeerRegion) -> Option<SharedLink> {
         let (layout, place) = (self.layout, self.place);
         let their_place = self.ranks.iter().position(|each| *each == peer)?;
         let row = self.row(their_place).filter(|_| their_place != place)?;
@@ -94,7 +94,7 @@ impl Lanes {
     }
 
     /// What the links have in common; `None` if it has been made.
-    pub fn local(&mut self) -> Option<Local> {
+    pub(crate) fn local(&mut self) -> Option<Local> {
         let row = self.row(self.place)?;
         let peers = self
             .ranks
@@ -109,10 +109,10 @@ impl Lanes {
 }
 
 /// Where a link comes from: `None` as long as it has not been made.
-pub type Source = Box<dyn FnMut() -> Result<Option<SharedLink>, LinkError> + Send>;
+pub(crate) type Source = Box<dyn FnMut() -> Result<Option<SharedLink>, LinkError> + Send>;
 
 /// A [`SharedLink`] that is made when the peer's region has come. Until then nothing moves.
-pub struct LaterLink {
+pub(crate) struct LaterLink {
     source: Source,
     made: Option<SharedLink>,
 }
@@ -120,7 +120,7 @@ pub struct LaterLink {
 impl LaterLink {
     /// A link that `source` gives: asked often until it has one.
     #[must_use]
-    pub fn new(source: Source) -> Self {
+    pub(crate) fn new(source: Source) -> Self {
         Self { source, made: None }
     }
 

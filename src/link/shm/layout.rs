@@ -26,9 +26,9 @@ pub(in crate::link) const SMALL_SEGMENT_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES: usize = 4096;
 
 /// The word of the doorbell.
-pub const BELL: usize = 0;
+pub(crate) const BELL: usize = 0;
 /// The word that is 1 if the owner has the kernel fence before it sleeps.
-pub const KERNEL_FENCE: usize = 1;
+pub(crate) const KERNEL_FENCE: usize = 1;
 
 /// The layout of the regions of `places` ranks.
 #[derive(Clone, Copy, Debug)]

@@ -13,12 +13,12 @@
 //!
 //! *May import* `sys` and the base files.
 
-pub mod exposed;
+pub(crate) mod exposed;
 mod form;
-pub mod lanes;
-pub mod layout;
-pub mod local;
-pub mod ring;
+pub(crate) mod lanes;
+pub(crate) mod layout;
+pub(crate) mod local;
+pub(crate) mod ring;
 
 use super::frame::Header;
 use super::{Link, LinkError, Message, Payload};
@@ -40,7 +40,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The system's.
-pub fn region_of(layout: Layout) -> io::Result<(OwnRegion, OwnedFd)> {
+pub(crate) fn region_of(layout: Layout) -> io::Result<(OwnRegion, OwnedFd)> {
     let (own, file) = OwnRegion::new(layout.division())?;
     own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
     Ok((own, file))
@@ -50,19 +50,19 @@ pub fn region_of(layout: Layout) -> io::Result<(OwnRegion, OwnedFd)> {
 ///
 /// # Errors
 /// The system's.
-pub fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+pub(crate) fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
     region_of(Layout::new(places))
 }
 
 /// Bytes of such a region.
 #[must_use]
-pub fn region_bytes(places: usize) -> usize {
+pub(crate) fn region_bytes(places: usize) -> usize {
     Layout::new(places).division().total_bytes()
 }
 
 /// The region owner's doorbell: odd while no thread of the owner polls.
 #[must_use]
-pub fn bell(own: &OwnRegion) -> Bell {
+pub(crate) fn bell(own: &OwnRegion) -> Bell {
     own.bell(BELL)
 }
 
@@ -70,7 +70,7 @@ pub fn bell(own: &OwnRegion) -> Bell {
 ///
 /// # Errors
 /// The file is no such region; or the system's error.
-pub fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+pub(crate) fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
     PeerRegion::map(file, Layout::new(places).division())
 }
 
@@ -121,7 +121,7 @@ struct Present {
 }
 
 /// The link to one rank of this host.
-pub struct SharedLink {
+pub(crate) struct SharedLink {
     peer: usize,
     /// The group and the epoch, for the header of what was not expected.
     channel: (u32, u16),

@@ -206,7 +206,7 @@ pub(super) fn driver() -> Result<&'static Driver> {
 ///
 /// # Errors
 /// [`Error::no_device`] says why there is none.
-pub fn gpu_count() -> Result<usize> {
+pub(crate) fn gpu_count() -> Result<usize> {
     Ok(driver()?.gpus)
 }
 

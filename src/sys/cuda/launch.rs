@@ -65,7 +65,7 @@ pub struct Launch {
 /// an operand, its address is one of the sources.
 ///
 /// ```
-/// use ringtree::sys::cuda::launch as gpu;
+/// use ringtree::internal::compute::gpu;
 /// use ringtree::{Dtype, ReduceOp};
 ///
 /// let (own, other) = (0x7f00_0000, 0x7f10_0000);

@@ -142,7 +142,7 @@ impl fmt::Debug for Memory {
 /// Rows of bytes: `pitch` bytes apart in the device's memory, from `device_at` on; one behind the
 /// other in the host's, from `host_at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
+pub(crate) struct Rows {
     /// Where the first begins on the device.
     pub device_at: usize,
     /// From the start of one to the start of the next there; at least `width`.
@@ -158,7 +158,7 @@ pub struct Rows {
 impl Rows {
     /// Bytes that lie one behind the other.
     #[must_use]
-    pub fn one(device_at: usize, host_at: usize, bytes: usize) -> Self {
+    pub(crate) fn one(device_at: usize, host_at: usize, bytes: usize) -> Self {
         Self {
             device_at,
             pitch: bytes,
@@ -179,7 +179,7 @@ impl Rows {
 /// ([`Pinned::take`], [`Pinned::give_back`]). Only memory that is shared with other processes,
 /// which bears words and nothing else, goes with its last clone.
 #[derive(Debug)]
-pub struct Pinned {
+pub(crate) struct Pinned {
     start: NonNull<u8>,
     /// As the GPU's streams know it.
     address: Address,
@@ -199,7 +199,7 @@ impl Pinned {
     ///
     /// # Errors
     /// The driver's.
-    pub fn take(gpu: &Gpu, bytes: usize) -> Result<Arc<Self>> {
+    pub(crate) fn take(gpu: &Gpu, bytes: usize) -> Result<Arc<Self>> {
         let bytes = bytes.max(PINNED_BYTES_MIN).next_power_of_two();
         let mut idle = lock(&gpu.idle);
         if let Some(at) = idle.iter().position(|one| one.bytes == bytes) {
@@ -240,7 +240,7 @@ impl Pinned {
 
     /// Keeps it for the next that asks, if this is the last clone; else it is left to those that
     /// have the others, for good. No stream uses it any more.
-    pub fn give_back(self: Arc<Self>, gpu: &Gpu) {
+    pub(crate) fn give_back(self: Arc<Self>, gpu: &Gpu) {
         if Arc::strong_count(&self) == 1 {
             lock(&gpu.idle).push(self);
         }
@@ -268,7 +268,7 @@ impl Pinned {
     ///
     /// # Errors
     /// [`Error::usage`]: there is none.
-    pub fn load(&self, at: usize) -> Result<u32> {
+    pub(crate) fn load(&self, at: usize) -> Result<u32> {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
 
@@ -276,7 +276,7 @@ impl Pinned {
     ///
     /// # Errors
     /// [`Error::usage`]: there is none.
-    pub fn store(&self, at: usize, value: u32) -> Result<()> {
+    pub(crate) fn store(&self, at: usize, value: u32) -> Result<()> {
         self.word(at)?.store(value, Ordering::Release);
         Ok(())
     }

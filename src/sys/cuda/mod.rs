@@ -26,12 +26,15 @@ mod user;
 mod window;
 mod words;
 
-pub use driver::gpu_count;
-pub use gpu::{Facts, Gpu};
+pub(crate) use driver::gpu_count;
+pub use gpu::Facts;
+pub(crate) use gpu::Gpu;
 pub(crate) use kernels::Reduction;
-pub use memory::{Memory, Pinned, Rows};
-pub use stream::{Event, Stream};
-pub use user::{unwrap_slice, wrap_slice, wrap_stream};
+pub use memory::Memory;
+pub(crate) use memory::{Pinned, Rows};
+pub(crate) use stream::Event;
+pub use stream::Stream;
+pub(crate) use user::{unwrap_slice, wrap_slice, wrap_stream};
 
 use crate::error::{Error, Result};
 use std::ffi::CStr;

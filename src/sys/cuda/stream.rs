@@ -44,7 +44,7 @@ unsafe impl Sync for Inner {}
 
 /// A point in a stream, for other streams to wait for. It is never destroyed.
 #[derive(Debug)]
-pub struct Event(RawEvent);
+pub(crate) struct Event(RawEvent);
 
 // SAFETY: the driver's calls on events may come from any thread.
 unsafe impl Send for Event {}

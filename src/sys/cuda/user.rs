@@ -23,7 +23,7 @@ fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::usage`]: it is of another context.
-pub fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
+pub(crate) fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
     check_context(gpu, stream.context())?;
     let raw = stream.cu_stream().cast();
     // SAFETY: it is of the GPU's primary context, and the value that is kept is what destroys it.
@@ -35,7 +35,7 @@ pub fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
 ///
 /// # Errors
 /// [`Error::usage`]: it is of another context.
-pub fn wrap_slice<T: Element>(
+pub(crate) fn wrap_slice<T: Element>(
     gpu: &Arc<Gpu>,
     mut slice: CudaSlice<T>,
     stream: &CudaStream,
@@ -55,6 +55,8 @@ pub fn wrap_slice<T: Element>(
 /// # Errors
 /// The memory, if there are clones of it, such as for a collective under way, or it is none of such
 /// a slice.
-pub fn unwrap_slice<T: Element>(memory: Memory) -> std::result::Result<CudaSlice<T>, Memory> {
+pub(crate) fn unwrap_slice<T: Element>(
+    memory: Memory,
+) -> std::result::Result<CudaSlice<T>, Memory> {
     memory.into_user().map(|slice| *slice)
 }

@@ -2,7 +2,7 @@
 
 use super::values::Random;
 use bytemuck::{Pod, Zeroable, bytes_of};
-use ringtree::sys::cuda::launch as gpu;
+use ringtree::internal::compute::gpu;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

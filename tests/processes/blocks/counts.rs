@@ -3,8 +3,7 @@
 
 use super::forms::{FORMS, of_own_type};
 use super::over_processes;
-use ringtree::engine::bind::{Lengths, Placement};
-use ringtree::engine::program::Program;
+use ringtree::internal::engine::{Lengths, Placement, Program};
 use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
 use ringtree::sim::simulate::World;
 use ringtree::{Communicator, Error, Layout, Result};

@@ -2,10 +2,10 @@
 //! moment, in the control plane without a relay.
 
 use crate::long::short_or_long;
+use ringtree::internal::protocol::call::Call;
+use ringtree::internal::protocol::message::Message;
+use ringtree::internal::protocol::session::{Session, To};
 use ringtree::plan::Collective;
-use ringtree::protocol::call::Call;
-use ringtree::protocol::message::Message;
-use ringtree::protocol::session::{Session, To};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

@@ -31,7 +31,7 @@ const FEW_SPEAKERS_MAX: usize = 8;
 /// The inputs of every rank of one reduction, and its result.
 ///
 /// ```
-/// use ringtree::reduce::Kernel;
+/// use ringtree::internal::compute::Kernel;
 /// use ringtree_cli::expected::exact::Inputs;
 /// use ringtree::{Dtype, ReduceOp};
 ///
@@ -352,7 +352,7 @@ fn wrapped(dtype: Dtype, integer: i128) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringtree::reduce::Kernel;
+    use ringtree::internal::compute::Kernel;
 
     /// Folds in an order drawn from `seed`: random pairs, until one operand is left.
     fn fold_in_random_order(inputs: Inputs, count: usize, mut seed: usize) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use super::{Arguments, parse_count};
 use crate::quantity::{parse_rate, parse_time};
-use ringtree::bootstrap::TuningSource;
+use ringtree::internal::bootstrap::TuningSource;
 use ringtree::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::topology::{Hosts, Sharing, Topology};

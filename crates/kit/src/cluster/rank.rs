@@ -3,21 +3,20 @@
 use super::data::Data;
 use super::{Moment, Record};
 use crate::script::Step;
-use ringtree::engine::Engine;
-use ringtree::engine::bind::Placement;
-use ringtree::engine::cache::{Cache, Key, Prepared};
-use ringtree::engine::group::{Group, Memory, Order, Start};
 use ringtree::error::{Error, Result};
+use ringtree::internal::compute::Region;
+use ringtree::internal::engine::{
+    Cache, Engine, Group, Key, Memory, Order, Placement, Prepared, Start,
+};
+use ringtree::internal::protocol::call::Call;
+use ringtree::internal::protocol::founding::RELAY;
+use ringtree::internal::protocol::session::{Agreement, ITS_PROCESS_ENDED, To};
 use ringtree::limits::IDLE_SLEEP;
 use ringtree::plan::Topology;
 use ringtree::plan::algorithms::entry;
-use ringtree::protocol::call::Call;
-use ringtree::protocol::founding::RELAY;
-use ringtree::protocol::session::{Agreement, ITS_PROCESS_ENDED, To};
 use ringtree::sim::connector::{links, lock};
 use ringtree::sim::network::Network;
 use ringtree::sim::simulate::World;
-use ringtree::sys::memory::Region;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

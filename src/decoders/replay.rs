@@ -2,41 +2,11 @@
 //! than a small multiple of their length in memory: every decoder on its seeds, on the corpus that
 //! the fuzzer has found, and on simple changes of both.
 
-#![allow(clippy::unwrap_used)]
-
-use ringtree::decoders::{DECODERS, Decoder};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use super::{DECODERS, Decoder};
+use crate::sys::counting::most_held_in;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-
-/// Counts what this thread holds, and the most that it has held.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static MOST: Cell<isize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.set(HELD.get() + layout.size() as isize);
-        MOST.set(MOST.get().max(HELD.get()));
-        // SAFETY: the caller keeps the promises of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: the pointer came from `alloc` above, hence from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Bytes that a decoder may hold whatever comes: a sequence reserves at most 1 MiB before its
 /// elements are read, and buffers of links have fixed sizes.
@@ -46,10 +16,7 @@ const HELD_PER_BYTE_MAX: usize = 256;
 
 /// Runs `decoder` on `bytes`; says which input it was if that goes wrong.
 fn run(decoder: &Decoder, bytes: &[u8]) {
-    let before = HELD.get();
-    MOST.set(before);
-    let outcome = std::panic::catch_unwind(|| (decoder.run)(bytes));
-    let held = usize::try_from(MOST.get() - before).unwrap();
+    let (outcome, held) = most_held_in(|| std::panic::catch_unwind(|| (decoder.run)(bytes)));
     let allowed = HELD_BYTES_MAX + HELD_PER_BYTE_MAX * bytes.len();
     let name = decoder.name;
     assert!(outcome.is_ok(), "{name} on {bytes:02x?}");

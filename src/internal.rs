@@ -1,0 +1,114 @@
+//! What the command, the tests and the benches of this repository share with the library.
+//!
+//! No part of the public API: any of it may change in any version. Every function is sound but
+//! those of [`unchecked`], which are `unsafe` and state their contracts.
+
+/// Settings, as the command needs them.
+pub mod bootstrap {
+    pub use crate::bootstrap::TuningSource;
+    pub use crate::bootstrap::environment::{check_names, listed};
+    pub use crate::bootstrap::settings::check_environment;
+    pub use crate::bootstrap::sharing::Findings;
+}
+
+/// Programs and what runs them.
+pub mod engine {
+    pub use crate::engine::Engine;
+    pub use crate::engine::bind::{Lengths, Placement};
+    pub use crate::engine::cache::{Cache, Key, Prepared};
+    pub use crate::engine::group::{End, Group, Memory, Order, Start};
+    pub use crate::engine::medium::host::Links;
+    pub use crate::engine::program::{
+        Action, Arithmetic, Endpoint, Piece, Program, ProgramStep, Space,
+    };
+}
+
+/// Links between two ranks.
+pub mod link {
+    pub use crate::link::frame::Header;
+    pub use crate::link::stream::StreamLink;
+    pub use crate::link::tcp::{DataStream, Inbox, Reactor, TcpLink, set_options};
+    pub use crate::link::{Link, LinkError, Message, Payload};
+
+    /// Links through shared memory.
+    pub mod shm {
+        pub use crate::link::shm::exposed::{Allocation, Own};
+        pub use crate::link::shm::layout::Layout;
+        pub use crate::link::shm::local::Local;
+        pub use crate::link::shm::ring::{CELL_WORDS, CELLS, Head, INLINE_BYTES, Receiver, Sender};
+        pub use crate::link::shm::{LocalLinks, Wake, links};
+        pub use crate::sys::shared::{OwnRegion, PeerRegion, ReadWords, WriteWords};
+    }
+}
+
+/// Conversations between ranks, as values.
+pub mod protocol {
+    pub use crate::protocol::{call, founding, hand_over, handshake, members, message, session};
+}
+
+/// Reductions and memory.
+pub mod compute {
+    pub use crate::reduce::{Kernel, scale};
+    #[cfg(feature = "cuda")]
+    pub use crate::sys::cuda::launch as gpu;
+    pub use crate::sys::memory::{Region, lend, lend_both};
+}
+
+/// Ways to share memory that the compiler does not check.
+///
+/// This is the only file outside of `sys` with the word `unsafe`: it declares functions, and has no
+/// unsafe block.
+#[allow(unsafe_code)]
+pub mod unchecked {
+    use crate::link::shm::{self, exposed};
+    use crate::sys::shared::{OwnRegion, PeerRegion};
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    /// Makes the region of one of `places` ranks. Returns it and the file that the others map.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// Whoever maps the file reads only what the owner's links have published and the reader has
+    /// not acknowledged yet; the owner does not write those bytes.
+    pub unsafe fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+        shm::region(places)
+    }
+
+    /// Maps the region of another of `places` ranks.
+    ///
+    /// # Errors
+    /// The file is no such region; or the system's error.
+    ///
+    /// # Safety
+    /// As for [`region`]. A test may have the owner write what it likes: the reader then sees any
+    /// bytes, as it would if another process wrote them.
+    pub unsafe fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+        shm::peer_region(places, file)
+    }
+
+    /// Makes memory of `bytes` bytes that peers can read. Returns it and the file that they map.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// The owner does not write bytes that a call sends from where they lie until the call has
+    /// ended or the memory is revoked.
+    pub unsafe fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+        exposed::memory(bytes)
+    }
+
+    /// Maps the memory of another rank that has made `bytes` bytes.
+    ///
+    /// # Errors
+    /// The file is no such memory; or the system's error.
+    ///
+    /// # Safety
+    /// As for [`memory`].
+    pub unsafe fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+        exposed::peer_memory(bytes, file)
+    }
+}

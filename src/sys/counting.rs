@@ -1,0 +1,40 @@
+//! Counts the bytes that a thread holds, in the unit tests.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came. The counters are constants
+// without a destructor, so that reading them allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.set(HELD.get() + layout.size() as isize);
+        MOST.set(MOST.get().max(HELD.get()));
+        // SAFETY: the caller keeps the promises of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size() as isize);
+        // SAFETY: the pointer came from `alloc` above, hence from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Runs `work`. Returns its result, and the most bytes that this thread held meanwhile beyond what
+/// it held before.
+pub(crate) fn most_held_in<R>(work: impl FnOnce() -> R) -> (R, usize) {
+    let before = HELD.get();
+    MOST.set(before);
+    let result = work();
+    (result, (MOST.get() - before).cast_unsigned())
+}
