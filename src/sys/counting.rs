@@ -14,10 +14,13 @@ thread_local! {
 // without a destructor, so that reading them allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.set(HELD.get() + layout.size() as isize);
-        MOST.set(MOST.get().max(HELD.get()));
         // SAFETY: the caller keeps the promises of `alloc`.
-        unsafe { System.alloc(layout) }
+        let start = unsafe { System.alloc(layout) };
+        if !start.is_null() {
+            HELD.set(HELD.get() + layout.size() as isize);
+            MOST.set(MOST.get().max(HELD.get()));
+        }
+        start
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {

@@ -15,11 +15,15 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
     algorithms::pairs(&[2, 3])
 }
 
-/// Hosts of equally many ranks; and ranks that take turns on hosts of others, at one site and at
-/// several.
-fn hosts(world_size: usize) -> Vec<Hosts> {
-    let equal = (1..=world_size).filter(|ranks| world_size.is_multiple_of(*ranks));
+/// Placements of the ranks. Each rank has a host of its own, all share one, or ranks take turns on
+/// hosts of others. An algorithm that plans by hosts also gets hosts of equally many ranks, and
+/// sites.
+fn hosts(algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     let turns: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
+    if short_or_long(algorithm != Algorithm::Hierarchical, false) {
+        return vec![Hosts::APART, Hosts::each(world_size), Hosts::of(&turns)];
+    }
+    let equal = (1..=world_size).filter(|ranks| world_size.is_multiple_of(*ranks));
     let sites: Vec<usize> = (0..world_size).map(|rank| rank / 2 % 3).collect();
     let of_turns = [
         Hosts::of(&turns),
@@ -52,7 +56,7 @@ fn wrong(world: &World, collective: Collective, counts: &[usize]) -> Vec<Result<
 fn every_algorithm_gives_the_right_result() {
     for (collective, algorithm) in pairs() {
         for world_size in 1usize..=9 {
-            for hosts in hosts(world_size) {
+            for hosts in hosts(algorithm, world_size) {
                 let mut world = World::new(world_size);
                 world.algorithm = Some(algorithm);
                 world.hosts = hosts.clone();
