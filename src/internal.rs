@@ -56,6 +56,10 @@ pub mod compute {
 
 /// Ways to share memory that the compiler does not check.
 ///
+/// All functions here have one contract. The memory is reached through this library's own links
+/// alone, in the order in which the engine calls them: they read only what its owner has published
+/// and the reader has not acknowledged yet. Nothing writes those bytes meanwhile.
+///
 /// This is the only file outside of `sys` with the word `unsafe`: it declares functions, and has no
 /// unsafe block.
 #[allow(unsafe_code)]
@@ -71,8 +75,7 @@ pub mod unchecked {
     /// The system's.
     ///
     /// # Safety
-    /// Whoever maps the file reads only what the owner's links have published and the reader has
-    /// not acknowledged yet; the owner does not write those bytes.
+    /// See the module.
     pub unsafe fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
         shm::region(places)
     }
@@ -83,8 +86,7 @@ pub mod unchecked {
     /// The file is no such region; or the system's error.
     ///
     /// # Safety
-    /// As for [`region`]. A test may have the owner write what it likes: the reader then sees any
-    /// bytes, as it would if another process wrote them.
+    /// See the module.
     pub unsafe fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
         shm::peer_region(places, file)
     }
@@ -95,7 +97,7 @@ pub mod unchecked {
     /// The system's.
     ///
     /// # Safety
-    /// The owner does not write bytes that a call sends from where they lie until the call has
+    /// See the module. What a call sends from where it lies counts as published until the call has
     /// ended or the memory is revoked.
     pub unsafe fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
         exposed::memory(bytes)
@@ -107,7 +109,7 @@ pub mod unchecked {
     /// The file is no such memory; or the system's error.
     ///
     /// # Safety
-    /// As for [`memory`].
+    /// See the module.
     pub unsafe fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
         exposed::peer_memory(bytes, file)
     }

@@ -115,11 +115,12 @@ impl Device {
         cuda::unwrap_slice(memory)
     }
 
-    /// Has the driver compile and load a text of kernels, for good; as in a first launch, the
+    /// Has the driver compile and load kernels in PTX, for good; as in a first launch, the
     /// driver may wait for everything that the GPU was told to do.
     ///
     /// # Errors
-    /// [`Error::device`](crate::Error::device): the driver does not take it.
+    /// [`Error::usage`](crate::Error::usage): the text is no PTX, which starts with a `.version`
+    /// line. [`Error::device`](crate::Error::device): the driver does not take it.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
         self.gpu.load_kernels(text)
     }

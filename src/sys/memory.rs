@@ -8,6 +8,7 @@
 use super::generation::Generation;
 use crate::dtype::{Dtype, Element};
 use std::any::Any;
+use std::io::Write;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
@@ -25,15 +26,21 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Owner {
-    /// Borrowed memory; `lend` waits for the region's return.
-    Lent,
-    /// The same, to be read only.
-    LentShared,
+    /// Borrowed memory; the lender waits for the region's return.
+    Lent(Access, Loaned),
     /// Bytes of something that is kept meanwhile.
     Kept(#[expect(dead_code, reason = "it is there to be dropped")] Arc<dyn Any + Send + Sync>),
     /// A buffer of any type, which the region owns: it came from a `Box`. Reading only, or writing.
     Held(NonNull<dyn Any + Send>, Access),
 }
+
+/// Which loan a region is of. A region can be lent again as long as it lives, so its place and
+/// length do not tell: [`lend`] names its loan by the address of a local variable, which no other
+/// call has meanwhile. A [`Lender`] counts its loans; they have no names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loaned(usize);
+
+const COUNTED: Loaned = Loaned(0);
 
 /// What a region may do with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,9 +196,17 @@ impl Region {
         self.release()
     }
 
+    #[cfg(test)]
+    fn owner_of_loan(&self) -> Option<Loaned> {
+        match self.owner {
+            Owner::Lent(_, loan) => Some(loan),
+            _ => None,
+        }
+    }
+
     /// Whether it was borrowed.
     fn is_lent(&self) -> bool {
-        matches!(self.owner, Owner::Lent | Owner::LentShared)
+        matches!(self.owner, Owner::Lent(..))
     }
 
     /// The type of the elements.
@@ -220,7 +235,7 @@ impl Region {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         if matches!(
             self.owner,
-            Owner::LentShared | Owner::Held(_, Access::Reads)
+            Owner::Lent(Access::Reads, _) | Owner::Held(_, Access::Reads)
         ) {
             return &mut [];
         }
@@ -245,7 +260,9 @@ struct MustReturn;
 
 impl Drop for MustReturn {
     fn drop(&mut self) {
-        eprintln!("ringtree: a lent buffer did not come back from an operation; aborting");
+        // Not by `eprintln!`, which panics where nobody can write to standard error.
+        let said = "ringtree: a lent buffer did not come back from an operation; aborting";
+        let _ = writeln!(std::io::stderr(), "{said}");
         std::process::abort();
     }
 }
@@ -267,7 +284,7 @@ pub fn lend<T: Element, R>(
     slice: &mut [T],
     operation: impl FnOnce(Region) -> (Option<Region>, R),
 ) -> R {
-    lend_region(Region::of(NonNull::from(slice), Owner::Lent), operation)
+    lend_region(NonNull::from(slice), Access::Writes, operation)
 }
 
 /// As [`lend`], for reading only.
@@ -276,8 +293,7 @@ pub(crate) fn lend_shared<T: Element, R>(
     slice: &[T],
     operation: impl FnOnce(Region) -> (Option<Region>, R),
 ) -> R {
-    let region = Region::of(NonNull::from(slice), Owner::LentShared);
-    lend_region(region, operation)
+    lend_region(NonNull::from(slice), Access::Reads, operation)
 }
 
 /// Lends `input` for reading and `output` for writing, both as [`lend`] does.
@@ -296,13 +312,19 @@ pub fn lend_both<T: Element, U: Element, R>(
 }
 
 #[inline]
-fn lend_region<R>(lent: Region, operation: impl FnOnce(Region) -> (Option<Region>, R)) -> R {
-    let (pointer, bytes) = (lent.pointer, lent.bytes);
+fn lend_region<T: Element, R>(
+    slice: NonNull<[T]>,
+    access: Access,
+    operation: impl FnOnce(Region) -> (Option<Region>, R),
+) -> R {
+    let place = 0u8;
+    let loan = Loaned((&raw const place).addr());
     let guard = MustReturn;
-    let (region, result) = operation(lent);
-    // A region is not `Clone`, so one that describes this memory is the one that was lent.
-    let is_back = region.is_some_and(|region| {
-        region.is_lent() && region.pointer == pointer && region.bytes == bytes
+    let (region, result) = operation(Region::of(slice, Owner::Lent(access, loan)));
+    // A region is not `Clone`, so the one of this loan is the one that was lent.
+    let is_back = region.is_some_and(|region| match region.owner {
+        Owner::Lent(_, its) => its == loan,
+        _ => false,
     });
     if is_back {
         std::mem::forget(guard);
@@ -346,7 +368,10 @@ impl<'buffers> Lender<'buffers> {
         // SAFETY: it was initialised just now.
         let whole: &mut B = unsafe { reference.assume_init_mut() };
         let slice = NonNull::from(slice(whole)?);
-        Ok(self.loan(Region::of(slice, Owner::Lent), reference))
+        Ok(self.loan(
+            Region::of(slice, Owner::Lent(Access::Writes, COUNTED)),
+            reference,
+        ))
     }
 
     /// As [`Lender::lend`], for reading only.
@@ -358,7 +383,10 @@ impl<'buffers> Lender<'buffers> {
         buffer: &'buffers B,
         slice: impl FnOnce(&'buffers B) -> Result<&'buffers [T], E>,
     ) -> Result<(Region, Loan<&'buffers B>), E> {
-        let region = Region::of(NonNull::from(slice(buffer)?), Owner::LentShared);
+        let region = Region::of(
+            NonNull::from(slice(buffer)?),
+            Owner::Lent(Access::Reads, COUNTED),
+        );
         Ok(self.loan(region, MaybeUninit::new(buffer)))
     }
 
@@ -456,6 +484,20 @@ mod tests {
             assert_eq!((input, output), ([1, 2, 3], [2, 2, 3]));
             output = [0; 3];
         }
+    }
+
+    /// The same memory, lent again while the first loan lasts, is another loan.
+    #[test]
+    fn a_region_of_another_loan_does_not_come_back_for_the_one_that_was_lent() {
+        let mut numbers = [1u8; 8];
+        lend(&mut numbers, |mut outer| {
+            let first = outer.owner_of_loan();
+            lend(outer.bytes_mut(), |inner| {
+                assert_ne!(inner.owner_of_loan(), first);
+                (Some(inner), ())
+            });
+            (Some(outer), ())
+        });
     }
 
     #[test]

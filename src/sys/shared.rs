@@ -5,7 +5,7 @@
 //! a reader, and, where the system knows how (Linux 5.1), only its maker can map it for writing.
 //! First come words that both sides reach as atomics, then plain bytes; no byte is both.
 
-use super::generation::Generation;
+use super::generation::{Generation, count_forks};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::process::{Resource, getrlimit};
 use std::io;
@@ -61,6 +61,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(super) fn new(file: BorrowedFd<'_>, bytes: usize, access: libc::c_int) -> io::Result<Self> {
+        count_forks()?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe {
             libc::mmap(

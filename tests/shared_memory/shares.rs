@@ -4,9 +4,10 @@ use ringtree::internal::link::shm::{OwnRegion, PeerRegion};
 use ringtree::internal::unchecked;
 use std::os::fd::OwnedFd;
 
-// Honest ranks reach what these return through links alone, which keep the contracts. A liar breaks
-// them on purpose. Each rank has a mapping of its own, so that its memory looks to a reader as if
-// another process wrote it: the reader may find any bytes, and the tests say what it makes of them.
+// Honest ranks reach what these return through links alone, which keep the contract. A liar breaks
+// it on purpose, as a hostile process would: it writes what a reader reads. Each rank has a mapping
+// of its own, so the compiler sees no two ways to one memory. The tests say what a reader makes of
+// any bytes.
 
 /// Makes the region of one of `places` ranks. Returns it and the file that the others map.
 pub(crate) fn region(places: usize) -> (OwnRegion, OwnedFd) {

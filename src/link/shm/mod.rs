@@ -332,6 +332,10 @@ impl Link for SharedLink {
 
     #[inline]
     fn view(&self, bytes: usize) -> &[u8] {
+        assert!(
+            bytes <= self.visible(),
+            "invariant: bytes that were fetched"
+        );
         let Present {
             taken,
             place,

@@ -124,8 +124,12 @@ impl Gpu {
     /// the GPU was told to do.
     ///
     /// # Errors
-    /// The driver's.
+    /// The text is no PTX; or the driver's.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
+        if !is_ptx(text) {
+            let what = "kernels must be PTX, which starts with a `.version` line";
+            return Err(Error::usage(what));
+        }
         let _entered = self.enter()?;
         self.load(text).map(|_| ())
     }
@@ -180,6 +184,15 @@ impl fmt::Debug for Gpu {
         let Facts { ordinal, name, .. } = &self.facts;
         write!(formatter, "Gpu({ordinal}, {name})")
     }
+}
+
+/// Returns whether the driver reads `text` as PTX. It also takes binaries, and trusts the lengths
+/// in them.
+fn is_ptx(text: &str) -> bool {
+    let is_comment = |line: &&str| line.is_empty() || line.starts_with("//");
+    let mut lines = text.lines().map(str::trim_start);
+    let first = lines.find(|line| !is_comment(line));
+    first.is_some_and(|line| line.starts_with(".version"))
 }
 
 fn facts(api: &Api, device: i32, ordinal: usize, driver_version: u32) -> Result<Facts> {

@@ -87,7 +87,11 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
         "loss" => drop(user.clone_dtoh(&loss).unwrap()),
         "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
         // What a first launch does under lazy loading.
-        "load" => device.load_kernels(".visible .entry x(")?,
+        "load" => {
+            let binary = device.load_kernels("\u{7f}ELF");
+            assert!(binary.is_err_and(|error| error.is_usage()));
+            device.load_kernels(".version 8.4\n.visible .entry x(")?;
+        }
         "free" => drop(unrelated),
         // Captures a graph on a stream that has nothing to do with it, and goes on meanwhile.
         "capture" => {
