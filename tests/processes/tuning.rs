@@ -1,5 +1,6 @@
 //! The table of link speeds: measured, agreed, kept in a file, and what comes of it.
 
+use crate::long::short_or_long;
 use crate::ranks::own_address;
 use ringtree::plan::calibration::{LinkClass, probes};
 use ringtree::plan::select::TuningTable;
@@ -87,8 +88,9 @@ fn at_several_sites_the_numbers_are_those_of_links_and_uplinks() {
 
 #[test]
 fn all_ranks_measure_the_same_on_hosts_of_any_size() {
-    let hosts: [&[usize]; 6] = [&[3], &[2, 2], &[3, 3], &[1], &[1, 3], &[2, 1, 4]];
-    for sizes in hosts {
+    let some: [&[usize]; 4] = [&[1], &[3], &[2, 2], &[2, 1, 4]];
+    let all: [&[usize]; 6] = [&[1], &[3], &[2, 2], &[1, 3], &[3, 3], &[2, 1, 4]];
+    for sizes in short_or_long(&some[..], &all) {
         let topology = Topology {
             world_size: sizes.iter().sum(),
             hosts: Hosts::of_sizes(sizes),
