@@ -30,6 +30,7 @@ pub(crate) const COLUMNS: &[&str] = &[
 
 /// Width of each column of the table.
 const WIDTHS: &[usize] = &[14, 18, 9, 5, 10, 10, 5, 4, 4, 7, 12, 9, 9, 5, 12];
+const _: () = assert!(WIDTHS.len() == COLUMNS.len());
 
 /// A form of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
