@@ -1,9 +1,9 @@
-//! What the command, the tests and the benches of this repository share with the library.
+//! Re-exports for the command, the tests and the benches of this repository.
 //!
 //! No part of the public API: any of it may change in any version. Every function is sound but
 //! those of [`unchecked`], which are `unsafe` and state their contracts.
 
-/// Settings, as the command needs them.
+/// Settings that the command reads.
 pub mod bootstrap {
     pub use crate::bootstrap::TuningSource;
     pub use crate::bootstrap::environment::{check_names, listed};
@@ -11,7 +11,7 @@ pub mod bootstrap {
     pub use crate::bootstrap::sharing::Findings;
 }
 
-/// Programs and what runs them.
+/// Programs, and the engine that runs them.
 pub mod engine {
     pub use crate::engine::Engine;
     pub use crate::engine::bind::{Lengths, Placement};

@@ -47,8 +47,9 @@
 //! With the feature `cuda`, which is experimental, `device` has the memory and streams of NVIDIA
 //! GPUs.
 //!
-//! All other modules are private. `DESIGN.md` has the whole map. What every module may know:
-//! [`dtype`], [`op`], [`error`], and [`limits`], where every bound is a constant.
+//! All other modules are private. Every module may use [`dtype`], [`op`], [`error`], and
+//! [`limits`], where every bound is a constant. The command is the package `ringtree-cli`.
+//! `DESIGN.md` lists all modules and packages.
 
 #![deny(unsafe_code)]
 // What only a feature uses is dead without it. The build with all features says what is dead.

@@ -1,4 +1,4 @@
-//! Random bytes of the system.
+//! Random bytes from the operating system.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};

@@ -34,9 +34,9 @@ enum Owner {
     Held(NonNull<dyn Any + Send>, Access),
 }
 
-/// Which loan a region is of. A region can be lent again as long as it lives, so its place and
-/// length do not tell: [`lend`] names its loan by the address of a local variable, which no other
-/// call has meanwhile. A [`Lender`] counts its loans; they have no names.
+/// Identifies the loan that a region belongs to. A region can be lent again, so address and length
+/// do not identify a loan. [`lend`] uses the address of a local variable, which is unique among the
+/// calls under way. A [`Lender`] counts its loans instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loaned(usize);
 

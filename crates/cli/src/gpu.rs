@@ -4,7 +4,7 @@ use crate::bench::case::Memory;
 use ringtree::device::{self, Device};
 use ringtree::{Communicator, Result};
 
-/// Which way collectives on device buffers go.
+/// The path of collectives on device buffers.
 pub(crate) const PATH: &str = "mapped where ranks can map each other's GPU memory, staged through \
                                the hosts elsewhere (RINGTREE_DEVICE_PATH)";
 
@@ -20,7 +20,7 @@ pub(crate) fn find() -> Result<()> {
 /// them.
 ///
 /// # Errors
-/// As [`find`].
+/// [`ringtree::Error::no_device`]: there is no GPU, or it cannot be opened.
 pub(crate) fn open(local_rank: usize) -> Result<Device> {
     Device::open(local_rank % device::count()?)
 }
@@ -28,7 +28,7 @@ pub(crate) fn open(local_rank: usize) -> Result<Device> {
 /// Attaches this rank's GPU and returns a stream for buffers on it.
 ///
 /// # Errors
-/// As [`find`], and any of [`Communicator::attach`].
+/// [`ringtree::Error::no_device`]: there is no GPU. Those of [`Communicator::attach`].
 pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
     let device = open(comm.local_rank())?;
     comm.attach(&device)?;

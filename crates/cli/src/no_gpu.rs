@@ -1,4 +1,4 @@
-//! What the commands say of GPUs in a build without the feature `cuda`.
+//! Answers about GPUs in a build without the feature `cuda`.
 
 use crate::bench::case::Memory;
 use ringtree::{Communicator, Error, Result};
@@ -26,7 +26,7 @@ pub(crate) fn listed() -> String {
     PATH.to_owned()
 }
 
-/// `ringtree check-gpu`, which cannot check anything here.
+/// The command `check-gpu`, which explains how to build it.
 pub(crate) mod check {
     use crate::{FAILED, Invocation};
 
@@ -37,7 +37,7 @@ pub(crate) mod check {
         _words: Vec<std::ffi::OsString>,
     }
 
-    /// Says how to build the command with GPU support.
+    /// Explains how to build the command with GPU support, and fails.
     pub(crate) fn execute(_: &Arguments, _: &Invocation) -> u8 {
         eprintln!("ringtree check-gpu: {}", super::absent());
         FAILED

@@ -1,4 +1,4 @@
-//! What only ringtree's own tests, examples and benches use.
+//! Helpers of ringtree's own tests, examples and benches.
 //!
 //! [`cluster`] runs a [`script`] of calls on thousands of simulated ranks, in one thread, and
 //! [`checkers`] say whether what came out is right.
