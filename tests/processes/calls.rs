@@ -2,7 +2,7 @@
 //! itself, and the environment turns the copy's `child_entry` into a rank.
 
 use crate::checked::{Case, check};
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, exit, own_address};
+use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, at_once, exit, own_address};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -349,19 +349,19 @@ fn values() -> Result<String> {
 
 fn run_cases(world_size: usize) {
     let all: Vec<_> = (0..world_size).collect();
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "cases", world_size, &[]).hear(&all);
         assert_eq!(said, vec!["all right"; world_size], "{links:?}");
-    }
+    });
 }
 
 #[test]
 fn every_algorithm_over_processes_whose_calls_are_checked() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
-    }
+    });
 }
 
 #[test]
@@ -397,10 +397,9 @@ fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
 
 #[test]
 fn survivors_name_a_killed_rank_long_before_the_deadline() {
-    for (victim, links) in [2, 0]
-        .into_iter()
-        .flat_map(|one| ALL_LINKS.map(|all| (one, all)))
-    {
+    let victims = [2, 0].into_iter();
+    let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
+    at_once(cases, |(victim, links)| {
         let ranks = SUITE.start(links, "stream", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
         let killed = Instant::now();
@@ -413,12 +412,12 @@ fn survivors_name_a_killed_rank_long_before_the_deadline() {
             let named = format!("lost {victim}: rank {victim} is gone");
             assert!(text.starts_with(&named), "{text}");
         }
-    }
+    });
 }
 
 #[test]
 fn survivors_agree_which_step_counts() {
-    ALL_LINKS.into_iter().for_each(agree_which_step_counts);
+    at_once(ALL_LINKS, agree_which_step_counts);
 }
 
 fn agree_which_step_counts(links: Links) {
@@ -465,7 +464,7 @@ fn a_stopped_rank_is_named_when_the_time_is_up() {
 
 #[test]
 fn all_processes_get_the_same_mismatch() {
-    ALL_LINKS.into_iter().for_each(get_the_same_mismatch);
+    at_once(ALL_LINKS, get_the_same_mismatch);
 }
 
 fn get_the_same_mismatch(links: Links) {
@@ -479,15 +478,15 @@ fn get_the_same_mismatch(links: Links) {
 
 #[test]
 fn messages_of_all_kinds_come_as_they_were_sent() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
-    }
+    });
 }
 
 #[test]
 fn threads_share_a_communicator_and_are_told_of_different_orders() {
-    for links in [Links::Tcp, Links::SharedMemory] {
+    at_once([Links::Tcp, Links::SharedMemory], |links| {
         let (said, _) = SUITE.start(links, "threads", 2, &[]).hear(&[0, 1]);
         for call in [
             "rank 0 all-reduce #1 of 9 f32",
@@ -499,7 +498,7 @@ fn threads_share_a_communicator_and_are_told_of_different_orders() {
             );
         }
         assert_eq!(said[0], said[1], "{links:?}");
-    }
+    });
 }
 
 /// Who shares memory with rank 1 sees it, or rank 1 itself, whose memory the others wait for, with
@@ -507,7 +506,7 @@ fn threads_share_a_communicator_and_are_told_of_different_orders() {
 #[test]
 fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
     let timeout = (10 * PATIENCE).as_millis().to_string();
-    for links in [Links::SharedMemory, Links::Both] {
+    at_once([Links::SharedMemory, Links::Both], |links| {
         for (count, why) in [
             ("99", "cannot use the memory of rank"),
             ("1000000000000000000", "making memory to share"),
@@ -517,35 +516,35 @@ fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
             assert!(said[0].contains(why), "{said:?}");
             assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
         }
-    }
+    });
 }
 
 #[test]
 fn processes_exchange_values() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
-    }
+    });
 }
 
 #[test]
 fn a_process_that_leaves_too_early_is_named() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "early", 3, &[]).hear(&[0, 1, 2]);
         assert_eq!(said[2], "left");
         for text in &said[..2] {
             let named = "lost 2: rank 2 left after call #3";
             assert!(text.starts_with(named), "{text}");
         }
-    }
+    });
 }
 
 #[test]
 fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let second = own_address();
         let ranks = SUITE.start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
         let (said, _) = ranks.hear(&[0, 1]);
         assert_eq!(said, ["sum 80", "sum 80"], "{links:?}");
-    }
+    });
 }

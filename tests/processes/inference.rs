@@ -2,7 +2,7 @@
 //! for as long as it takes, without using a core, and hear of a death at once.
 
 use super::programs::inference as example;
-use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, exit};
+use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, at_once, exit};
 use ringtree::{Communicator, Result};
 use rustix::process::Signal;
 use std::time::Duration;
@@ -71,16 +71,16 @@ fn cpu_ticks() -> u64 {
 
 #[test]
 fn the_example_serves_over_all_links() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "serve", 4, &[]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["500 calls"; 4], "{links:?}");
-    }
+    });
 }
 
 #[test]
 fn ranks_that_wait_patiently_use_no_core() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["started"]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
@@ -89,12 +89,12 @@ fn ranks_that_wait_patiently_use_no_core() {
             said.iter().all(|one| one.starts_with("idle")),
             "{links:?}: {said:?}"
         );
-    }
+    });
 }
 
 #[test]
 fn a_death_is_told_to_ranks_that_wait_patiently() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[("IDLE_SECONDS", "7200")]);
         assert_eq!(ranks.hear(&[0]).0, ["started"]);
         std::thread::sleep(Duration::from_millis(700));
@@ -102,5 +102,5 @@ fn a_death_is_told_to_ranks_that_wait_patiently() {
         for said in ranks.hear(&[1, 3]).0 {
             assert!(said.starts_with("lost 2: "), "{links:?}: {said}");
         }
-    }
+    });
 }

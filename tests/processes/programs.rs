@@ -26,7 +26,7 @@ mod tokio_server;
 mod uneven_shards;
 
 use crate::long::short_or_long;
-use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Ranks, Suite, exit};
+use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, at_once, exit};
 use ringtree::sim::network::Network;
 use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Communicator, Error, Result};
@@ -215,51 +215,26 @@ fn child_entry() {
     })
 }
 
-/// The program of this name; or, so that there is time to kill a rank, again and again.
+/// Runs a program again and again, so that there is time to kill a rank.
 fn play(role: &str) -> Result<String> {
     let comm = Communicator::from_env()?;
-    let Some(name) = role.strip_prefix(FOR_EVER) else {
-        return program(role)(&comm).map(|_| WELL.into());
-    };
-    program(name)(&comm)?;
-    eprintln!("{MARK}once");
+    program(role)(&comm)?;
+    eprintln!("{MARK}{WELL}");
     loop {
-        program(name)(&comm)?;
+        program(role)(&comm)?;
     }
 }
 
-const FOR_EVER: &str = "for ever: ";
 const WELL: &str = "the results are right";
 
-/// All programs at once.
-fn start(links: Links, how: &str) -> Vec<(&'static str, Ranks)> {
-    let start = |(name, _)| {
-        let role = format!("{how}{name}");
-        (name, SUITE.start(links, &role, RANKS, &[]))
-    };
-    PROGRAMS.into_iter().map(start).collect()
-}
-
 #[test]
-fn processes_get_the_right_results_over_all_links() {
-    for links in ALL_LINKS {
-        for (name, ranks) in start(links, "") {
-            let said = ranks.hear(&[0, 1, 2, 3]).0;
-            assert_eq!(said, [WELL; RANKS], "{name} over {links:?}");
-        }
-    }
-}
-
-#[test]
-fn a_killed_process_is_named_in_every_program() {
+fn processes_get_the_right_results_and_all_learn_which_of_them_was_killed() {
     let victim = 2;
     for links in ALL_LINKS {
-        for (name, ranks) in start(links, FOR_EVER) {
-            assert_eq!(
-                ranks.hear(&[0, 1, 2, 3]).0,
-                ["once"; 4],
-                "{name}: {links:?}"
-            );
+        let all = PROGRAMS.map(|(name, _)| (name, SUITE.start(links, name, RANKS, &[])));
+        for (name, ranks) in all {
+            let said = ranks.hear(&[0, 1, 2, 3]).0;
+            assert_eq!(said, [WELL; RANKS], "{name} over {links:?}");
             ranks.signal(victim, Signal::KILL);
             for end in ranks.hear(&[0, 1, 3]).0 {
                 let is_told = end.starts_with("lost ") && names_rank(&end, victim);
@@ -271,9 +246,9 @@ fn a_killed_process_is_named_in_every_program() {
 
 #[test]
 fn a_server_on_tokio_answers_all_its_clients() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "tokio", 3, &[]).hear(&[0, 1, 2]);
         let all_answered = said[0].starts_with("rank 0 of 3 has answered 8 clients");
         assert!(all_answered, "{links:?}: {said:?}");
-    }
+    });
 }

@@ -1,7 +1,7 @@
 //! Starts that a program carries itself: by a unique id, through a store of its own, several
 //! worlds in one process, and starts that are cancelled.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, exit};
+use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, at_once, exit};
 use ringtree::{Builder, Communicator, Error, ReduceOp, Result, Store, StoreError, UniqueId};
 use rustix::process::Signal;
 use std::collections::HashMap;
@@ -122,17 +122,18 @@ fn run(role: &str, links: Links, world_size: usize) -> Vec<String> {
 
 #[test]
 fn processes_meet_by_an_id_that_one_of_them_made() {
-    for (links, name) in ALL_LINKS.into_iter().zip(["tcp", "shm", "shm+tcp"]) {
+    let names = ["tcp", "shm", "shm+tcp"];
+    at_once(ALL_LINKS.into_iter().zip(names), |(links, name)| {
         let met = format!("met by {name}");
         assert_eq!(run("by id", links, 4), [met.as_str(); 4], "{links:?}");
-    }
+    });
 }
 
 #[test]
 fn two_processes_are_two_worlds_at_once_each_first_in_one_of_them() {
-    for links in ALL_LINKS {
+    at_once(ALL_LINKS, |links| {
         assert_eq!(run("two worlds", links, 2), ["both"; 2], "{links:?}");
-    }
+    });
 }
 
 /// Given their ranks alone, the processes find their places on two hosts.
@@ -432,10 +433,10 @@ fn cancelling() -> Result<String> {
 
 #[test]
 fn a_dropped_start_leaves_no_thread_and_no_descriptor() {
-    for links in [Links::Tcp, Links::SharedMemory] {
+    at_once([Links::Tcp, Links::SharedMemory], |links| {
         let ranks = SUITE.start(links, "cancelling", 1, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["nothing is left"], "{links:?}");
-    }
+    });
 }
 
 /// Rank 1 comes once rank 0 has said that it waits, or the other way round.

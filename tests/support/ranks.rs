@@ -57,6 +57,15 @@ pub(crate) enum Links {
 
 pub(crate) const ALL_LINKS: [Links; 3] = [Links::Tcp, Links::SharedMemory, Links::Both];
 
+/// Runs `test` with all cases at once: it waits for processes longer than it computes.
+pub(crate) fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| test(case));
+        }
+    });
+}
+
 impl Links {
     fn settings(self, rank: usize) -> [(&'static str, String); 2] {
         let (transport, host) = match self {
