@@ -36,6 +36,51 @@ HOLDS = """([plan, round]) => {
   const of = (rank) => upTo(film.width).map((chunk) => membersOf(holds[rank * film.width + chunk]));
   return upTo(film.page.ranks).map(of);
 }"""
+# What each plan's panel says of the round, and which bars are drawn as over.
+SAID = """() => [...document.querySelectorAll(".plan")].map((plan, at) => ({
+  text: plan.querySelector(".now").textContent.replaceAll("\\u00a0", " "),
+  over: player.views[at].bars.map((parts) => !parts[0]?.classList.contains("future")),
+}))"""
+# The least contrast between a digit and its cell, light and dark, and the kinds of cells with digits.
+# The canvas turns any color into bytes. `kinds` are tried out on one cell; none means those shown.
+DIGITS = """(kinds) => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (color) => {
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    const linear = (byte) => (byte <= 10 ? byte / 3294 : ((byte / 255 + 0.055) / 1.055) ** 2.4);
+    const [red, green, blue] = [...canvas.getImageData(0, 0, 1, 1).data].map(linear);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const root = document.documentElement;
+  const found = {};
+  const measure = (theme, cell, count) => {
+    const key = [theme, ...[cell, count].map((part) => getComputedStyle(part).fill)].join(";");
+    if (found[key]) return;
+    const [dark, bright] = [cell, count].map((part) => light(getComputedStyle(part).fill)).sort((a, b) => a - b);
+    found[key] = { kind: cell.classList[1], theme, contrast: (bright + 0.05) / (dark + 0.05) };
+  };
+  for (const theme of ["light", "dark"]) {
+    root.dataset.theme = theme;
+    const counts = [...document.querySelectorAll(".count")];
+    for (const count of kinds.length > 0 ? [] : counts.filter((one) => one.textContent)) measure(theme, count.previousSibling, count);
+    const [cell, before] = [counts[0].previousSibling, counts[0].previousSibling.getAttribute("class")];
+    for (const kind of kinds) {
+      cell.setAttribute("class", `cell ${kind}`);
+      measure(theme, cell, counts[0]);
+    }
+    cell.setAttribute("class", before);
+  }
+  delete root.dataset.theme;
+  return Object.values(found);
+}"""
+KINDS_WITH_DIGITS = ["h0", "h1", "h2", "h3", "h4", "some", "done"]
+# The headline of a page whose plans differ from this page's as `changes` say.
+HEADLINE = """(changes) => headline(changes.map(([plan, change]) => {
+  const { film } = player.views[plan];
+  return { ...film, score: { ...film.score, ...change } };
+}))"""
+CHUNKS = "(plan) => player.views[plan].film.score.chunks"
 # The chunks [first, end) of each row.
 ROWS = "() => player.views.map((view) => view.place.rows)"
 
@@ -65,6 +110,9 @@ def compare(page, name, states):
     rounds = page.evaluate(ROUNDS)
     before = page.evaluate(ROUNDS_BEFORE) or [None] * len(rounds)
     shown = page.evaluate(SHOWN)
+    said = page.evaluate(SAID)
+    for cell in page.evaluate(DIGITS, []):
+        expect(cell["contrast"] >= 4.5, f"{name}: {cell}")
     for plan, round_ in enumerate(rounds):
         expected = states[plan][round_]
         where = f"{name}, plan {plan}, round {round_}"
@@ -77,15 +125,30 @@ def compare(page, name, states):
             for chunk, part in enumerate(parts):
                 difference = abs(part - expected["parts"][rank][chunk])
                 expect(difference < 1e-6, f"{where}: part {part} of chunk {chunk} of rank {rank}")
-        # Of two plans, one may be within a round while the other ends one.
-        if round_ == before[plan] and round_ + 1 < len(states[plan]):
-            continue
         cells = len(rows[plan]) * len(expected["holds"])
         expect(len(shown[plan]) == cells, f"{where}: {len(shown[plan])} cells are shown, not {cells}")
+        # Of two plans, one may be within a round while the other ends one.
+        is_within = round_ == before[plan] and round_ + 1 < len(states[plan])
+        last = states[plan][round_ if is_within else max(0, round_ - 1)]["holds"]
+        # A rank's contributions to a chunk may be apart, some of them in scratch.
+        collected, fresh = {}, set()
+        chunk_count = page.evaluate(CHUNKS, plan)
+        for cell in shown[plan]:
+            first, end = rows[plan][cell["row"]]
+            key = cell["rank"], first % chunk_count
+            collected.setdefault(key, set()).update(cell["holds"])
+            if cell["holds"] != union_of(last[cell["rank"]][first:end]):
+                fresh.add(key)
+        # A row that stands for several chunks may show their union already.
+        is_apart = all(end - first == 1 for first, end in rows[plan])
+        fresh = [collected[key] for key in fresh] if is_apart else None
+        agree(where, said[plan], fresh, round_, is_within)
+        if is_within:
+            continue
         for cell in shown[plan]:
             first, end = rows[plan][cell["row"]]
             chunks = expected["holds"][cell["rank"]][first:end]
-            union = sorted({rank for ranks in chunks for rank in ranks})
+            union = union_of(chunks)
             expect(cell["holds"] == union, f"{where}: the cell {cell} should hold {union}")
             if not any(chunks):
                 expect(cell["kind"] == "h0", f"{where}: the cell {cell} should be empty")
@@ -96,8 +159,33 @@ def compare(page, name, states):
                 expect(cell["kind"] == kind, f"{where}: the cell {cell} should be {kind}")
 
 
+def union_of(chunks):
+    """Returns the ranks that contributed to any of `chunks`, in order."""
+    return sorted({rank for ranks in chunks for rank in ranks})
+
+
+def agree(where, said, fresh, round_, is_within):
+    """Checks that the sentence and the bars of a plan count what its cells show. `fresh` lists what
+    ranks hold of the chunks that they received in this round; it is None if the cells do not tell."""
+    text = said["text"]
+    begin = ("Start.", "During round ", "End of round ", "Local work.")[1 if is_within else 2 if round_ else 0]
+    expect(text.startswith(begin) or text.startswith("Local work."), f"{where}: {text}")
+    over = [at <= round_ for at in range(len(said["over"]))]
+    expect(said["over"] == over, f"{where}: the bars {said['over']}")
+    arrived = re.search(r"Arrived so far: (\d+) of (\d+)", text)
+    expect(bool(arrived) == text.startswith("During"), f"{where}: {text}")
+    if arrived and arrived[1] == "0":
+        expect(not fresh and "up from" not in text, f"{where}: {fresh}, {text}")
+    grown = re.search(r"A rank has (\d+) of \d+ contributions", text)
+    if grown and fresh is not None:
+        most = max(len(ranks) for ranks in fresh)
+        expect(int(grown[1]) == most, f"{where}: a rank holds {most}, but: {text}")
+
+
 def play(page, name, states):
     """Steps through a page, to the end and back."""
+    for cell in page.evaluate(DIGITS, KINDS_WITH_DIGITS):
+        expect(cell["contrast"] >= 4.5, f"{name}: {cell}")
     stops = page.evaluate("() => player.stops.length")
     expect(page.locator("#back").is_disabled(), f"{name}: there is something before the start")
     for _ in range(stops - 1):
@@ -160,6 +248,75 @@ def motion(browser, url, name):
     context.close()
 
 
+def still(browser, url, name):
+    """Checks that nothing fades in when the page loads or when its width changes."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.add_init_script("window.faded = []; addEventListener('transitionrun', (event) => faded.push(event.target.tagName))")
+    page.goto(url)
+    page.wait_for_timeout(300)
+    page.set_viewport_size({"width": 420, "height": 800})
+    page.wait_for_timeout(300)
+    faded = page.evaluate("() => faded.length")
+    expect(faded == 0, f"{name}: {faded} transitions before the first step")
+    context.close()
+
+
+def on_a_phone(browser, url, name):
+    """Checks the labels of a ring over 7 ranks and of circulant, and where their bars are."""
+    context, page = opened(browser, url, 420, "light")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".stage .size").count() == 14, f"{name}: a message without its size")
+    rows = page.evaluate("() => [...document.querySelectorAll('.stage text')].map((text) => text.textContent)")
+    expect(rows.count("chunk 6") == 2, f"{name}: the rows are {rows}")
+    starts = [row.split()[0] for row in page.locator("figure svg").evaluate_all(
+        "(all) => all.map((one) => one.querySelector('.tick').textContent)")]
+    expect(starts == ["start", "start"], f"{name}: the axes begin with {starts}")
+    gaps = page.evaluate("""() => player.views.map(({ stage, figure }) =>
+      figure.getBoundingClientRect().top - stage.getBoundingClientRect().bottom)""")
+    expect(all(0 < gap < 150 for gap in gaps), f"{name}: the bars begin {gaps} pixels below the cells")
+    padding = "() => parseFloat(getComputedStyle(document.documentElement).scrollPaddingBottom)"
+    high = page.locator("#bar").bounding_box()["height"]
+    expect(page.evaluate(padding) >= high, f"{name}: what has the focus may be behind the player")
+    context.close()
+
+
+def headlines(page, name):
+    """Checks the headline of ring and circulant, and of plans that differ in other ways."""
+    shown = page.locator("#finding").inner_text().replace("\u00a0", " ")
+    begin = "Both send 110 KiB per rank. Circulant takes 6 rounds instead of 12, so it waits less for "
+    expect(shown.startswith(begin), f"{name}: {shown}")
+    slow = {"price": "2 ms", "ends_s": [2e-3], "parts_s": [1e-3, 1e-3, 0], "sends": "2 KiB"}
+    fast = {"price": "1 ms", "ends_s": [1e-3], "parts_s": [0.5e-3, 0.5e-3, 0], "sends": "1 KiB"}
+    cases = [
+        # Equal rounds, fewer bytes.
+        ([(0, slow), (0, {**fast, "parts_s": [1e-3, 0, 0]})],
+         "Ring sends 1 KiB per rank instead of 2 KiB. Both take 12 rounds. Ring is predicted to end "
+         "first, after 1 ms instead of 2 ms, because sending the data takes 0 s instead of 1 ms."),
+        # More bytes, fewer rounds.
+        ([(0, slow), (1, {**fast, "sends": "3 KiB"})],
+         "Circulant sends 3 KiB per rank instead of 2 KiB. It takes 6 rounds instead of 12, so it "
+         "waits less for messages: 500 µs instead of 1 ms. It is predicted to end first, after 1 ms "
+         "instead of 2 ms."),
+        # More rounds, and still first.
+        ([(1, slow), (0, {**fast, "parts_s": [1.5e-3, 0, 0]})],
+         "Ring sends 1 KiB per rank instead of 2 KiB. It takes 12 rounds instead of 6, so it waits "
+         "longer for messages: 1.50 ms instead of 1 ms. It is predicted to end first, after 1 ms "
+         "instead of 2 ms, because sending the data takes 0 s instead of 1 ms."),
+        # No difference.
+        ([(0, slow), (0, slow)],
+         "Both send 2 KiB per rank. Both take 12 rounds. Both are predicted to end after 2 ms."),
+        # One plan, and one without data.
+        ([(0, slow)], "Ring takes 12 rounds, and each rank sends 2 KiB. It is predicted to end after "
+         "2 ms, 1 ms of that waiting for messages."),
+        ([(0, {**slow, "sends": "0 B"})], "Ring takes 12 rounds. It is predicted to end after 2 ms, "
+         "1 ms of that waiting for messages."),
+    ]
+    for changes, expected in cases:
+        found = page.evaluate(HEADLINE, changes)
+        expect(found == expected, f"{name}: {found}, not: {expected}")
+
+
 def looks(browser, url, name):
     """Checks that the page fits a phone, has two themes, and cuts no text off."""
     colors = set()
@@ -179,7 +336,8 @@ def looks(browser, url, name):
 
 
 def explains(page):
-    """Checks that seven ranks by circulant are told why they take three rounds and three."""
+    """Checks that a page says why circulant takes three rounds and three, and what its name means."""
+    expect("a circle" in page.locator(".meaning").inner_text(), "circulant is not defined")
     why = page.locator(".why").inner_text().replace("\u00a0", " ")
     for text in ["1 → 2 → 4 → 7", "⌈log₂ 7⌉ = 3", "2 × (3 + 3) = 12 rounds"]:
         expect(text in why, f"{text} is not in: {why}")
@@ -199,12 +357,17 @@ def main(folder, pictures):
             play(page, name, expected["plans"])
             if path == pages[0]:
                 explains(page)
+            if path == pages[1]:
+                headlines(page, name)
             expect(not faults, f"{name}: {faults}")
             expect(requests == [url], f"{name}: requests {requests}")
             context.close()
             looks(browser, url, name)
             print(f"ok  {name}")
-        motion(browser, pages[1].resolve().as_uri(), "playing")
+        url = pages[1].resolve().as_uri()
+        motion(browser, url, "playing")
+        still(browser, url, "loading")
+        on_a_phone(browser, url, "phone")
         if pictures:
             photograph(browser, pages, pictures)
         browser.close()
@@ -216,7 +379,7 @@ def photograph(browser, pages, pictures):
     shots = {
         "light": (0, 1280, "light", 4),
         "dark": (0, 1280, "dark", 4),
-        "phone": (1, 360, "light", 3),
+        "phone": (1, 420, "light", 3),
         "two": (1, 1280, "light", 5),
         "hosts": (3, 1280, "dark", 6),
         "blocks": (8, 1280, "light", 2),

@@ -8,6 +8,7 @@ use ringtree::plan::algorithms::{plans, required};
 use ringtree::plan::cost::{Traffic, schedule};
 use ringtree::plan::draw::{self, Caption, Played};
 use ringtree::plan::export::{Report, exported};
+use ringtree::plan::parts::Parts;
 use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
@@ -17,7 +18,7 @@ use ringtree::plan::units::{Bytes, Rate, Seconds};
 use ringtree::plan::verify::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, Request};
 use std::io::Write;
-use world::{links, topology};
+use world::{costs, links, topology};
 
 mod world;
 
@@ -413,12 +414,14 @@ fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, Str
             format!("--draw html: {algorithm}: {why_not}; name fewer pieces with --chunks")
         })?;
         played.push(Played {
+            parts: Parts::of(request, inquiry.bytes, &inquiry.table)?,
             plans,
             caption,
             schedule,
         });
     }
-    draw::html(heading(inquiry).trim_end(), &played)
+    let costs = costs(inquiry.collective, &inquiry.topology, &inquiry.table);
+    draw::html(&format!("{}; {costs}", subject(inquiry)), &played)
 }
 
 /// The first algorithm whose proof failed, in one line.
@@ -497,7 +500,7 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     out
 }
 
-/// "broadcast of 1 MiB over 8 ranks, root 0; 20 µs a message, 10 Gbit/s".
+/// "broadcast of 1 MiB over 8 ranks, root 0; 6 µs on the way, 3 µs a message, 10 Gbit/s".
 fn heading(inquiry: &Inquiry) -> String {
     let topology = &inquiry.topology;
     let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
@@ -522,6 +525,11 @@ fn heading(inquiry: &Inquiry) -> String {
             format!("; between {sites} sites: {way} on the way, {rate} an uplink")
         }
     };
+    format!("{}; {links}{uplinks}\n\n", subject(inquiry))
+}
+
+/// "broadcast of 1 MiB over 8 ranks, root 0".
+fn subject(inquiry: &Inquiry) -> String {
     let size = match inquiry.collective {
         Collective::Barrier => String::new(),
         _ => format!(" of {}", Bytes(inquiry.bytes as f64)),
@@ -532,8 +540,8 @@ fn heading(inquiry: &Inquiry) -> String {
         String::new()
     };
     format!(
-        "{}{size} over {} ranks{root}; {links}{uplinks}\n\n",
-        inquiry.collective, topology.world_size
+        "{}{size} over {} ranks{root}",
+        inquiry.collective, inquiry.topology.world_size
     )
 }
 

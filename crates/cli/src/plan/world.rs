@@ -4,8 +4,11 @@ use super::{Arguments, parse_count};
 use crate::quantity::{parse_rate, parse_time};
 use ringtree::internal::bootstrap::TuningSource;
 use ringtree::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
+use ringtree::plan::Collective;
+use ringtree::plan::price::LinkCost;
 use ringtree::plan::select::TuningTable;
 use ringtree::plan::topology::{Hosts, Sharing, Topology};
+use ringtree::plan::units::Seconds;
 
 /// How many ranks there are, which share a host, and which hosts a site.
 pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {
@@ -110,4 +113,40 @@ fn uplink(arguments: &Arguments, table: &mut TuningTable) -> Result<(), String> 
         table.uplink = Some(link);
     }
     Ok(())
+}
+
+/// The costs of messages, in sentences: "Each message costs 3 µs to send, 6 µs to arrive and 3 µs
+/// to receive; each KiB adds 380 ns."
+pub(super) fn costs(collective: Collective, topology: &Topology, table: &TuningTable) -> String {
+    let kib = |s_per_byte: f64| Seconds(1024.0 * s_per_byte);
+    let cost = |link: &LinkCost| {
+        let (end, way) = (Seconds(link.overhead_s), Seconds(link.alpha_s));
+        let fold = match collective.reduces() {
+            true => format!(
+                ", and another {} where ranks combine it",
+                kib(link.gamma_s_per_byte)
+            ),
+            false => String::new(),
+        };
+        let bytes = match collective {
+            Collective::Barrier => String::new(),
+            _ => format!("; each KiB adds {}{fold}", kib(link.beta_s_per_byte)),
+        };
+        format!("message costs {end} to send, {way} to arrive and {end} to receive{bytes}.")
+    };
+    let (tcp, shm) = (cost(&table.tcp), cost(&table.shm));
+    let mut sentences = match topology.sharing() {
+        Sharing::None => format!("Each {tcp}"),
+        Sharing::Some => format!("Between hosts, each {tcp} Within a host, each {shm}"),
+        Sharing::All => format!("All ranks share a host. Each {shm}"),
+    };
+    if topology.site_count() > 1 {
+        let uplink = table.between_sites();
+        let (way, bytes) = (Seconds(uplink.alpha_s), kib(uplink.beta_s_per_byte));
+        sentences += &format!(
+            " Between sites, a message takes {way} to arrive, and each KiB adds {bytes} at the \
+             uplink, which all ranks of a site share."
+        );
+    }
+    sentences + " All times here are predicted from these costs."
 }

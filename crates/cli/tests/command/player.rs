@@ -5,6 +5,7 @@ use ringtree::TuningTable;
 use ringtree::plan::cost::{Traffic, schedule};
 use ringtree::plan::draw::holdings::Holdings;
 use ringtree::plan::draw::{Caption, Played, html};
+use ringtree::plan::parts::Parts;
 use ringtree::plan::select::{choose, predicted_s};
 use ringtree::plan::verify::contributors;
 use ringtree::plan::{Collective, Hosts, Plan, Request, Topology, algorithms};
@@ -37,6 +38,7 @@ fn played(topology: &Topology, request: &Request) -> Option<Played> {
         plans: algorithms::plans(&request).unwrap(),
         caption,
         schedule: schedule(&request, BYTES, 1, &table).unwrap(),
+        parts: Parts::of(&request, BYTES, &table).unwrap(),
     })
 }
 
@@ -93,6 +95,15 @@ fn every_algorithm_is_played_for_one_rank_and_for_64() {
 }
 
 #[test]
+fn every_algorithm_has_a_definition() {
+    for entry in algorithms::REGISTRY {
+        let length = entry.meaning.chars().count();
+        assert!(entry.meaning.ends_with('.'), "{}", entry.name);
+        assert!(length <= 140, "{}: {length} characters", entry.name);
+    }
+}
+
+#[test]
 fn no_text_leaves_its_element() {
     let one = all(2).remove(0);
     let heading = "</script><script>alert(1)</script> & \"b\"; <!-- {{script}}";
@@ -104,7 +115,7 @@ fn no_text_leaves_its_element() {
         data["heading"],
         "</script><script>alert(1)</script> & \"b\""
     );
-    assert_eq!(data["links"], "<!-- {{script}}");
+    assert_eq!(data["costs"], "<!-- {{script}}");
     let places = page.match_indices("http").map(|(at, _)| &page[at..at + 26]);
     assert!(places.eq(["http://www.w3.org/2000/svg"]), "only a name");
 }

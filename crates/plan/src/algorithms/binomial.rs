@@ -30,6 +30,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "binomial",
+    meaning: "The ranks form a tree that grows by the same factor in each round, usually two. \
+              Reductions and gathers follow it toward the root.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,

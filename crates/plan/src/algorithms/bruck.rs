@@ -28,6 +28,7 @@ use crate::topology::Sharing;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "bruck",
+    meaning: "Ranks send many blocks in one message over growing distances, such as 1, 2 and 4.",
     collectives: &[Collective::AllGather, Collective::AllToAll],
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §3 and §4",
     is_symmetric: |_| true,

@@ -27,6 +27,8 @@ use crate::topology::Sharing;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "bruck-fold",
+    meaning: "Ranks gather all contributions over growing distances, such as 1, 2 and 4. Then \
+              each rank combines them itself.",
     collectives: &[Collective::AllReduce],
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, and a fold",
     is_symmetric: |_| true,

@@ -29,6 +29,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "chain",
+    meaning: "The ranks form a line, and each passes on a piece while it receives the next: a \
+              pipeline.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,

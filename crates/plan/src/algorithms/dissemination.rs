@@ -20,6 +20,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "dissemination",
+    meaning: "Each rank signals ranks at growing distances, such as 1, 2 and 4, until all have \
+              heard from all.",
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,

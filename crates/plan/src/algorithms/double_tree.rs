@@ -27,6 +27,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "double-tree",
+    meaning: "Each half of the pieces follows its own binary tree. A rank that passes pieces on \
+              in one tree is a leaf of the other.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,

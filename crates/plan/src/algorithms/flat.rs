@@ -24,6 +24,7 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "flat",
+    meaning: "The data of each rank goes straight to the ranks that need it.",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,

@@ -42,6 +42,9 @@ use super::tuning::TuningTable;
 pub struct Entry {
     /// The name used on the command line, in messages and in results.
     pub name: &'static str,
+    /// The definition of the name, in one or two sentences for people who do not know it; may be
+    /// empty.
+    pub meaning: &'static str,
     /// The constant of the registry's row, which sets it.
     pub algorithm: Algorithm,
     /// The collectives it carries out.
@@ -85,10 +88,11 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What most algorithms have in common. The rest is for each to say: its name, its collectives
-    /// and their source, its chunks, its rounds and their cost.
+    /// What most algorithms have in common. The rest is for each to say: its name and its meaning,
+    /// its collectives and their source, its chunks, its rounds and their cost.
     pub const PLAIN: Self = Self {
         name: "",
+        meaning: "",
         algorithm: Algorithm::Flat,
         collectives: &[],
         source: "",

@@ -24,6 +24,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "pairwise",
+    meaning: "In each round, ranks at one distance from each other swap blocks. Each block goes \
+              straight to its receiver.",
     collectives: &[Collective::AllToAll],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §5",
     is_symmetric: |_| true,

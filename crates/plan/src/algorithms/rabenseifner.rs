@@ -24,6 +24,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "rabenseifner",
+    meaning: "With each exchange, a rank keeps half of its part of the buffer and combines it. \
+              Then the ranks gather the parts in reverse order.",
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     chunks: |request| request.pieces * Members::new(request.world_size, 2).count,

@@ -22,6 +22,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "recursive-doubling",
+    meaning: "Ranks exchange their whole buffers with partners at growing distances, such as 1, 2 \
+              and 4.",
     collectives: &[Collective::AllReduce],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     has_radix: |_| true,

@@ -21,6 +21,7 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "ring",
+    meaning: "The ranks form a ring, and each sends to one neighbor only.",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,

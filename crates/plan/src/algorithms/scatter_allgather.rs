@@ -24,6 +24,8 @@ use crate::spec::Collective;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "scatter-allgather",
+    meaning: "The root scatters one block to each rank along a tree, then all ranks gather all \
+              blocks.",
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",
     chunks: |request| request.world_size * request.pieces,

@@ -28,6 +28,8 @@ use crate::topology::Sharing;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "two-shot",
+    meaning: "Each rank combines one block from all ranks and sends the result straight to the \
+              ranks that need it.",
     collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),

@@ -4,11 +4,14 @@
 //! the transfers itself; this file only says what is sent when.
 
 use super::{Caption, counts, title};
+use crate::algorithms::own::entry_of;
 use crate::cost::{MessageTimes, Schedule};
 use crate::export::{Transfer, transfers};
 use crate::ir::Plan;
 use crate::limits::{DRAWN_RANKS_MAX, PLAYED_TRANSFERS_PER_RANK_MAX};
-use crate::units::Seconds;
+use crate::parts::Parts;
+use crate::spec::{Algorithm, RADIX_DEFAULT};
+use crate::units::{Bytes, Seconds};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,16 +32,19 @@ pub struct Played {
     pub caption: Caption,
     /// When each message passes ([`crate::cost::schedule()`]).
     pub schedule: Schedule,
+    /// What the price is made of.
+    pub parts: Parts,
 }
 
 /// Returns the page that plays `played`, one plan or two for the same ranks. `heading` names the
-/// collective, the ranks and the links.
+/// collective and the ranks, and after the first "; " what messages cost.
 ///
 /// ```
 /// use ringtree::TuningTable;
 /// use ringtree::plan::algorithms::plans;
 /// use ringtree::plan::cost::{Traffic, schedule};
 /// use ringtree::plan::draw::{Caption, Played, html};
+/// use ringtree::plan::parts::Parts;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let request = Request {
@@ -56,8 +62,10 @@ pub struct Played {
 ///     time_s: schedule.end_s,
 ///     traffic: Traffic::of(&request, 1 << 20)?,
 /// };
+/// let parts = Parts::of(&request, 1 << 20, &TuningTable::default())?;
 /// let plans = plans(&request)?;
-/// let page = html("broadcast of 1 MiB over 8 ranks", &[Played { plans, caption, schedule }])?;
+/// let played = Played { plans, caption, schedule, parts };
+/// let page = html("broadcast of 1 MiB over 8 ranks", &[played])?;
 /// assert!(page.starts_with("<!doctype html>"));
 /// # Ok::<(), String>(())
 /// ```
@@ -74,11 +82,11 @@ pub fn html(heading: &str, played: &[Played]) -> Result<String, String> {
             request.world_size
         ));
     }
-    let (heading, links) = heading.split_once("; ").unwrap_or((heading, ""));
+    let (heading, costs) = heading.split_once("; ").unwrap_or((heading, ""));
     let topology = request.topology();
     let page = Page {
         heading,
-        links,
+        costs,
         collective: request.collective.name(),
         ranks: request.world_size,
         root: request.collective.is_rooted().then_some(request.root),
@@ -126,7 +134,7 @@ fn escaped(text: &str) -> String {
 #[derive(Serialize)]
 struct Page<'a> {
     heading: &'a str,
-    links: &'a str,
+    costs: &'a str,
     collective: &'static str,
     ranks: usize,
     root: Option<usize>,
@@ -139,11 +147,16 @@ struct Page<'a> {
 #[derive(Serialize)]
 struct Score {
     algorithm: String,
+    meaning: String,
     pieces: usize,
     chunks: usize,
     scratch: usize,
     facts: String,
     price: String,
+    /// What the busiest rank sends.
+    sends: String,
+    /// The parts of the price: messages, which wait for each other, bytes and folds.
+    parts_s: [f64; 3],
     /// What the times of the messages are multiplied by, so that the last ends at the price.
     scale: f64,
     /// When each round ends. A later round never ends earlier.
@@ -161,6 +174,7 @@ impl Score {
             plans,
             caption,
             schedule,
+            parts,
         } = played;
         let transfers = transfers(plans)?;
         let most = PLAYED_TRANSFERS_PER_RANK_MAX * plans.len();
@@ -191,16 +205,31 @@ impl Score {
         numbered.sort_by_key(|(_, number)| *number);
         Ok(Self {
             algorithm: request.algorithm.to_string(),
+            meaning: meaning(request.algorithm),
             pieces: request.pieces,
             chunks: plans[0].chunks,
             scratch: plans.iter().map(|plan| plan.scratch).max().unwrap_or(0),
             facts: counts(request.collective, caption),
-            price: format!("predicted {}", Seconds(caption.time_s)),
+            price: Seconds(caption.time_s).to_string(),
+            sends: Bytes(caption.traffic.max_bytes_sent_per_rank as f64).to_string(),
+            parts_s: [parts.way_s + parts.messages_s, parts.bytes_s, parts.folds_s],
             scale: clock.scale,
             ends_s: clock.ends_s,
             kinds: numbered.into_iter().map(|(kind, _)| kind).collect(),
             rounds,
         })
+    }
+}
+
+/// The definition of the algorithm's name, and of its radix.
+fn meaning(algorithm: Algorithm) -> String {
+    let meaning = entry_of(algorithm).map_or("", |entry| entry.meaning);
+    match algorithm.radix() {
+        radix if radix == usize::from(RADIX_DEFAULT) => meaning.to_owned(),
+        radix => {
+            let messages = radix - 1;
+            format!("{meaning} /{radix}: a rank sends up to {messages} messages per round.")
+        }
     }
 }
 

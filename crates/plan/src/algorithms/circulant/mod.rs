@@ -41,6 +41,8 @@ use exchange::Circle;
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "circulant",
+    meaning: "The ranks form a circle, and each sends over the same few distances, such as 1, 2 \
+              and 4.",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,

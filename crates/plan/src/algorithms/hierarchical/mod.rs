@@ -54,6 +54,8 @@ use levels::{Cut, not_complete};
 /// The registry's line.
 pub(super) const ENTRY: Entry = Entry {
     name: "hierarchical",
+    meaning: "Ranks work together inside each host and send as few bytes as possible between \
+              hosts.",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,

@@ -12,6 +12,9 @@ function formatClock(seconds, total) {
   return `${(seconds / size).toFixed(digitsFor(total / size))} ${unit}`;
 }
 
+// "72 µs": a time by itself, in the unit that suits.
+const formatTime = (seconds) => formatClock(seconds, seconds).replace(/\.0+ /, " ");
+
 function formatBytes(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
@@ -27,6 +30,7 @@ function sizes(bytes) {
 
 const plural = (count, what) => `${count.toLocaleString("en-US")} ${what}${count === 1 ? "" : "s"}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const unbroken = (text) => text.replace(/(\d) (?=([nµm]?s|([KMGT]i)?B)\b)/g, "$1\u00a0"); // "72 µs" on one line
 const subscript = (number) => String(number).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
 
 // "0, 2–5": ascending numbers, with runs drawn together.
@@ -93,7 +97,6 @@ function replay(page, score) {
     holds: cells.map((cell) => (has(cell) ? bit(cell[0]) : 0n)),
     passed: new Uint8Array(cells.length), // whether a partial sum was sent on
     block: new Uint16Array(cells.map(([, chunk]) => chunk)), // the chunk in which the content was at the start
-    depth: new Uint16Array(cells.length), // messages on the longest chain that led here
   }];
   film.rounds.forEach((round, index) => film.states.push(after(film.states[index], round, film)));
   film.facts = film.rounds.map((round, index) => factsOf(film, round, film.states[index], film.states[index + 1]));
@@ -106,16 +109,22 @@ function after(before, round, { width, means }) {
   for (const { from, isLocal, pairs } of means.isReduction ? round : []) {
     if (!isLocal) for (const [read] of pairs) state.passed[from * width + read] = 1;
   }
-  for (const { from, to, reduces, isLocal, pairs } of round) {
+  for (const { from, to, reduces, pairs } of round) {
     for (const [read, write] of pairs) {
       const [source, target] = [from * width + read, to * width + write];
-      state.depth[target] = Math.max(reduces ? state.depth[target] : 0, before.depth[source] + (isLocal ? 0 : 1));
       state.holds[target] = before.holds[source] | (reduces ? state.holds[target] : 0n);
       state.block[target] = before.block[source];
       state.passed[target] = 0;
     }
   }
   return state;
+}
+
+// A state within a round: that after it in the cells that messages have reached, that before it elsewhere.
+function within(before, now, { width }, arrived) {
+  const fresh = new Set(arrived.flatMap(({ to, pairs }) => pairs.map(([, write]) => to * width + write)));
+  return Object.fromEntries(Object.entries(before).map(([name, list]) =>
+    [name, list.map((old, cell) => (fresh.has(cell) ? now[name][cell] : old))]));
 }
 
 // The part of the final content of a chunk that is there, from 0 to 1. A partial sum that was
@@ -194,7 +203,7 @@ function bound(run, perRound, verb, what, goal, algorithm) {
 
 // What grows, as a number of things and as a sentence: in one chunk or rank, then over the ranks.
 const GROWING = {
-  sum: ["contributions in one chunk", "The fullest chunk has # contributions"],
+  sum: ["contributions to one chunk", "A rank has # contributions to a chunk"],
   heard: ["ranks that one rank has heard from", "A rank has heard from # ranks"],
   blocks: ["ranks whose blocks one rank has", "A rank has blocks of # ranks"],
   copies: ["ranks that have a finished chunk", "A finished chunk is on # ranks"],
@@ -207,7 +216,7 @@ const growing = ({ page: { collective }, means: { isReduction } }) => ({
 
 // Why a plan has as many rounds as it has.
 function whySentences(film) {
-  const { page, score: { algorithm, pieces }, states } = film;
+  const { page, score: { algorithm, pieces } } = film;
   if (page.ranks === 1) return ["One rank has nothing to send."];
   const facts = film.facts.filter(({ senders }) => senders > 0);
   const [gathered, spread] = ["gathered", "spread"].map((name) => runOf(facts, name, page.ranks));
@@ -215,8 +224,6 @@ function whySentences(film) {
   const parts = [gathered, spread].filter((run) => run.length > 0).map((run) => run.length - 1);
   const [once, all] = [parts.reduce((one, other) => one + other, 0), parts.join(" + ")];
   const slices = `${pieces} × ${parts.length > 1 ? `(${all})` : all}`;
-  const chain = states[states.length - 1].depth.reduce((most, depth) => Math.max(most, depth), 0);
-  const each = chain === facts.length ? ", one in each round" : "";
   return [
     gathered.length > 0 && limit(gathered, "receives", growing(film).gathered[0]),
     gathered.length === 0 && spread.length > 0 && limit(spread, "sends", growing(film).spread[0]),
@@ -225,26 +232,65 @@ function whySentences(film) {
     pieces > 1 && (once * pieces === facts.length
       ? `The buffer is cut into ${pieces} slices, whose rounds take turns: ${slices} = ${facts.length} rounds.`
       : `The buffer is cut into ${pieces} pieces, which follow each other: ${facts.length} rounds in all.`),
-    `The longest chain of messages, each passing on what the one before brought, has ${plural(chain, "message")}${each}.`,
   ].filter((sentence) => sentence);
 }
 
-// What one round does, in words. Round 0 is the start.
-function roundSentence(film, round) {
+// What the page shows, in words: the bytes, rounds and times of its plan, or of its two plans.
+function headline(films) {
+  const { ranks, hosts } = films[0].page;
+  if (ranks === 1) return "One rank has nothing to send.";
+  const [fast, slow] = films.map(({ facts, rounds, score: { ends_s, ...score } }) => {
+    const sent = new Array(ranks).fill(0);
+    rounds.flat().forEach(({ from, bytes }) => (sent[from] += bytes));
+    const [least, most] = [Math.min(...sent), Math.max(...sent)].map(formatBytes);
+    return { ...score, isEven: least === most, rounds: countRounds(facts), end: ends_s[ends_s.length - 1] };
+  }).sort((one, other) => one.end - other.end);
+  const [name, takes] = [capital(fast.algorithm), plural(fast.rounds, "round")];
+  const most = fast.isEven && (slow?.isEven ?? true) ? fast.sends : `at most ${fast.sends}`;
+  if (!slow) {
+    const sends = fast.sends === "0 B" ? "" : `, and ${fast.isEven ? "each" : "a"} rank sends ${most}`;
+    const share = formatTime(fast.parts_s[0]);
+    return `${name} takes ${takes}${sends}. It is predicted to end after ${fast.price}, ${share} of that waiting for messages.`;
+  }
+  const pairs = fast.parts_s.map((part, at) => [part, slow.parts_s[at]].map(formatTime));
+  const [waits, data, folds] = pairs.map((pair) => pair.join(" instead of "));
+  const isEqual = fast.sends === slow.sends;
+  const bytes = isEqual ? `Both send ${most} per rank. ` : `${name} sends ${most} per rank instead of ${slow.sends}. `;
+  const [fewer, less] = [Math.sign(slow.rounds - fast.rounds), Math.sign(slow.parts_s[0] - fast.parts_s[0])];
+  // Where messages within a host and between hosts cost different times, rounds alone do not explain it.
+  const link = fewer !== less ? ", but" : [1, ranks].includes(new Set(hosts).size) ? ", so" : ", and";
+  const clause = pairs[0][0] === pairs[0][1] ? ""
+    : `${link} ${fewer === 0 ? fast.algorithm : "it"} waits ${less > 0 ? "less" : "longer"} for messages: ${waits}`;
+  const rounds = fewer === 0 ? `Both take ${takes}` : `${isEqual ? name : "It"} takes ${takes} instead of ${slow.rounds}`;
+  const saved = fast.parts_s.map((part, at) => slow.parts_s[at] - part);
+  const why = ["", `, because sending the data takes ${data}`, `, because combining the data takes ${folds}`];
+  const after = `${fast.price} instead of ${slow.price}${why[saved.indexOf(Math.max(...saved))]}`;
+  const end = fast.price === slow.price ? `Both are predicted to end after ${fast.price}.`
+    : `${fewer === 0 ? name : "It"} is predicted to end first, after ${after}.`;
+  return `${fast.sends === "0 B" && isEqual ? "" : bytes}${rounds}${clause}. ${end}`;
+}
+
+// What one round does, in words. Round 0 is the start. Within a round, only the messages that have
+// `arrived` count, which led to `state`.
+function roundSentence(film, round, arrived, state) {
   const { page: { collective, ranks, root }, means, facts } = film;
   const own = { "barrier": "only itself", "all-to-all": "one block for every rank" }[collective] ?? "its own block";
   const start = `Each rank has ${means.isReduction ? "its own contribution to every chunk" : own}.`;
   if (round === 0) return ["Start", means.isFromRoot ? `Only rank ${root}, the root, has data.` : start];
-  const { senders, bytes, all } = facts[round - 1];
+  const { senders, bytes } = facts[round - 1];
+  const { all, bytes: there } = arrived ? factsOf(film, arrived, film.states[round - 1], state) : facts[round - 1];
   if (senders === 0) return ["Local work", "Ranks copy or combine chunks in their own memory."];
   const isEven = bytes.length % senders === 0;
-  const some = senders === 1 ? "One rank sends" : `${senders} ranks send`;
-  const who = isEven && senders === ranks ? "Each rank sends" : some;
+  const [one, several] = arrived ? ["sends", "send"] : ["has sent", "have sent"];
+  const some = senders === 1 ? `One rank ${one}` : `${senders} ranks ${several}`;
+  const who = isEven && senders === ranks ? `Each rank ${one}` : some;
   const [size, each] = [sizes(bytes) && ` of ${sizes(bytes)}`, isEven && senders > 1 && senders < ranks ? " each" : ""];
   const sends = `${who} ${plural(isEven ? bytes.length / senders : bytes.length, "message")}${size}${each}.`;
   const grew = Object.entries(all).map(([name, [before, now]]) =>
     `${growing(film)[name][1].replace("#", `${now} of ${ranks}`)}, up from ${before}.`);
-  return [`Round ${countRounds(facts, round)} of ${countRounds(facts)}`, [sends, ...grew].join(" ")];
+  const soFar = arrived ? [`Arrived so far: ${there.length}\u00a0of\u00a0${bytes.length}.`] : [];
+  const head = `${arrived ? "During" : "End of"} round ${countRounds(facts, round)} of ${countRounds(facts)}`;
+  return [head, [sends, ...soFar, ...grew].join(" ")];
 }
 
 // What one cell holds, in words.
@@ -275,7 +321,7 @@ function layout(width, { ranks, hosts }, { chunks, scratch }) {
   const bundle = Math.ceil(ranks / RANKS_APART);
   const lanes = Math.ceil(ranks / bundle);
   const laneHeight = lanes <= 8 ? 18 : 14;
-  const gutter = width < 560 ? 26 : 68;
+  const gutter = width < 560 ? 50 : 68;
   const pitch = Math.min(104, (width - gutter) / ranks);
   const buffer = rowsOf(chunks, ROWS_MAX, 0).length;
   const rows = [...rowsOf(chunks, ROWS_MAX, 0), ...rowsOf(scratch, ROWS_MAX / 2, chunks)];
@@ -342,8 +388,8 @@ class PlanView {
     const key = (film.means.isFromRoot ? "" : `Blue: ${collected}. `) + (film.means.spreads ? `Green: ${have}. ` : "");
     const gray = score.pieces > 1 ? "Gray: rounds of other chunks." : "";
     const title = `Why ${score.algorithm} takes ${plural(countRounds(film.facts), "round")}`;
-    const texts = { h2: score.algorithm, ".price": score.price, ".facts": score.facts, h3: title, figcaption: key + gray };
-    Object.entries(texts).forEach(([selector, text]) => (part(selector).textContent = text));
+    const texts = { h2: score.algorithm, ".price": `predicted ${score.price}`, ".meaning": score.meaning, ".facts": score.facts };
+    Object.entries({ ...texts, h3: title, figcaption: key + gray }).forEach(([selector, text]) => (part(selector).textContent = text));
     whySentences(film).forEach((sentence) => html("p", {}, why, sentence));
     play.setAttribute("aria-label", score.algorithm);
     const [stage, price, now, detail, figure] = [".stage", ".price", ".now", ".detail", "figure svg"].map(part);
@@ -388,8 +434,8 @@ class PlanView {
     if (score.scratch > 0) svg("text", { x: 0, y: place.top(place.buffer) - 8 }, stage, "scratch");
     this.cells = place.rows.map(([first], row) => {
       const [top, middle] = [place.top(row), place.top(row) + rowHeight / 2];
-      const name = `${gutter > 40 ? "chunk " : ""}${row < place.buffer ? first : first - score.chunks}`;
-      svg("text", { x: gutter - 8, y: middle + 4, "text-anchor": "end" }, stage, name);
+      const name = `chunk ${row < place.buffer ? first : first - score.chunks}`;
+      svg("text", { x: gutter - (gutter > 50 ? 8 : 4), y: middle + 4, "text-anchor": "end" }, stage, name);
       const box = { y: top + 1, width: cellWidth, height: rowHeight - 2, rx: Math.min(3, cellWidth / 4), "data-row": row };
       return this.heads.map((_, rank) => ({
         shape: svg("rect", { ...box, x: x(rank) - cellWidth / 2, "data-rank": rank }, stage),
@@ -408,8 +454,7 @@ class PlanView {
     const y = (value) => top + (height - top) * (1 - value / page.ranks);
     figure.replaceChildren();
     figure.setAttribute("viewBox", `0 0 ${width} ${height + 18}`);
-    const across = (kind, at) => svg("line", { class: kind, x1: 0, x2: slot * (facts.length + 1), y1: at, y2: at }, figure);
-    [["goal", top], ["baseline", height]].forEach(([kind, at]) => across(kind, at));
+    svg("line", { class: "baseline", x1: 0, x2: slot * (facts.length + 1), y1: height, y2: height }, figure);
     const every = Math.ceil(28 / slot);
     const start = { senders: 1, all: {}, first: { [means.isFromRoot ? "spread" : "gathered"]: [0, 1] } };
     this.bars = [start, ...facts].map((fact, round) => {
@@ -417,7 +462,7 @@ class PlanView {
       const values = Object.entries(isFirst ? fact.first : fact.all);
       const wide = (slot * 0.72) / Math.max(1, values.length);
       const number = countRounds(facts, round);
-      const name = fact.senders === 0 || number % every > 0 ? "" : number === 0 && slot > 36 ? "start" : number;
+      const name = fact.senders === 0 || number % every > 0 ? "" : number === 0 ? "start" : number;
       const parts = values.flatMap(([kind, [, value]], index) => {
         const left = slot * (round + 0.14) + wide * index;
         const box = { x: left, y: y(value), width: Math.max(1, wide - 1), height: height - y(value) };
@@ -439,24 +484,25 @@ class PlanView {
       this.drawArrow(arrow, fraction > 0 ? Math.max(0, Math.min(1, way)) : 1);
     }
     const arrived = fraction > 0 ? film.rounds[round].filter((message) => message.end <= fraction) : [];
-    if (this.key === `${round} ${arrived.length}`) return;
-    this.key = `${round} ${arrived.length}`;
-    const fresh = new Set(arrived.flatMap(({ to, pairs }) => pairs.map(([, write]) => to * film.width + write)));
-    this.stateOf = (rank, chunk) => film.states[fresh.has(rank * film.width + chunk) ? round + 1 : round];
+    const key = `${round} ${current} ${arrived.length}`;
+    if (this.key === key) return;
+    this.key = key;
+    this.state = within(film.states[round], film.states[current], film, arrived);
     this.cells.forEach((row, at) => row.forEach((cell, rank) => this.paint(cell, rank, at)));
-    this.describe();
-  }
-
-  // Begins to show a round: its sentence, the sizes of its messages, its bar.
-  enter(round) {
-    const [head, text] = roundSentence(this.film, round);
-    const arrows = arrowsOf(this.film.rounds[round - 1] ?? [], this.place.bundle);
-    Object.assign(this, { shown: round, said: `${head}. ${text}`, arrows });
+    const [head, text] = roundSentence(film, current, current > round && arrived, this.state);
+    this.said = `${head}. ${text}`;
     this.now.replaceChildren(html("b", {}, null, `${head}. `), text);
     this.bars.forEach((parts, at) => parts.forEach((part) => {
       part.classList.toggle("future", at > round);
-      part.classList.toggle("now", at === round);
+      part.classList.toggle("now", at === current);
     }));
+    this.describe();
+  }
+
+  // Begins to show a round: its arrows and the sizes of its messages.
+  enter(round) {
+    const arrows = arrowsOf(this.film.rounds[round - 1] ?? [], this.place.bundle);
+    Object.assign(this, { shown: round, arrows });
     const messages = arrows.filter((arrow) => !arrow.isLocal);
     this.caption.textContent = ["Messages", ...[sizeLabel(messages)].filter((label) => label)].join(": ");
     this.labels.replaceChildren();
@@ -478,7 +524,7 @@ class PlanView {
     svg("path", { d: `M${head} ${y}l${-7 * sign} -4v8z` }, group);
   }
 
-  // The sizes that one rank sends, next to its arrows where nothing else is.
+  // The sizes that one rank sends, next to its arrows where nothing else is, or on a long arrow.
   labelLane(arrows) {
     if (arrows.length === 0) return;
     const { middle, lane, width, gutter } = this.place;
@@ -486,8 +532,9 @@ class PlanView {
     const [left, right] = [Math.min(...ends) - 10, Math.max(...ends) + 10];
     const text = sizeLabel(arrows);
     const room = 6.6 * text.length;
-    const at = right + room <= width ? [right, "start"] : left - room >= gutter / 2 ? [left, "end"] : null;
-    if (at) svg("text", { x: at[0], y: lane(arrows[0].from) + 4, "text-anchor": at[1] }, this.labels, text);
+    const beside = right + room <= width ? [right, "start"] : left - room >= gutter / 2 ? [left, "end"] : null;
+    const at = beside ?? (arrows.length === 1 && right - left > room + 60 ? [(left + right) / 2, "middle"] : null);
+    if (at) svg("text", { class: "size", x: at[0], y: lane(arrows[0].from) + 4, "text-anchor": at[1] }, this.labels, text);
   }
 
   // Colors a cell by what it holds, and writes how much or what that is.
@@ -497,7 +544,7 @@ class PlanView {
     const isMoving = page.collective === "all-to-all";
     let [parts, isPassed, content] = [0, true, 0n];
     for (let chunk = first; chunk < end; chunk += 1) {
-      const [state, cell] = [this.stateOf(rank, chunk), rank * width + chunk];
+      const [state, cell] = [this.state, rank * width + chunk];
       const isElsewhere = isMoving && means.owner(state.block[cell]) !== rank;
       const held = ones(state.holds[cell]) / (means.isSum ? page.ranks : 1);
       const part = isElsewhere ? 0 : chunk < score.chunks ? partOf(film, state, rank, chunk) : held;
@@ -510,25 +557,24 @@ class PlanView {
     shape.setAttribute("class", `cell ${kind}`);
     shape.dataset.holds = membersOf(content).join(" ");
     shape.dataset.part = (parts / (end - first)).toFixed(4);
-    const target = means.owner(this.stateOf(rank, first).block[rank * width + first]);
+    const target = means.owner(this.state.block[rank * width + first]);
     const block = isMoving ? `${membersOf(content)[0]}→${target}` : "";
-    const isNamed = !isPassed && content !== 0n && end - first === 1 && this.place.cellWidth >= (block ? 34 : 15);
+    const isNamed = !isPassed && content !== 0n && end - first === 1 && this.place.cellWidth >= (block ? 34 : 14);
     count.textContent = isNamed ? (means.isSum ? ones(content) : block) : "";
-    count.classList.toggle("strong", ["h3", "h4", "done"].includes(kind));
   }
 
   // Says what the chosen cell holds, and marks it and the ranks that contributed to it.
   describe() {
     const { film, picked: [rank, row] = [], place: { rows } } = this;
     const [first, end] = rows[row] ?? [];
-    const holds = row === undefined ? 0n : this.stateOf(rank, first).holds[rank * film.width + first];
+    const holds = row === undefined ? 0n : this.state.holds[rank * film.width + first];
     this.stage.querySelector(".picked")?.classList.remove("picked");
     this.heads.forEach((head, one) => head.classList.toggle("marked", (holds & bit(one)) !== 0n));
     this.detail.textContent = `Point at a cell to see whose ${film.means.isSum ? "contributions" : "data"} it holds.`;
     if (row === undefined) return;
     this.cells[row][rank].shape.classList.add("picked");
     const more = end - first > 1 ? ` The cell stands for ${end - first} chunks.` : "";
-    this.detail.textContent = cellSentence(film, this.stateOf(rank, first), rank, first) + more;
+    this.detail.textContent = cellSentence(film, this.state, rank, first) + more;
   }
 }
 
@@ -567,9 +613,10 @@ class Player {
   constructor(page) {
     const main = byId("plans");
     main.className = `${page.plans.length > 1 ? "two" : "one"} ${page.ranks > RANKS_APART ? "many" : "few"}`;
-    [["heading", capital(page.heading)], ["links", page.links]].forEach(([id, text]) => (byId(id).textContent = text));
+    [["heading", capital(page.heading)], ["costs", unbroken(page.costs)]].forEach(([id, text]) => (byId(id).textContent = text));
     byId("note").append(noteOf(page));
     this.views = page.plans.map((score) => new PlanView(page, score, main));
+    byId("finding").textContent = unbroken(headline(this.views.map(({ film }) => film)));
     this.stops = stopsOf(page.plans);
     this.pace = paceOf(this.stops);
     this.total = this.stops[this.stops.length - 1].time;
@@ -581,7 +628,7 @@ class Player {
     const resize = () => {
       if (this.width === main.clientWidth) return;
       this.width = main.clientWidth;
-      document.body.style.setProperty("--bar", `${byId("bar").offsetHeight}px`);
+      document.documentElement.style.setProperty("--bar", `${byId("bar").offsetHeight}px`);
       this.views.forEach((view) => view.resize());
       this.show();
     };
@@ -693,7 +740,7 @@ class Player {
     byId("back").disabled = at === 0 && fraction === 0;
     byId("forward").disabled = at === stops.length - 1;
     const said = this.views.map((view) => `${view.film.score.algorithm}: ${view.said}`).join(" ");
-    if (byId("live").textContent !== said) byId("live").textContent = said;
+    if (!this.isPlaying && byId("live").textContent !== said) byId("live").textContent = said;
   }
 }
 
