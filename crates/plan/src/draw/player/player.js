@@ -252,9 +252,9 @@ function headline(films) {
     const share = formatTime(fast.parts_s[0]);
     return `${name} takes ${takes}${sends}. It is predicted to end after ${fast.price}, ${share} of that waiting for messages.`;
   }
+  const isEqual = fast.sends === slow.sends;
   const pairs = fast.parts_s.map((part, at) => [part, slow.parts_s[at]].map(formatTime));
   const [waits, data, folds] = pairs.map((pair) => pair.join(" instead of "));
-  const isEqual = fast.sends === slow.sends;
   const bytes = isEqual ? `Both send ${most} per rank. ` : `${name} sends ${most} per rank instead of ${slow.sends}. `;
   const [fewer, less] = [Math.sign(slow.rounds - fast.rounds), Math.sign(slow.parts_s[0] - fast.parts_s[0])];
   // Where messages within a host and between hosts cost different times, rounds alone do not explain it.
