@@ -6,6 +6,8 @@
 mod checked;
 #[path = "../support/long.rs"]
 mod long;
+#[path = "../support/many_tests_at_once.rs"]
+mod many_tests_at_once;
 #[path = "../support/names.rs"]
 mod names;
 #[path = "../support/ranks.rs"]

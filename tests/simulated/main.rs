@@ -7,6 +7,8 @@
 mod checked;
 #[path = "../support/long.rs"]
 mod long;
+#[path = "../support/many_tests_at_once.rs"]
+mod many_tests_at_once;
 
 mod agreement;
 mod checkpoints;

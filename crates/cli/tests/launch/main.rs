@@ -6,6 +6,8 @@
 mod address;
 mod bars;
 mod beside_nccl;
+#[path = "../../../../tests/support/many_tests_at_once.rs"]
+mod many_tests_at_once;
 mod one_host;
 mod output;
 #[path = "../../../../tests/support/pty.rs"]
