@@ -72,7 +72,7 @@ pub mod unchecked {
     /// Makes the region of one of `places` ranks. Returns it and the file that the others map.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the operating system's error.
     ///
     /// # Safety
     /// See the module.
@@ -94,11 +94,11 @@ pub mod unchecked {
     /// Makes memory of `bytes` bytes that peers can read. Returns it and the file that they map.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the operating system's error.
     ///
     /// # Safety
-    /// See the module. What a call sends from where it lies counts as published until the call has
-    /// ended or the memory is revoked.
+    /// See the module. Memory that a call sends from in place counts as published until the call
+    /// has completed or the memory is revoked.
     pub unsafe fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
         exposed::memory(bytes)
     }

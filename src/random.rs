@@ -7,7 +7,7 @@ use std::io;
 /// Returns fresh bytes from the system's random source.
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub(crate) fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     let mut filled = 0;
@@ -24,7 +24,7 @@ pub(crate) fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
 /// Returns a fresh number from the system's random source.
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub(crate) fn number() -> io::Result<u64> {
     bytes().map(u64::from_ne_bytes)
 }

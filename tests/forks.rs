@@ -7,7 +7,7 @@
 #[path = "support/ranks.rs"]
 mod ranks;
 
-use ranks::{Links, ROLE, Suite, at_once, exit};
+use ranks::{Links, ROLE, Suite, concurrently, exit};
 use ringtree::{Builder, Collective, Communicator, Error, ReduceOp, Result, UniqueId, Work};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -369,7 +369,7 @@ fn callback() -> Result<String> {
 #[test]
 fn a_childs_calls_are_refused_and_its_parent_goes_on() {
     for role in ["idle", "busy", "buffers", "callback"] {
-        at_once([Links::Tcp, Links::SharedMemory], |links| {
+        concurrently([Links::Tcp, Links::SharedMemory], |links| {
             let ranks = SUITE.start(links, role, 2, &[("RINGTREE_STALL_WARNING_S", "0")]);
             let (said, _) = ranks.hear(&[0, 1]);
             assert_eq!(said, ["all well"; 2], "{role} over {links:?}");

@@ -115,10 +115,10 @@ impl Region {
         })
     }
 
-    /// As [`Region::hold`], for reading only.
+    /// Like [`Region::hold`], but for reading only.
     ///
     /// # Errors
-    /// Those of `slice`, with the buffer.
+    /// Returns the error of `slice`, with the buffer.
     pub fn hold_shared<B, T, E>(
         buffer: B,
         slice: impl for<'a> FnOnce(&'a B) -> Result<&'a [T], E>,
@@ -287,7 +287,7 @@ pub fn lend<T: Element, R>(
     lend_region(NonNull::from(slice), Access::Writes, operation)
 }
 
-/// As [`lend`], for reading only.
+/// Like [`lend`], but for reading only.
 #[inline]
 pub(crate) fn lend_shared<T: Element, R>(
     slice: &[T],
@@ -374,10 +374,10 @@ impl<'buffers> Lender<'buffers> {
         ))
     }
 
-    /// As [`Lender::lend`], for reading only.
+    /// Like [`Lender::lend`], but for reading only.
     ///
     /// # Errors
-    /// Those of `slice`; then nothing is lent.
+    /// Returns the error of `slice`; then nothing is lent.
     pub(crate) fn lend_shared<B: ?Sized, T: Element, E>(
         &self,
         buffer: &'buffers B,

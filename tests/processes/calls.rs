@@ -2,7 +2,9 @@
 //! itself, and the environment turns the copy's `child_entry` into a rank.
 
 use crate::checked::{Case, check};
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, at_once, exit, own_address};
+use crate::ranks::{
+    ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit, own_address,
+};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 // ---- what a rank does ----
 
-/// How many elements a rank allocates.
+/// Variable with the number of elements that a rank allocates.
 const ELEMENTS: &str = "RINGTREE_TEST_ELEMENTS";
 
 /// Its ranks enter here.
@@ -349,7 +351,7 @@ fn values() -> Result<String> {
 
 fn run_cases(world_size: usize) {
     let all: Vec<_> = (0..world_size).collect();
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "cases", world_size, &[]).hear(&all);
         assert_eq!(said, vec!["all right"; world_size], "{links:?}");
     });
@@ -357,7 +359,7 @@ fn run_cases(world_size: usize) {
 
 #[test]
 fn every_algorithm_over_processes_whose_calls_are_checked() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
@@ -399,7 +401,7 @@ fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
 fn survivors_name_a_killed_rank_long_before_the_deadline() {
     let victims = [2, 0].into_iter();
     let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
-    at_once(cases, |(victim, links)| {
+    concurrently(cases, |(victim, links)| {
         let ranks = SUITE.start(links, "stream", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
         let killed = Instant::now();
@@ -417,7 +419,7 @@ fn survivors_name_a_killed_rank_long_before_the_deadline() {
 
 #[test]
 fn survivors_agree_which_step_counts() {
-    at_once(ALL_LINKS, agree_which_step_counts);
+    concurrently(ALL_LINKS, agree_which_step_counts);
 }
 
 fn agree_which_step_counts(links: Links) {
@@ -464,7 +466,7 @@ fn a_stopped_rank_is_named_when_the_time_is_up() {
 
 #[test]
 fn all_processes_get_the_same_mismatch() {
-    at_once(ALL_LINKS, get_the_same_mismatch);
+    concurrently(ALL_LINKS, get_the_same_mismatch);
 }
 
 fn get_the_same_mismatch(links: Links) {
@@ -478,7 +480,7 @@ fn get_the_same_mismatch(links: Links) {
 
 #[test]
 fn messages_of_all_kinds_come_as_they_were_sent() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
     });
@@ -486,7 +488,7 @@ fn messages_of_all_kinds_come_as_they_were_sent() {
 
 #[test]
 fn threads_share_a_communicator_and_are_told_of_different_orders() {
-    at_once([Links::Tcp, Links::SharedMemory], |links| {
+    concurrently([Links::Tcp, Links::SharedMemory], |links| {
         let (said, _) = SUITE.start(links, "threads", 2, &[]).hear(&[0, 1]);
         for call in [
             "rank 0 all-reduce #1 of 9 f32",
@@ -506,7 +508,7 @@ fn threads_share_a_communicator_and_are_told_of_different_orders() {
 #[test]
 fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
     let timeout = (10 * PATIENCE).as_millis().to_string();
-    at_once([Links::SharedMemory, Links::Both], |links| {
+    concurrently([Links::SharedMemory, Links::Both], |links| {
         for (count, why) in [
             ("99", "cannot use the memory of rank"),
             ("1000000000000000000", "making memory to share"),
@@ -521,7 +523,7 @@ fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
 
 #[test]
 fn processes_exchange_values() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
     });
@@ -529,7 +531,7 @@ fn processes_exchange_values() {
 
 #[test]
 fn a_process_that_leaves_too_early_is_named() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "early", 3, &[]).hear(&[0, 1, 2]);
         assert_eq!(said[2], "left");
         for text in &said[..2] {
@@ -541,7 +543,7 @@ fn a_process_that_leaves_too_early_is_named() {
 
 #[test]
 fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let second = own_address();
         let ranks = SUITE.start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
         let (said, _) = ranks.hear(&[0, 1]);

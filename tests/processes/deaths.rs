@@ -1,7 +1,7 @@
 //! Deaths that hide: behind a child that lives on, during the join, behind a rank 0 that is
 //! stopped, behind a network that drops everything. And ranks that other users start.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, Suite, at_once, exit};
+use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, Suite, concurrently, exit};
 use ringtree::{Communicator, ReduceOp, Result};
 use rustix::process::Signal;
 use std::os::unix::process::CommandExt;
@@ -71,7 +71,7 @@ fn name(ranks: &Ranks, survivors: &[usize], victim: usize, killed: Instant, link
 fn a_forked_child_does_not_hide_the_death_of_its_parent() {
     let victims = [0, 2].into_iter();
     let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
-    at_once(cases, |(victim, links)| {
+    concurrently(cases, |(victim, links)| {
         let ranks = SUITE.start(links, "forking", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
         let killed = Instant::now();
@@ -83,7 +83,7 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent() {
 
 #[test]
 fn survivors_agree_on_a_death_although_rank_0_is_stopped() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "stream", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
         ranks.signal(0, Signal::STOP);

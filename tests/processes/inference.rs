@@ -2,7 +2,7 @@
 //! for as long as it takes, without using a core, and hear of a death at once.
 
 use super::programs::inference as example;
-use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, at_once, exit};
+use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, concurrently, exit};
 use ringtree::{Communicator, Result};
 use rustix::process::Signal;
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn cpu_ticks() -> u64 {
 
 #[test]
 fn the_example_serves_over_all_links() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "serve", 4, &[]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["500 calls"; 4], "{links:?}");
@@ -80,7 +80,7 @@ fn the_example_serves_over_all_links() {
 
 #[test]
 fn ranks_that_wait_patiently_use_no_core() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["started"]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
@@ -94,7 +94,7 @@ fn ranks_that_wait_patiently_use_no_core() {
 
 #[test]
 fn a_death_is_told_to_ranks_that_wait_patiently() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[("IDLE_SECONDS", "7200")]);
         assert_eq!(ranks.hear(&[0]).0, ["started"]);
         std::thread::sleep(Duration::from_millis(700));

@@ -6,8 +6,8 @@
 mod checked;
 #[path = "../support/long.rs"]
 mod long;
-#[path = "../support/many_tests_at_once.rs"]
-mod many_tests_at_once;
+#[path = "../support/more_test_threads.rs"]
+mod more_test_threads;
 #[path = "../support/names.rs"]
 mod names;
 #[path = "../support/ranks.rs"]

@@ -26,7 +26,7 @@ mod tokio_server;
 mod uneven_shards;
 
 use crate::long::short_or_long;
-use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, at_once, exit};
+use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, concurrently, exit};
 use ringtree::sim::network::Network;
 use ringtree::sim::simulate::{World, sleep};
 use ringtree::{Communicator, Error, Result};
@@ -246,7 +246,7 @@ fn processes_get_the_right_results_and_all_learn_which_of_them_was_killed() {
 
 #[test]
 fn a_server_on_tokio_answers_all_its_clients() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "tokio", 3, &[]).hear(&[0, 1, 2]);
         let all_answered = said[0].starts_with("rank 0 of 3 has answered 8 clients");
         assert!(all_answered, "{links:?}: {said:?}");

@@ -1,7 +1,7 @@
 //! Starts that a program carries itself: by a unique id, through a store of its own, several
 //! worlds in one process, and starts that are cancelled.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, at_once, exit};
+use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit};
 use ringtree::{Builder, Communicator, Error, ReduceOp, Result, Store, StoreError, UniqueId};
 use rustix::process::Signal;
 use std::collections::HashMap;
@@ -123,7 +123,7 @@ fn run(role: &str, links: Links, world_size: usize) -> Vec<String> {
 #[test]
 fn processes_meet_by_an_id_that_one_of_them_made() {
     let names = ["tcp", "shm", "shm+tcp"];
-    at_once(ALL_LINKS.into_iter().zip(names), |(links, name)| {
+    concurrently(ALL_LINKS.into_iter().zip(names), |(links, name)| {
         let met = format!("met by {name}");
         assert_eq!(run("by id", links, 4), [met.as_str(); 4], "{links:?}");
     });
@@ -131,7 +131,7 @@ fn processes_meet_by_an_id_that_one_of_them_made() {
 
 #[test]
 fn two_processes_are_two_worlds_at_once_each_first_in_one_of_them() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         assert_eq!(run("two worlds", links, 2), ["both"; 2], "{links:?}");
     });
 }
@@ -412,7 +412,7 @@ fn cancelled_starts(rounds: usize) -> Result<()> {
 }
 
 fn cancelling() -> Result<String> {
-    // What the first starts open once and for all does not count.
+    // The first starts open descriptors that the process keeps; they do not count.
     cancelled_starts(10)?;
     let before = held();
     cancelled_starts(12)?;
@@ -433,7 +433,7 @@ fn cancelling() -> Result<String> {
 
 #[test]
 fn a_dropped_start_leaves_no_thread_and_no_descriptor() {
-    at_once([Links::Tcp, Links::SharedMemory], |links| {
+    concurrently([Links::Tcp, Links::SharedMemory], |links| {
         let ranks = SUITE.start(links, "cancelling", 1, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["nothing is left"], "{links:?}");
     });

@@ -7,8 +7,8 @@
 mod checked;
 #[path = "../support/long.rs"]
 mod long;
-#[path = "../support/many_tests_at_once.rs"]
-mod many_tests_at_once;
+#[path = "../support/more_test_threads.rs"]
+mod more_test_threads;
 
 mod agreement;
 mod checkpoints;

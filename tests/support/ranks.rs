@@ -57,8 +57,8 @@ pub(crate) enum Links {
 
 pub(crate) const ALL_LINKS: [Links; 3] = [Links::Tcp, Links::SharedMemory, Links::Both];
 
-/// Runs `test` with all cases at once: it waits for processes longer than it computes.
-pub(crate) fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+/// Runs `test` with all cases at the same time, because it mostly waits for processes.
+pub(crate) fn concurrently<T: Send>(cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
     std::thread::scope(|scope| {
         for case in cases {
             scope.spawn(|| test(case));
@@ -105,7 +105,7 @@ impl Suite {
         })
     }
 
-    /// The same, each with `settings` of its own.
+    /// Like [`Suite::start`], but `settings` configures each rank separately.
     pub(crate) fn start_each(
         &self,
         links: Links,

@@ -421,7 +421,7 @@ fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, Str
         });
     }
     let costs = costs(inquiry.collective, &inquiry.topology, &inquiry.table);
-    draw::html(&format!("{}; {costs}", subject(inquiry)), &played)
+    draw::html(&subject(inquiry), &costs, &played)
 }
 
 /// The first algorithm whose proof failed, in one line.

@@ -4,7 +4,7 @@
 mod counts;
 mod forms;
 
-use crate::ranks::{ALL_LINKS, ROLE, Suite, at_once, exit};
+use crate::ranks::{ALL_LINKS, ROLE, Suite, concurrently, exit};
 use ringtree::{Communicator, Result};
 
 /// Its ranks enter here.
@@ -27,7 +27,7 @@ fn child_entry() {
 /// Runs the role in processes, over all links.
 fn over_processes(role: &str, world_size: usize, look: impl Fn(&[String]) + Sync) {
     let all: Vec<_> = (0..world_size).collect();
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         eprintln!("{role} over {links:?}");
         look(&SUITE.start(links, role, world_size, &[]).hear(&all).0);
     });

@@ -1,6 +1,6 @@
 //! Groups of real processes.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, at_once, exit};
+use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, concurrently, exit};
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use rustix::process::Signal;
 use std::fs;
@@ -253,7 +253,7 @@ fn long_causes() -> Result<String> {
 
 #[test]
 fn groups_used_in_opposite_order_do_not_stall_each_other() {
-    at_once([Links::Tcp, Links::SharedMemory], |links| {
+    concurrently([Links::Tcp, Links::SharedMemory], |links| {
         assert_eq!(run(links, "opposite", 2), ["sum 36"; 2], "{links:?}");
     });
 }
@@ -261,14 +261,14 @@ fn groups_used_in_opposite_order_do_not_stall_each_other() {
 #[test]
 fn a_grid_computes_the_same_over_every_kind_of_link() {
     let all = ["tcp tcp", "shm shm", "shm tcp"];
-    at_once(ALL_LINKS.into_iter().zip(all), |(links, over)| {
+    concurrently(ALL_LINKS.into_iter().zip(all), |(links, over)| {
         assert_eq!(run(links, "grid", 4), [over; 4], "{links:?}");
     });
 }
 
 #[test]
 fn ranks_of_a_group_read_each_others_registered_buffers() {
-    at_once(
+    concurrently(
         ALL_LINKS.into_iter().zip([false, true, false]),
         |(links, is_shared)| {
             let expected = format!("{:?}", [is_shared; 2]);
@@ -279,7 +279,7 @@ fn ranks_of_a_group_read_each_others_registered_buffers() {
 
 #[test]
 fn a_thousand_groups_made_and_dropped_leave_nothing_behind() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         // A connection takes longer than memory.
         let role = match links {
             Links::SharedMemory => "thousand",
@@ -300,7 +300,7 @@ fn sixty_four_groups_of_eight_ranks_take_less_than_64_mib_a_rank() {
 
 #[test]
 fn a_killed_rank_is_named_in_its_groups_and_the_others_go_on() {
-    at_once(ALL_LINKS, |links| {
+    concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "dies", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
         ranks.signal(3, Signal::KILL);

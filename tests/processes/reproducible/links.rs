@@ -1,7 +1,7 @@
 //! The same bits over TCP, through shared memory and with both, from 10 elements to 10 million.
 
 use super::{SUITE, every_call};
-use crate::ranks::{ALL_LINKS, Links, at_once};
+use crate::ranks::{ALL_LINKS, Links, concurrently};
 use half::bf16;
 use ringtree::{Communicator, ReduceOp, Result};
 
@@ -44,17 +44,17 @@ fn all_say_the_same(links: Links, role: &str, world_size: usize) {
 
 #[test]
 fn three_processes_sum_the_same_over_all_links() {
-    at_once(ALL_LINKS, |links| all_say_the_same(links, "sums", 3));
+    concurrently(ALL_LINKS, |links| all_say_the_same(links, "sums", 3));
 }
 
 #[test]
 fn six_processes_sum_the_same_over_all_links() {
-    at_once(ALL_LINKS, |links| all_say_the_same(links, "sums", 6));
+    concurrently(ALL_LINKS, |links| all_say_the_same(links, "sums", 6));
 }
 
 #[test]
 fn ten_elements_and_ten_million_sum_the_same_over_all_links() {
-    at_once(ALL_LINKS, |links| all_say_the_same(links, "largest", 4));
+    concurrently(ALL_LINKS, |links| all_say_the_same(links, "largest", 4));
 }
 
 #[test]

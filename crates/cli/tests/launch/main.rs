@@ -6,8 +6,8 @@
 mod address;
 mod bars;
 mod beside_nccl;
-#[path = "../../../../tests/support/many_tests_at_once.rs"]
-mod many_tests_at_once;
+#[path = "../../../../tests/support/more_test_threads.rs"]
+mod more_test_threads;
 mod one_host;
 mod output;
 #[path = "../../../../tests/support/pty.rs"]

@@ -205,7 +205,7 @@ macro_rules! registry {
             pub const ALL: &'static [Self] = &[$(Self::$constant,)*];
         }
 
-        /// Every algorithm. Of equal predictions the choice takes the first in this order.
+        /// Every algorithm. If predictions are equal, the choice takes the first in this order.
         pub const REGISTRY: &[&Entry] = &[$(&Entry {
             algorithm: Algorithm::$constant,
             ..$file::ENTRY

@@ -37,7 +37,7 @@ pub struct Played {
 }
 
 /// Returns the page that plays `played`, one plan or two for the same ranks. `heading` names the
-/// collective and the ranks, and after the first "; " what messages cost.
+/// collective and the ranks; `costs` says in sentences what messages cost.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -65,7 +65,7 @@ pub struct Played {
 /// let parts = Parts::of(&request, 1 << 20, &TuningTable::default())?;
 /// let plans = plans(&request)?;
 /// let played = Played { plans, caption, schedule, parts };
-/// let page = html("broadcast of 1 MiB over 8 ranks", &[played])?;
+/// let page = html("broadcast of 1 MiB over 8 ranks", "Each message costs 3 µs.", &[played])?;
 /// assert!(page.starts_with("<!doctype html>"));
 /// # Ok::<(), String>(())
 /// ```
@@ -73,7 +73,7 @@ pub struct Played {
 /// # Errors
 /// Returns a message if there is no plan, if there are too many ranks or transfers to play, or if
 /// the plans do not fit together.
-pub fn html(heading: &str, played: &[Played]) -> Result<String, String> {
+pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, String> {
     let first = played.first().and_then(|one| one.plans.first());
     let request = &first.ok_or("there is no plan to play")?.request;
     if request.world_size > DRAWN_RANKS_MAX {
@@ -82,7 +82,6 @@ pub fn html(heading: &str, played: &[Played]) -> Result<String, String> {
             request.world_size
         ));
     }
-    let (heading, costs) = heading.split_once("; ").unwrap_or((heading, ""));
     let topology = request.topology();
     let page = Page {
         heading,

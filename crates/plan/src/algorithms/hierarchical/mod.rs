@@ -141,7 +141,7 @@ fn all_reduce(request: &Request, topology: &Topology) -> Vec<Round> {
     rounds
 }
 
-/// Which rank leads each host, and each site, in a broadcast or a reduce.
+/// The ranks that lead each host and each site in a broadcast or a reduce.
 struct Leaders<'a> {
     topology: &'a Topology,
     root_site: usize,

@@ -1,7 +1,7 @@
-//! Twice as many tests at once as there are cores, in a binary whose tests mostly wait.
+//! Runs twice as many tests at the same time as there are cores, where tests mostly wait.
 
-/// The C library calls what is in this section before `main`, and so before the harness reads how
-/// many tests it runs at once.
+/// The C library calls the functions in this section before `main`, so before the harness reads
+/// the number of its threads.
 #[used]
 // SAFETY: the section holds pointers to functions of this type.
 #[unsafe(link_section = ".init_array")]
