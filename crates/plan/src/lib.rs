@@ -22,6 +22,7 @@ mod named;
 pub mod algorithms;
 pub mod calibration;
 pub mod cost;
+#[cfg(feature = "draw")]
 pub mod draw;
 pub mod export;
 pub mod ir;
