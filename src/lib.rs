@@ -133,7 +133,26 @@ pub use ringtree_plan as plan;
 #[doc(inline)]
 pub use sim::simulate::simulate;
 
-/// The README's program is compiled with the documentation's.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// The programs in the README and in the book, which compile and run as documentation tests.
+#[cfg(all(doctest, feature = "checkpoint", feature = "launch"))]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/calls.md")]
+    struct Calls;
+    #[doc = include_str!("../docs/errors.md")]
+    struct Errors;
+    #[doc = include_str!("../docs/from_mpi.md")]
+    struct FromMpi;
+    #[doc = include_str!("../docs/from_nccl.md")]
+    struct FromNccl;
+    #[cfg(feature = "cuda")]
+    #[doc = include_str!("../docs/gpu.md")]
+    struct Gpu;
+    #[doc = include_str!("../docs/running.md")]
+    struct Running;
+    #[doc = include_str!("../docs/training.md")]
+    struct Training;
+    #[doc = include_str!("../docs/tuning.md")]
+    struct Tuning;
+}

@@ -222,7 +222,7 @@ def ringtree(options):
     return Program("ringtree", command + ["--sessions"] * options.sessions)
 
 
-def compiled_mpi(brand, folder):
+def compiled_mpi(brand, folder, options):
     """Compiles mpi.c for one MPI: its launcher and the program, or why not."""
     compiler, launcher = shutil.which(f"mpicc.{brand}"), shutil.which(f"mpirun.{brand}")
     if not compiler or not launcher:
@@ -248,7 +248,7 @@ def in_session(options):
 
 
 def openmpi(options, folder, name):
-    launcher, program = compiled_mpi("openmpi", folder)
+    launcher, program = compiled_mpi("openmpi", folder, options)
     is_yielding = "1" if name == "openmpi-yield" else "0"
     command = [launcher, "--oversubscribe", "--mca", "mpi_yield_when_idle", is_yielding]
     if options.transport == "tcp":
@@ -261,7 +261,7 @@ def openmpi(options, folder, name):
 
 
 def mpich(options, folder, name):
-    launcher, program = compiled_mpi("mpich", folder)
+    launcher, program = compiled_mpi("mpich", folder, options)
     command = [launcher, "-launcher", "fork", "-np", str(options.ranks), *program, *task(options)]
     return Program(name, command, MPICH_TCP if options.transport == "tcp" else {})
 

@@ -36,49 +36,48 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
 
 /// Every variable that a rank or the launcher reads.
 pub(crate) const VARIABLES: &[Variable] = &[
-    variable("RANK", "", "this process's number among all, from 0"),
-    variable("WORLD_SIZE", "", "the number of processes"),
+    variable("RANK", "", "rank of this process, from 0"),
+    variable("WORLD_SIZE", "", "number of ranks"),
     variable(
         "LOCAL_RANK",
-        "found by the join",
-        "this process's number on its host, from 0",
+        "found at startup",
+        "rank of this process on its host, from 0",
     ),
     variable(
         "LOCAL_WORLD_SIZE",
-        "found by the join",
-        "the number of processes on this host",
+        "found at startup",
+        "number of ranks on this host",
     ),
-    variable("MASTER_ADDR", "", "the address of rank 0's host"),
+    variable("MASTER_ADDR", "", "address of rank 0's host"),
     variable(
         "MASTER_PORT",
         "",
-        "the port at which rank 0 waits; the next one is tried as well",
+        "port that rank 0 listens on; the next port if another service holds it",
     ),
     variable(
         "RINGTREE_RENDEZVOUS",
         "MASTER_ADDR:MASTER_PORT",
-        "where rank 0 waits, as HOST:PORT",
+        "where rank 0 listens, as HOST:PORT",
     ),
     variable(
         "RINGTREE_SECRET",
         "",
-        "64 hexadecimal digits, the same on all ranks; needed between hosts",
+        "the job's secret, 64 hexadecimal digits, the same on all ranks; required across hosts",
     ),
     variable(
         "RINGTREE_SECRET_FILE",
         "",
-        "the file that holds the secret instead",
+        "file that contains the secret, read if RINGTREE_SECRET is not set",
     ),
     variable(
         "RINGTREE_TIMEOUT_MS",
         "300000",
-        "how long the start, and each call, may take",
+        "time limit for startup and for each call, in milliseconds",
     ),
     variable(
         "RINGTREE_STALL_WARNING_S",
         "10",
-        "after how many seconds a call that waits is told of on standard error. A start that waits \
-         is told of after 5 s, and then each 30 s. 0: neither is",
+        "seconds until a waiting call prints a warning; 0 silences that and startup notices",
     ),
     variable(
         "RINGTREE_TRANSPORT",
@@ -88,62 +87,62 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "RINGTREE_DEVICE_PATH",
         "auto",
-        "staged, mapped, or auto: how buffers on GPUs travel",
+        "how GPU buffers travel: staged, mapped, or auto",
     ),
     variable(
         "RINGTREE_INTERFACE",
         "",
-        "the interface or address to listen at, if not the one that routes to rank 0",
+        "network interface or address to listen on; by default the one that routes to rank 0",
     ),
     variable(
         "RINGTREE_HOST_ID",
         "",
-        "a name for this host: ranks with other names share no memory with it",
+        "name of this host; ranks share memory only if these names are equal",
     ),
     variable(
         "RINGTREE_SITE",
         "",
-        "a name for this host's site: between hosts of other names the links are slow and shared",
+        "name of this host's site; links between sites count as slow and shared",
     ),
     variable(
         "RINGTREE_ALGORITHM",
         "auto",
-        "the algorithm of every collective that has it",
+        "algorithm for every collective that has it",
     ),
     variable(
         "RINGTREE_TUNING",
         "",
-        "a file that keeps the measured speeds of links, or built-in to measure nothing",
+        "file that keeps measured link speeds, or built-in to measure nothing",
     ),
     variable(
         "RINGTREE_REPRODUCIBLE",
         "0",
-        "1: the same inputs give the same bits at every size",
+        "1: the bits of a sum do not depend on buffer size, algorithm or transport",
     ),
     variable(
         "RINGTREE_CHECK",
         "",
-        "calls: all ranks agree before each call; for tests of a program",
+        "calls: ranks compare each call before it starts; for tests of a program",
     ),
     variable(
         "RINGTREE_ATTEMPT",
         "0",
-        "set by the launcher: how often it has started the ranks again",
+        "set by the launcher: number of restarts so far",
     ),
     variable(
         "RINGTREE_LISTENER_FD",
         "",
-        "set by the launcher: the socket at which rank 0 waits",
+        "set by the launcher: descriptor of the socket that rank 0 listens on",
     ),
     variable(
         "RINGTREE_REPORT_FD",
         "",
-        "set by the launcher: the file in which a rank records its errors and measured tables",
+        "set by the launcher: descriptor of the file for errors and measured link speeds",
     ),
     variable(
         "RINGTREE_JOB_TUNING",
         "",
-        "set by the launcher: the table of an earlier attempt of the job",
+        "set by the launcher: link speeds that an earlier attempt measured",
     ),
     variable("RINGTREE_ENCRYPT", "0", NOT_BUILT_YET),
     variable("RINGTREE_LOG", "", NOT_BUILT_YET),

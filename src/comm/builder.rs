@@ -2,7 +2,7 @@
 
 mod connect;
 
-pub(super) use connect::{MEASURING, transport_name};
+pub(super) use connect::transport_name;
 
 use super::Communicator;
 use super::joining::Joining;
@@ -350,7 +350,7 @@ impl Builder {
     /// asked for by name is refused where it would sum.
     ///
     /// Partial sums never travel, so between hosts of g ranks each it takes about g times the bytes
-    /// of a choice that is free. docs/performance.md has what was measured.
+    /// of a choice that is free. docs/speed.md has the measured cost.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::World};

@@ -3,7 +3,6 @@
 //!
 //! *May import* what the room may.
 
-use super::builder::MEASURING;
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::settings::Settings;
@@ -16,9 +15,14 @@ use crate::plan::record::{TuningMismatch, TuningRecord};
 use crate::plan::select::{TuningTable, choose_concurrent};
 use crate::plan::topology::Sharing;
 use crate::plan::{Algorithm, Collective, Topology};
+use crate::protocol::founding::FIRST_MADE;
 use crate::whole_file;
 use std::fmt;
 use std::path::Path;
+
+/// Number of the group in which the links are measured. Groups created later have higher numbers.
+/// A separate group leaves call 1 of the world to the user's first call.
+pub(super) const MEASURING: u32 = FIRST_MADE - 1;
 
 /// Where a communicator's table of link speeds comes from. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What the documents say of the registry.
+//! Figures and tables in the documents match the code and the pages they come from.
 
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 const BEGIN: &str = "<!-- algorithms -->\n";
 const END: &str = "<!-- /algorithms -->\n";
 
-/// A row an algorithm, a column a collective; a radix as the K of its name.
+/// Returns a table with a row per algorithm and a column per collective; K stands for a radix.
 fn table() -> String {
     let mut table = String::from("| |");
     for collective in Collective::ALL {
@@ -27,28 +27,121 @@ fn table() -> String {
     table
 }
 
+/// Reads a page of the repository.
+fn page(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
 /// Run it with RINGTREE_TEST_WRITE=1 to write the table.
 #[test]
-fn the_readmes_table_is_the_registry() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-    let readme = std::fs::read_to_string(path).unwrap();
-    let (before, rest) = readme.split_once(BEGIN).unwrap();
+fn documented_algorithms_match_registry() {
+    let name = "docs/tuning.md";
+    let text = page(name);
+    let (before, rest) = text.split_once(BEGIN).unwrap();
     let (found, after) = rest.split_once(END).unwrap();
     let table = table();
     if std::env::var_os("RINGTREE_TEST_WRITE").is_some() {
         let written = [before, BEGIN, &table, END, after].concat();
-        std::fs::write(path, written).unwrap();
+        std::fs::write(format!("{}/{name}", env!("CARGO_MANIFEST_DIR")), written).unwrap();
         return;
     }
     assert!(
         found == table,
-        "README.md's table of algorithms is not that of the registry; this writes it:\n\
+        "the table of algorithms in {name} is not that of the registry; to write it, run\n\
          RINGTREE_TEST_WRITE=1 cargo test --test plans documents"
     );
 }
 
+/// Returns the text of the README from `heading` to the next heading.
+fn section<'a>(readme: &'a str, heading: &str) -> &'a str {
+    let (_, rest) = readme.split_once(&format!("\n## {heading}\n")).unwrap();
+    rest.split_once("\n## ")
+        .map_or(rest, |(section, _)| section)
+}
+
+/// Returns the numbers in a row of a table.
+fn figures(row: &str) -> Vec<&str> {
+    let parts = row.split([' ', '|', '(', ')', ';']);
+    parts
+        .filter(|part| part.starts_with(char::is_numeric))
+        .collect()
+}
+
 #[test]
-fn every_entry_says_what_it_is() {
+fn readme_speed_rows_appear_on_the_speed_page() {
+    let (readme, speed) = (page("README.md"), page("docs/speed.md"));
+    let rows: Vec<_> = section(&readme, "Speed")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "))
+        .filter(|(_, figures)| figures.starts_with(char::is_numeric))
+        .collect();
+    assert!(
+        rows.len() >= 5,
+        "README.md has {} rows of speed",
+        rows.len()
+    );
+    for (case, row) in rows {
+        let is_source = |line: &str| {
+            let known = figures(line);
+            figures(row).iter().all(|figure| known.contains(figure))
+        };
+        assert!(speed.lines().any(is_source), "docs/speed.md lacks: {case}");
+    }
+}
+
+#[test]
+fn readme_counts_of_torch_tests_match_their_page() {
+    let (readme, suite) = (page("README.md"), page("adapters/python/torch_suite.md"));
+    let count = |row: &str| -> usize {
+        let line = suite
+            .lines()
+            .find_map(|line| line.strip_prefix(row))
+            .unwrap();
+        line.trim_matches([' ', '|']).parse().unwrap()
+    };
+    let (passed, failed) = (count("| passed | passed |"), count("| passed | failed |"));
+    let text = section(&readme, "Use it from PyTorch and C").replace('\n', " ");
+    for part in [
+        format!("has {} backend tests", passed + failed),
+        format!("passes {passed} of them"),
+        format!("the other {failed} "),
+    ] {
+        assert!(text.contains(&part), "README.md does not say '{part}'");
+    }
+}
+
+#[test]
+fn readme_seconds_of_the_thesis_match_their_page() {
+    let (readme, page) = (page("README.md"), page("docs/logarithm.md"));
+    let row = page
+        .lines()
+        .find(|line| line.starts_with("| 32 KiB |") && line.contains("| 64 |"));
+    let cells: Vec<_> = row.unwrap().split('|').map(str::trim).collect();
+    let seconds = |cell: &str| cell.replace(',', "").parse::<f64>().unwrap() / 1e3;
+    let [ring, circulant, auto] = [4, 5, 6].map(|at| seconds(cells[at]));
+    let text = readme.replace('\n', " ");
+    let caption = format!("ring takes {ring:.1} s, circulant {circulant:.2} s");
+    assert!(
+        text.contains(&caption),
+        "README.md does not say '{caption}'"
+    );
+    assert!(
+        text.contains(&format!("chooses {auto:.2} s")),
+        "auto: {auto:.2} s"
+    );
+}
+
+#[test]
+fn readme_length_of_the_training_example_matches_its_file() {
+    let lines = page("examples/15_training.rs").lines().count();
+    assert!(
+        page("README.md").contains(&format!("in {lines} lines")),
+        "{lines}"
+    );
+}
+
+#[test]
+fn every_registry_entry_is_complete() {
     for (entry, algorithm) in REGISTRY.iter().zip(Algorithm::ALL) {
         assert_eq!(entry.algorithm, *algorithm);
         assert_eq!(entry.name.parse(), Ok(*algorithm));

@@ -371,6 +371,15 @@ fn prove(report: &mut Report, plans: &[Plan]) {
     }
 }
 
+/// Returns the line under a drawing that reports a successful verification.
+fn verdict(report: &Report) -> &'static str {
+    match (report.verified, report.bits_agree) {
+        (Some(true), Some(true)) => "verified: all ranks end with the same bits\n",
+        (Some(true), _) => "verified\n",
+        _ => "",
+    }
+}
+
 fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
     let inquiry = Inquiry::of(arguments)?;
     let (algorithms, why) = inquiry.algorithms()?;
@@ -389,10 +398,13 @@ fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
         Output::Table => out = table(&inquiry, &assessments),
         Output::Html => out = page(&inquiry, &mut assessments)?,
         Output::Text | Output::Svg => {
-            for (plans, caption) in assessments.iter().filter_map(|one| one.drawn.as_ref()) {
+            for assessment in &assessments {
+                let Some((plans, caption)) = &assessment.drawn else {
+                    continue;
+                };
                 out.push_str(&match inquiry.output {
                     Output::Svg => draw::svg(plans, caption)?,
-                    _ => draw::text(plans, caption)? + "\n",
+                    _ => draw::text(plans, caption)? + verdict(&assessment.report) + "\n",
                 });
             }
         }

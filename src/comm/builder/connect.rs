@@ -2,7 +2,7 @@
 
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::Settings;
-use crate::comm::tuning::{self, TuningOrigin};
+use crate::comm::tuning::{self, MEASURING, TuningOrigin};
 use crate::comm::{Communicator, Parts};
 use crate::control::Membership;
 use crate::control::notices::Warnings;
@@ -11,7 +11,6 @@ use crate::link::tcp::Reactor;
 use crate::plan::Topology;
 use crate::plan::select::TuningTable;
 use crate::plan::spec::Algorithm;
-use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::runtime::local::LocalRanks;
 use crate::runtime::own::OwnRuntime;
@@ -23,9 +22,6 @@ use std::time::Instant;
 
 /// The group of all ranks.
 const WORLD: u32 = 0;
-/// The group in which the links are measured, so that the world's calls count from its user's
-/// first. Groups that are made later have numbers above.
-pub(in crate::comm) const MEASURING: u32 = FIRST_MADE - 1;
 
 pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     count_forks().map_err(|error| Error::io("telling forked children from this one", &error))?;

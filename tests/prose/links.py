@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Checks that every relative link in a Markdown file of the repository leads somewhere.
+
+A link must name a tracked file or a directory; an anchor must be a heading of the page.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def prose(path):
+    """The text of a page without its code blocks and inline code."""
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)
+
+
+def anchors(path):
+    """The anchors of a page's headings, as GitHub and mdBook make them."""
+    found = set()
+    for heading in re.findall(r"^#+\s+(.*)$", prose(path), re.M):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return found
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+                            cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = {ROOT / one for one in listed if one and (ROOT / one).is_file()}
+    directories = {parent for one in files for parent in one.parents}
+    failed = False
+    for page in sorted(one for one in files if one.suffix == ".md"):
+        text = re.sub(r"`[^`\n]*`(?!\])", "", prose(page))
+        for link in LINK.findall(text):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            wrong = target not in files and target not in directories
+            if not wrong and anchor and target.suffix == ".md":
+                wrong = anchor not in anchors(target)
+            if wrong:
+                failed = True
+                print(f"{page.relative_to(ROOT)}: {link} leads nowhere")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
